@@ -1,0 +1,252 @@
+"""Makes the pods of the database real: the part that a kubelet plays on Kubernetes.
+
+``observe`` reads what shims and ranks have written and records it; ``act`` starts pods that nobody has claimed and
+delivers stop notices. Both work from files, locks and rows alone, so an agent that was killed is replaced by another.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local import limits
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.launchers import Launchers
+from fairlead.cluster.local.locks import held, is_held
+from fairlead.cluster.local.podfiles import NewEvents, read_events, read_exits, read_json, read_progress, write_json
+from fairlead.cluster.local.podspec import Surroundings, render
+from fairlead.cluster.local.ports import port_for
+from fairlead.cluster.local.store import Observation, PodRow, Store
+from fairlead.errors import NotFound
+from fairlead.runtime.leftovers import kill_leftovers
+from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload
+
+log = logging.getLogger(__name__)
+
+# A launcher that still imports after this long is left aside; the claim on a pod keeps it from starting twice.
+START_TIMEOUT_S = 60.0
+# A shim that has not ended its pod this long after SIGKILL was due is killed with all that is left.
+KILL_SLACK_S = 10.0
+# Signs of life are recorded this often; `stall_timeout` is many times longer.
+ACTIVE_STEP_S = 1.0
+# A run's files are made just before its row; younger ones may be on their way.
+SWEEP_AGE_S = 60.0
+MESSAGE_LOST = "the process that watched over it was killed, so its ranks were ended too"
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What this agent remembers of a pod; losing it costs nothing but a repeated signal."""
+
+    requested_at: float | None = None
+    notified: tuple[float, float] | None = None
+    through_launcher: bool = False
+
+
+class Agent:
+    """Looks after the pods of this machine."""
+
+    def __init__(self, home: Home, store: Store, node: Node) -> None:
+        self._home = home
+        self._store = store
+        self._node = node
+        self._launchers = Launchers(home)
+        self._attempts: dict[str, _Attempt] = {}
+        self._progress: dict[str, Progress] = {}
+        self._limits = limits.enforcement()
+        self._library = _library(home)
+
+    def observe(self, now: float) -> int:
+        """Record what has become of every live pod; the number of pods that are live."""
+        rows = self._store.live_pods()
+        for row in rows:
+            seen = self._look(row)
+            if seen is not None:
+                self._store.observe(seen, now)
+                if seen.row.pod.phase.is_final:
+                    self._tidy(seen.row.pod)
+        return len(rows)
+
+    def act(self, now: float) -> None:
+        """Start what is to start and stop what is to stop."""
+        for row in self._store.live_pods():
+            try:
+                if row.pod.terminating_since is not None:
+                    self._stop(row, now)
+                elif row.pod.phase is PodPhase.CREATED:
+                    self._start(row, now)
+            except OSError as error:
+                # A full disk or a missing directory hurts one pod; the others go on, and the next pass tries again.
+                log.warning("pod %s: %s", row.pod.uid, error)
+        self._launchers.reap({workload.uid for workload in self._store.active()[0]})
+
+    def close(self) -> None:
+        """Let the warm launchers go; pods live on under their shims."""
+        self._launchers.close()
+
+    def sweep(self) -> None:
+        """Remove files of runs that were forgotten; done when a supervisor starts."""
+        runs = self._home.path / "runs"
+        for directory in runs.iterdir() if runs.is_dir() else ():
+            if time.time() - directory.stat().st_mtime < SWEEP_AGE_S:
+                continue
+            try:
+                self._store.get(directory.name)
+            except NotFound:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def _look(self, row: PodRow) -> Observation | None:
+        pod = row.pod
+        path = self._home.pod(pod.workload_uid, pod.uid)
+        ended = read_json(path / "exit.json")
+        if ended is None and not is_held(path / "shim.lock"):
+            # The shim writes exit.json before it lets go of its lock, so look again now that it has.
+            ended = read_json(path / "exit.json")
+            if ended is None and (path / "claimed.json").exists():
+                try:
+                    killed = kill_leftovers(pod.uid)
+                except TimeoutError as error:
+                    # Not over while one of its processes lives: the gang must not start beside it.
+                    log.error("pod %s: %s", pod.uid, error)
+                    return None
+                log.warning("pod %s lost its shim; %d leftover processes killed", pod.uid, killed)
+                return self._seen(row, replace(pod, phase=PodPhase.LOST, message=MESSAGE_LOST), path)
+        if ended is not None:
+            return self._seen(row, _finished(pod, ended, read_json(path / "started.json")), path)
+        if pod.phase is not PodPhase.RUNNING:
+            started = read_json(path / "started.json")
+            if started is not None:
+                pod = replace(pod, phase=PodPhase.RUNNING, started_at=float(started["at"]))
+            elif pod.phase is PodPhase.CREATED and (path / "claimed.json").exists():
+                pod = replace(pod, phase=PodPhase.STARTING)
+        return self._seen(row, pod, path)
+
+    def _seen(self, row: PodRow, pod: Pod, path: Path) -> Observation | None:
+        """The observation to record; None when it says nothing new."""
+        progress, active_at = read_progress(path)
+        if active_at is not None and active_at - (pod.active_at or 0.0) >= ACTIVE_STEP_S:
+            pod = replace(pod, active_at=active_at)
+        known = self._progress.get(pod.uid)
+        if progress is not None and pod.index == 0 and progress != known:
+            self._progress[pod.uid] = progress
+        else:
+            progress = None
+        events: NewEvents = read_events(path, row.event_offsets)
+        if pod == row.pod and progress is None and not events.events:
+            return None
+        seen = replace(row, pod=pod, event_offsets=events.offsets)
+        return Observation(row=seen, progress=progress, events=events.events)
+
+    def _start(self, row: PodRow, now: float) -> None:
+        pod = row.pod
+        memory = self._attempts.setdefault(pod.uid, _Attempt())
+        path = self._home.pod(pod.workload_uid, pod.uid)
+        if is_held(path / "shim.lock") or (path / "claimed.json").exists():
+            return
+        if memory.requested_at is not None and now - memory.requested_at < START_TIMEOUT_S:
+            return
+        workload = self._store.get(pod.workload_uid)
+        path.mkdir(parents=True, exist_ok=True)
+        (self._home.run(workload.uid) / "files").mkdir(exist_ok=True)
+        environ = read_json(self._home.environment(workload.uid))
+        if environ is None:
+            gone = f"its kept environment is gone; submit {workload.spec.name} again from the shell it is to run in"
+            self._cancel(row, path, now, gone)
+            return
+        spec = self._prepare(workload, pod, environ)
+        write_json(path / "pod.json", spec)
+        # The second try goes without a launcher: whatever kept the first one, it is not that.
+        memory.through_launcher = memory.requested_at is None and self._launchers.start(workload, spec, path)
+        if not memory.through_launcher:
+            self._launchers.start_cold(path)
+        memory.requested_at = now
+
+    def _prepare(self, workload: Workload, pod: Pod, environ: dict[str, Any]) -> dict[str, Any]:
+        cgroup = None
+        if workload.spec.resources.memory_bytes is not None and self._limits.parent is not None:
+            cgroup = limits.create(self._limits.parent, pod.uid, workload.spec.resources.memory_bytes)
+        around = Surroundings(
+            environ=environ,
+            master_port=port_for(self._home, workload.uid, pod.attempt),
+            library=self._library,
+            cgroup=cgroup,
+            has_gpus=bool(self._node.gpus),
+        )
+        return render(self._home, workload, pod, around)
+
+    def _stop(self, row: PodRow, now: float) -> None:
+        pod, deadline = row.pod, row.kill_at or now
+        path = self._home.pod(pod.workload_uid, pod.uid)
+        claimed = read_json(path / "claimed.json")
+        if claimed is None:
+            self._cancel(row, path, now, "stopped before it started")
+            return
+        memory = self._attempts.setdefault(pod.uid, _Attempt())
+        if not is_held(path / "shim.lock"):
+            return
+        since = pod.terminating_since or now
+        if memory.notified != (since, deadline):
+            write_json(path / "stop.json", {"at": since, "grace_s": max(0.0, deadline - since)})
+            _signal(int(claimed["pid"]), signal.SIGTERM)
+            memory.notified = (since, deadline)
+        elif now > deadline + KILL_SLACK_S:
+            log.error("pod %s did not end; its shim and all processes are killed", pod.uid)
+            _signal(int(claimed["pid"]), signal.SIGKILL)
+            kill_leftovers(pod.uid)
+
+    def _cancel(self, row: PodRow, path: Path, now: float, why: str) -> None:
+        """End a pod that was never claimed, by claiming it: whoever comes later finds it taken."""
+        path.mkdir(parents=True, exist_ok=True)
+        with held(path / "shim.lock") as ours:
+            if not ours or (path / "claimed.json").exists():
+                return
+            write_json(path / "claimed.json", {"pid": os.getpid(), "at": now})
+        pod = replace(row.pod, phase=PodPhase.FAILED, message=why)
+        self._store.observe(Observation(row=replace(row, pod=pod)), now)
+        self._tidy(pod)
+
+    def _tidy(self, pod: Pod) -> None:
+        """What a pod leaves behind when it is over: only its log and its records."""
+        path = self._home.pod(pod.workload_uid, pod.uid)
+        (path / "pod.json").unlink(missing_ok=True)
+        if self._limits.parent is not None:
+            limits.remove(self._limits.parent / pod.uid)
+        self._attempts.pop(pod.uid, None)
+        self._progress.pop(pod.uid, None)
+
+
+def _finished(pod: Pod, ended: dict[str, Any], started: dict[str, Any] | None) -> Pod:
+    exits = read_exits(ended)
+    well = not ended.get("setup_failed") and bool(exits) and all(exit_.ok for exit_ in exits)
+    return replace(
+        pod,
+        phase=PodPhase.SUCCEEDED if well else PodPhase.FAILED,
+        started_at=pod.started_at if started is None else float(started["at"]),
+        exits=exits,
+        message=ended.get("message"),
+    )
+
+
+def _library(home: Home) -> Path:
+    """A directory that holds the package ``fairlead`` and nothing else, for interpreters that lack it."""
+    import fairlead
+
+    directory = home.path / "library"
+    directory.mkdir(exist_ok=True)
+    link, package = directory / "fairlead", Path(fairlead.__file__).parent
+    if not link.is_symlink() or link.readlink() != package:
+        temporary = directory / f".fairlead-{os.getpid()}-{time.monotonic_ns()}"
+        temporary.symlink_to(package)
+        temporary.replace(link)
+    return directory
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        log.debug("process %d had ended", pid)

@@ -1,0 +1,177 @@
+"""The local cluster behind the port, as the loop and the faces see it. Only the supervisor also runs an agent."""
+
+import difflib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from fairlead.cluster.local import machine
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.locks import is_held
+from fairlead.cluster.local.logs import read_logs
+from fairlead.cluster.local.podfiles import write_json
+from fairlead.cluster.local.store import Store
+from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.errors import NotFound
+from fairlead.specs.training import Training
+from fairlead.state.plan import Plan
+from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
+
+# How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
+LOOK_S = 0.05
+
+
+class LocalCluster:
+    """This machine as a cluster. An instance belongs to one thread."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.store = Store(home.database)
+        self._node: Node | None = None
+
+    @classmethod
+    def open(cls, path: Path | None = None) -> "LocalCluster":
+        """The cluster whose state is in ``path``, or where FAIRLEAD_HOME or the user's state directory says."""
+        return cls(Home.open(path))
+
+    def close(self) -> None:
+        self.store.close()
+
+    def node(self) -> Node:
+        """This machine; asked for once, since its hardware does not change under a process."""
+        if self._node is None:
+            self._node = machine.node()
+        return self._node
+
+    def snapshot(self) -> Snapshot:
+        workloads, pods = self.store.active()
+        return Snapshot(nodes=(self.node(),), workloads=workloads, pods=pods)
+
+    def apply(self, plan: Plan) -> tuple[bool, ...]:
+        now = time.time()
+        applied = tuple(self.store.apply(change, now) for change in plan.changes)
+        for change, done in zip(plan.changes, applied, strict=True):
+            if done and change.forget:
+                shutil.rmtree(self.home.run(change.workload_uid), ignore_errors=True)
+            elif done and self._is_over(change.workload_uid):
+                self.home.environment(change.workload_uid).unlink(missing_ok=True)
+        return applied
+
+    def submit(self, spec: Training, *, environ: Mapping[str, str] | None = None) -> Workload:
+        """Keep a new workload, Pending; ``environ`` is the environment its program inherits, by default ours.
+
+        Raises:
+            NameTaken: An unfinished workload of that team has the name.
+        """
+        # Eleven hex digits: unique among millions, and short enough to read aloud.
+        uid = uuid.uuid4().hex[:11]
+        # Files first: as soon as the row is there, a supervisor may start it.
+        self._keep_environment(uid, environ)
+        try:
+            return self.store.submit(uid, spec, time.time())
+        except BaseException:
+            shutil.rmtree(self.home.run(uid), ignore_errors=True)
+            raise
+
+    def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload:
+        """Record what the user wants of a workload now; a resumed one inherits the environment given then."""
+        if intent is Intent.RUN and self.store.get(uid).status.phase.is_final:
+            self._keep_environment(uid, environ)
+        return self.store.set_intent(uid, intent)
+
+    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+        return self.store.workloads(limit)
+
+    def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
+        return self.store.events(uid, after)
+
+    def pods(self, uid: str) -> tuple[Pod, ...]:
+        """All pods of a workload that are kept, those of earlier attempts too."""
+        return self.store.pods(uid)
+
+    def find(self, name: str, team: str | None = None) -> Workload:
+        """The unfinished or else newest workload of that name; a uid, or the unique beginning of one, serves as well.
+
+        Raises:
+            NotFound: Nothing of that name; near names are told.
+        """
+        found = self.store.named(name, team)
+        if found is not None:
+            return found
+        names = self.store.names()
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"Did you mean {', '.join(near)}?" if near else f"Known: {', '.join(names[:5]) or 'none yet'}."
+        raise NotFound(f"There is no run named {name!r}. {hint} `fairlead status --all` lists all.")
+
+    def logs(
+        self,
+        uid: str,
+        *,
+        rank: int | None = None,
+        attempt: int | None = None,
+        follow: bool = False,
+        stop: Callable[[], bool] | None = None,
+    ) -> Iterator[LogLine]:
+        """Output of all ranks and attempts in order of time; following ends when the workload is final and drained."""
+
+        def over() -> bool:
+            return (stop is not None and stop()) or self.store.get(uid).status.phase.is_final
+
+        return read_logs(lambda: self._pod_dirs(uid), rank=rank, attempt=attempt, follow=follow, over=over)
+
+    def wait(self, timeout_s: float) -> None:
+        before = self.store.change_counter()
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end and self.store.change_counter() == before:
+            time.sleep(min(LOOK_S, max(0.0, end - time.monotonic())))
+
+    def supervisor_alive(self) -> bool:
+        """Whether a supervisor holds its lock."""
+        return is_held(self.home.lock)
+
+    def supervisor_pid(self) -> int | None:
+        """Process id of the supervisor; None when none runs."""
+        if not self.supervisor_alive():
+            return None
+        text = self.home.lock.read_text()
+        return int(text) if text.isdigit() else None
+
+    def nudge(self) -> None:
+        """Wake the supervisor, or start one when there is work and none runs. Returns at once."""
+        if not self.supervisor_alive():
+            if self.store.has_work():
+                supervisor = subprocess.Popen(
+                    [sys.executable, "-m", "fairlead.control.supervisor", str(self.home.path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd="/",
+                    start_new_session=True,
+                )
+                # It outlives this process on purpose, so nobody is to wait for it or to warn that nobody does.
+                supervisor.returncode = 0
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
+            wake.setblocking(False)
+            try:
+                wake.sendto(b"", os.fspath(self.home.socket))
+            except OSError:  # it is just starting or just ending, and looks at the database either way
+                return
+
+    def _pod_dirs(self, uid: str) -> tuple[tuple[int, Path], ...]:
+        return tuple((pod.attempt, self.home.pod(uid, pod.uid)) for pod in self.store.pods(uid))
+
+    def _is_over(self, uid: str) -> bool:
+        """Whether a workload ended and starts again only for a person, who then gives an environment anew."""
+        workload = self.store.get(uid)
+        return workload.status.phase.is_final and workload.intent is not Intent.RUN
+
+    def _keep_environment(self, uid: str, environ: Mapping[str, str] | None) -> None:
+        self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(self.home.environment(uid), dict(os.environ if environ is None else environ))

@@ -1,0 +1,90 @@
+"""Processes that start pods: for each run a warm launcher where its command allows it, otherwise a shim of its own."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import fairlead.runtime
+from fairlead.cluster.local.home import Home
+from fairlead.runtime.launching import interpreter_for
+from fairlead.specs.training import Launch
+from fairlead.state.snapshot import Workload
+
+log = logging.getLogger(__name__)
+
+RUNTIME = Path(fairlead.runtime.__file__).parent
+
+
+class Launchers:
+    """The launchers of unfinished runs. They end with this process; what they started lives on."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._warm: dict[str, subprocess.Popen[bytes]] = {}
+        self._cold: list[subprocess.Popen[bytes]] = []
+
+    def start(self, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:
+        """Have the run's launcher start a pod; False when the run has no use for one."""
+        if workload.spec.launch is Launch.EXEC or workload.spec.setup is not None:
+            return False
+        process = self._warm.get(workload.uid)
+        if process is None or process.poll() is not None:
+            argv = interpreter_for(spec["command"], spec["env"])
+            if argv is None:
+                return False
+            try:
+                process = self._spawn(workload.uid, argv, spec)
+            except OSError as error:  # no such interpreter or directory: the shim says so in the run's own words
+                log.info("no launcher for %s: %s", workload.spec.name, error)
+                return False
+            self._warm[workload.uid] = process
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"pod": str(pod_dir)}).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return True
+
+    def start_cold(self, pod_dir: Path) -> None:
+        """Start a shim by itself."""
+        shim = subprocess.Popen(
+            [sys.executable, str(RUNTIME / "shim.py"), str(pod_dir)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+        self._cold.append(shim)
+
+    def reap(self, unfinished: set[str]) -> None:
+        """Collect what has ended, and let the launchers of finished runs go."""
+        self._cold = [shim for shim in self._cold if shim.poll() is None]
+        for uid, process in list(self._warm.items()):
+            if uid not in unfinished and process.stdin is not None and not process.stdin.closed:
+                process.stdin.close()
+            if process.poll() is not None:
+                del self._warm[uid]
+
+    def close(self) -> None:
+        """Let all launchers go."""
+        self.reap(set())
+
+    def _spawn(self, uid: str, argv: list[str], spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+        with open(
+            os.open(self._home.run(uid) / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
+        ) as log_file:
+            return subprocess.Popen(
+                [*argv, str(RUNTIME / "launcher.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log_file,
+                env=spec["env"],
+                cwd=spec["workdir"],
+                start_new_session=True,
+            )

@@ -1,0 +1,79 @@
+"""This machine as a node: its cores, its memory, its GPUs through NVML."""
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+from fairlead.state.snapshot import Gpu, Node
+
+NAME = "localhost"
+
+
+def node() -> Node:
+    """This machine, as far as this process may use it."""
+    return Node(name=NAME, cpu_milli=_cpu_milli(), memory_bytes=_memory_bytes(), gpus=gpus())
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """The devices that NVML knows, without those that are split by MIG; none where there is no driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(
+            Gpu(
+                uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+                model=_text(pynvml.nvmlDeviceGetName(handle)).removeprefix("NVIDIA "),
+                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            )
+            for handle in handles
+            if not _is_split(handle)
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _cpu_milli() -> int:
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cpu_quota_milli()
+    return min(allowed * 1000, quota) if quota is not None else allowed * 1000
+
+
+def _cpu_quota_milli() -> int | None:
+    """A container's CPU quota (cgroup v2); None where there is none."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) * 1000 // int(period)
+
+
+def _memory_bytes() -> int:
+    total = int(psutil.virtual_memory().total)
+    if sys.platform == "linux":
+        for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+            try:
+                total = min(total, int(Path(limit).read_text()))
+            except (OSError, ValueError):  # no such controller, or "max"
+                continue
+    return total
+
+
+def _is_split(handle: object) -> bool:
+    import pynvml
+
+    try:
+        current, _pending = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError:  # a device that knows no MIG
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,133 @@
+"""The files through which shims and ranks speak to the agent; the pod contract in ARCHITECTURE.md describes them."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.state.plan import Event
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Progress, RankExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvents:
+    """Lines that were added to the event files, and how far they have now been read."""
+
+    events: tuple[tuple[float, Event], ...]
+    offsets: str
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON object that is replaced atomically; None when the file is not there."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    value = json.loads(text)
+    return value if isinstance(value, dict) else None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace the file at once, readable by its owner alone, so that a kill leaves the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:
+    """How the ranks of a pod ended, from its ``exit.json``."""
+    return tuple(
+        RankExit(
+            rank=int(rank["rank"]),
+            exit_code=rank["exit_code"],
+            signal=rank["signal"],
+            at=float(rank["at"]),
+            out_of_memory=bool(rank.get("out_of_memory")),
+            tail=tuple(rank.get("tail") or ()),
+        )
+        for rank in ended.get("ranks") or ()
+    )
+
+
+def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:
+    """What the pod's lowest rank last reported, and when any rank last gave a sign of progress.
+
+    A rank that reports steps gives a sign with each report; of one that never reports, output is the sign.
+    """
+    newest: float | None = None
+    first: tuple[int, dict[str, Any]] | None = None
+    for path in pod_dir.glob("rank-*.json"):
+        try:
+            report = json.loads(path.read_text())
+        except (OSError, ValueError):  # damaged by the program or gone again: the next report replaces it
+            continue
+        number = path.stem.removeprefix("rank-")
+        if not isinstance(report, dict) or not number.isdigit():
+            continue
+        newest = max(newest or 0.0, _number(report.get("updated_at")) or 0.0)
+        if first is None or int(number) < first[0]:
+            first = (int(number), report)
+    if first is None:
+        try:
+            return None, (pod_dir / "output.log").stat().st_mtime
+        except FileNotFoundError:
+            return None, None
+    return _progress(first[1]), newest
+
+
+def read_events(pod_dir: Path, offsets: str) -> NewEvents:
+    """Complete lines beyond the offsets in the event files of all ranks."""
+    read_to: dict[str, int] = json.loads(offsets)
+    found: list[tuple[float, Event]] = []
+    for path in sorted(pod_dir.glob("rank-*.events.jsonl")):
+        start = read_to.get(path.name, 0)
+        if path.stat().st_size <= start:
+            continue
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(1 << 20)
+        end = data.rfind(b"\n") + 1
+        read_to[path.name] = start + end
+        found.extend(event for line in data[:end].splitlines() if (event := _event(line)) is not None)
+    return NewEvents(events=tuple(sorted(found, key=lambda item: item[0])), offsets=json.dumps(read_to))
+
+
+def _event(line: bytes) -> tuple[float, Event] | None:
+    try:
+        record = json.loads(line)
+        at, kind, message = float(record["at"]), str(record["type"]), str(record["message"])
+    except (ValueError, KeyError, TypeError):  # a line that the program itself wrote there
+        return None
+    return at, Event(type=kind, reason=Reason(code=Code.REPORTED, message=message))
+
+
+def _progress(report: dict[str, Any]) -> Progress:
+    metrics = report.get("metrics")
+    return Progress(
+        step=_whole(report.get("step")),
+        total_steps=_whole(report.get("total_steps")),
+        epoch=_number(report.get("epoch")),
+        loss=_number(report.get("loss")),
+        throughput=_number(report.get("throughput")),
+        throughput_unit=str(report["throughput_unit"]) if report.get("throughput_unit") else None,
+        metrics={str(key): float(value) for key, value in metrics.items()} if isinstance(metrics, dict) else {},
+        checkpoint_step=_whole(report.get("checkpoint_step")),
+        checkpoint_at=_number(report.get("checkpoint_at")),
+        resumed_step=_whole(report.get("resumed_step")),
+        stopped_step=_whole(report.get("stopped_step")),
+        updated_at=_number(report.get("updated_at")) or 0.0,
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None

@@ -1,0 +1,127 @@
+"""What a pod's shim is told: the command, the ranks, the whole environment. Pure functions of run and pod."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.home import Home
+from fairlead.state.snapshot import Pod, Workload
+
+LOG_MAX_BYTES = 16 * 1024 * 1024
+LOG_FILES = 4
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a pod needs to know of the machine it runs on.
+
+    Attributes:
+        environ: The submitter's environment.
+        master_port: Rendezvous port of this attempt; the one above it is for agreements among ranks.
+        library: Directory that holds the package ``fairlead`` and nothing else.
+        cgroup: Group with the pod's memory limit; None for no limit.
+        has_gpus: The machine has GPUs, which a pod without a grant must not see.
+    """
+
+    environ: Mapping[str, str]
+    master_port: int
+    library: Path
+    cgroup: Path | None
+    has_gpus: bool
+
+
+def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> dict[str, Any]:
+    """The content of ``pod.json``, as the shim's contract has it."""
+    spec = workload.spec
+    ranks = spec.ranks_on_each_node
+    first = pod.index * ranks
+    return {
+        "uid": pod.uid,
+        "workdir": spec.workdir or str(Path.home()),
+        "command": spec.run,
+        "setup": spec.setup,
+        "setup_stamp": str(home.run(workload.uid) / f"setup-{pod.index}.done"),
+        "env": _environment(home, workload, pod, around),
+        "ranks": [
+            {
+                "rank": first + local,
+                "local_rank": local,
+                "env": {"RANK": str(first + local), "LOCAL_RANK": str(local), "ROLE_RANK": str(first + local)},
+            }
+            for local in range(ranks)
+        ],
+        "launch": spec.launch.value,
+        "grace_s": spec.grace_s,
+        "cgroup": None if around.cgroup is None else str(around.cgroup),
+        "log_max_bytes": LOG_MAX_BYTES,
+        "log_files": LOG_FILES,
+        "supervisor": [sys.executable, "-m", "fairlead.control.supervisor", str(home.path)],
+        "supervisor_lock": str(home.lock),
+        "poke": str(home.socket),
+    }
+
+
+def checkpoint_place(home: Home, workload: Workload) -> str:
+    """Where the checkpoints of this run are: a place of its own, also among runs of the same name."""
+    to = workload.spec.checkpoint.to
+    if to is None:
+        return str(home.run(workload.uid) / "checkpoints")
+    own = f"{workload.spec.name}-{workload.uid}"
+    if "://" in to:
+        return f"{to.rstrip('/')}/{own}"
+    return str(Path(workload.spec.workdir or Path.home(), to).expanduser() / own)
+
+
+def _environment(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> dict[str, str]:
+    spec, ranks = workload.spec, workload.spec.ranks_on_each_node
+    env = dict(around.environ)
+    cores = pod.grant.cpu_milli // 1000
+    env.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))
+    # Rendezvous by host name would leave loopback, and fails on machines whose name does not resolve.
+    env.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    if spec.resources.gpu is not None or around.has_gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.grant.gpu_uuids)
+    path = env.get("PYTHONPATH")
+    env["PYTHONPATH"] = f"{path}:{around.library}" if path else str(around.library)
+    env.update(spec.env)
+    env.update(_contract(home, workload, pod, around.master_port))
+    return env
+
+
+def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, str]:
+    """What every process of a run finds, on every cluster. The first half is torchrun's."""
+    spec, ranks = workload.spec, workload.spec.ranks_on_each_node
+    contract = {
+        "WORLD_SIZE": str(spec.world_size),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": str(pod.index),
+        "GROUP_WORLD_SIZE": str(spec.nodes),
+        "NODE_RANK": str(pod.index),
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(spec.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": workload.uid,
+        "TORCHELASTIC_RESTART_COUNT": str(pod.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.retry.program),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "FAIRLEAD_RUN": spec.name,
+        "FAIRLEAD_RUN_UID": workload.uid,
+        "FAIRLEAD_TEAM": spec.team,
+        "FAIRLEAD_POD_UID": pod.uid,
+        "FAIRLEAD_ATTEMPT": str(pod.attempt),
+        "FAIRLEAD_POD_DIR": str(home.pod(workload.uid, pod.uid)),
+        "FAIRLEAD_RUN_DIR": str(home.run(workload.uid) / "files"),
+        "FAIRLEAD_CHECKPOINT_TO": checkpoint_place(home, workload),
+        "FAIRLEAD_CHECKPOINT_KEEP": str(spec.checkpoint.keep),
+        "FAIRLEAD_AGREE_PORT": str(port + 1),
+        "FAIRLEAD_GRACE_S": f"{spec.grace_s:g}",
+    }
+    if spec.checkpoint.every_s is not None:
+        contract["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
+    if spec.checkpoint.every_steps is not None:
+        contract["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
+    return contract

@@ -1,0 +1,38 @@
+"""Rendezvous ports: two neighbouring ones for each start of a gang, below the range from which the kernel lends."""
+
+import random
+import socket
+
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.podfiles import read_json, write_json
+from fairlead.errors import ClusterError
+
+LOWEST, HIGHEST = 20_000, 32_000
+
+
+def port_for(home: Home, workload_uid: str, attempt: int) -> int:
+    """The lower of the two ports of this start; every pod of the gang gets the same answer.
+
+    A port that another program takes before the rendezvous makes the start fail, and the next start gets others.
+    """
+    path = home.run(workload_uid) / f"rendezvous-{attempt}.json"
+    known = read_json(path)
+    if known is not None:
+        return int(known["master_port"])
+    # Seeded by the start itself: two agents that ask at once agree, and gangs started together spread out.
+    draw = random.Random(f"{workload_uid}-{attempt}")
+    for _ in range(200):
+        port = draw.randrange(LOWEST, HIGHEST, 2)
+        if _is_free(port) and _is_free(port + 1):
+            write_json(path, {"master_port": port})
+            return port
+    raise ClusterError(f"No two neighbouring free ports between {LOWEST} and {HIGHEST}; end what holds them.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

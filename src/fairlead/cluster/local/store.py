@@ -1,0 +1,429 @@
+"""The database of the local cluster: one SQLite file that every process opens for itself.
+
+Each public call is one transaction. WAL lets the faces read while the supervisor writes. A process killed at any
+instant leaves either all of a transaction or nothing of it.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.cluster.local.records import dump, load, load_all
+from fairlead.cluster.port import EventRecord
+from fairlead.errors import ClusterError, NameTaken, NotFound
+from fairlead.specs.storing import from_json, to_json
+from fairlead.specs.training import Training
+from fairlead.state.plan import Change, CreatePod, Event
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progress, RankExit, Status, Workload
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE workloads (
+    uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
+    version INTEGER NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    status TEXT NOT NULL, progress TEXT, created_at REAL NOT NULL
+);
+CREATE UNIQUE INDEX one_unfinished_of_a_name ON workloads (team, name) WHERE final = 0;
+CREATE INDEX workloads_by_age ON workloads (created_at);
+CREATE INDEX workloads_by_name ON workloads (name, created_at);
+CREATE TABLE pods (
+    uid TEXT PRIMARY KEY, workload_uid TEXT NOT NULL, attempt INTEGER NOT NULL, idx INTEGER NOT NULL,
+    node TEXT NOT NULL, "grant" TEXT NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, created_at REAL NOT NULL,
+    started_at REAL, terminating_since REAL, kill_at REAL, active_at REAL, exits TEXT NOT NULL, message TEXT,
+    event_offsets TEXT NOT NULL
+);
+CREATE INDEX pods_of_workload ON pods (workload_uid, attempt);
+CREATE INDEX live_pods ON pods (final) WHERE final = 0;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, workload_uid TEXT NOT NULL, run TEXT NOT NULL,
+    type TEXT NOT NULL, reason TEXT NOT NULL
+);
+CREATE INDEX events_of_workload ON events (workload_uid, id);
+"""
+WORKLOAD = "uid, spec, intent, version, status, progress, created_at"
+POD = (
+    'uid, workload_uid, attempt, idx, node, "grant", phase, created_at, started_at, terminating_since, active_at, '
+    "exits, message, kill_at, event_offsets"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRow:
+    """A pod with what only the agent needs: when it is to be killed, and how far its event files were read."""
+
+    pod: Pod
+    kill_at: float | None = None
+    event_offsets: str = "{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the agent saw of one pod, to be kept in one transaction."""
+
+    row: PodRow
+    progress: Progress | None = None
+    events: tuple[tuple[float, Event], ...] = field(default=())
+
+
+class Store:
+    """The database. An instance belongs to one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._translated():
+            # NORMAL in WAL mode: a killed process loses nothing; a power cut may lose the last moments.
+            self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._migrate()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def submit(self, uid: str, spec: Training, now: float) -> Workload:
+        """Keep a new workload, Pending.
+
+        Raises:
+            NameTaken: An unfinished workload of that team has the name.
+        """
+        reason = Reason(code=Code.SUBMITTED, message="submitted; waits for its first look by the supervisor")
+        status = Status(phase=Phase.PENDING, reason=reason, since=now)
+        with self._transaction():
+            try:
+                self._db.execute(
+                    "INSERT INTO workloads "
+                    "(uid, team, name, spec, intent, version, phase, final, attempt, status, created_at) "
+                    "VALUES (?, ?, ?, ?, ?, 1, ?, 0, 0, ?, ?)",
+                    (uid, spec.team, spec.name, to_json(spec), Intent.RUN, status.phase, dump(status), now),
+                )
+            except sqlite3.IntegrityError as error:
+                raise NameTaken(
+                    f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
+                    f"Follow it with `fairlead attach {spec.name}`, stop it with `fairlead stop {spec.name}`, "
+                    "or choose another name with `--name`."
+                ) from error
+            self._record(uid, spec.name, Event(type="Submitted", reason=reason), now)
+        return self.get(uid)
+
+    def set_intent(self, uid: str, intent: Intent) -> Workload:
+        """Record what the user wants; the same intent again changes nothing.
+
+        Raises:
+            NameTaken: It would run again, but an unfinished workload has its name by now.
+        """
+        with self._transaction():
+            other = self._db.execute(
+                "SELECT other.uid FROM workloads w JOIN workloads other ON other.team = w.team AND other.name = w.name "
+                "WHERE other.final = 0 AND other.uid <> w.uid AND w.uid = ?",
+                (uid,),
+            ).fetchone()
+            if intent is Intent.RUN and other is not None:
+                raise NameTaken(
+                    f"Another run of that name is not finished ({other[0]}); wait for it, or stop it first."
+                )
+            self._db.execute(
+                "UPDATE workloads SET intent = ?, version = version + 1 WHERE uid = ? AND intent <> ?",
+                (intent, uid, intent),
+            )
+        return self.get(uid)
+
+    def apply(self, change: Change, now: float) -> bool:
+        """Carry out one change whole, or not at all when it is stale."""
+        try:
+            return self._apply(change, now)
+        except sqlite3.IntegrityError:
+            # It would run again, but a workload of its name was submitted in between: not now.
+            return False
+
+    def _apply(self, change: Change, now: float) -> bool:
+        with self._transaction():
+            row = self._db.execute(
+                "SELECT version, name FROM workloads WHERE uid = ?", (change.workload_uid,)
+            ).fetchone()
+            if row is None or row[0] != change.version:
+                return False
+            if change.forget:
+                return self._forget(change.workload_uid)
+            uid = change.workload_uid
+            if change.status is not None:
+                status = change.status
+                self._db.execute(
+                    "UPDATE workloads SET phase = ?, final = ?, attempt = ?, status = ? WHERE uid = ?",
+                    (status.phase, int(status.phase.is_final), status.attempt, dump(status), uid),
+                )
+            if change.intent is not None:
+                self._db.execute("UPDATE workloads SET intent = ? WHERE uid = ?", (change.intent, uid))
+            self._db.execute("UPDATE workloads SET version = version + 1 WHERE uid = ?", (uid,))
+            for order in change.create:
+                self._create(uid, order, now)
+            for notice in change.terminate:
+                self._db.execute(
+                    "UPDATE pods SET terminating_since = coalesce(terminating_since, ?), "
+                    "kill_at = min(coalesce(kill_at, ?), ?) WHERE uid = ? AND final = 0",
+                    (now, now + notice.grace_s, now + notice.grace_s, notice.pod_uid),
+                )
+            if change.event is not None:
+                self._record(uid, row[1], change.event, now)
+            return True
+
+    def observe(self, observation: Observation, now: float) -> None:
+        """Keep what was seen of a pod. Final phases stay final."""
+        row, pod = observation.row, observation.row.pod
+        with self._transaction():
+            self._db.execute(
+                "UPDATE pods SET phase = ?, final = ?, started_at = ?, active_at = ?, exits = ?, message = ?, "
+                "event_offsets = ? WHERE uid = ? AND final = 0",
+                (
+                    pod.phase,
+                    int(pod.phase.is_final),
+                    pod.started_at,
+                    pod.active_at,
+                    dump(pod.exits),
+                    pod.message,
+                    row.event_offsets,
+                    pod.uid,
+                ),
+            )
+            if observation.progress is not None:
+                text = dump(observation.progress)
+                self._db.execute("UPDATE workloads SET progress = ? WHERE uid = ?", (text, pod.workload_uid))
+            for at, event in observation.events:
+                name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (pod.workload_uid,)).fetchone()
+                self._record(pod.workload_uid, name[0] if name else "", event, at)
+
+    def active(self) -> tuple[tuple[Workload, ...], tuple[Pod, ...]]:
+        """Workloads that are unfinished or asked for something, and their current or live pods, at one instant."""
+        with self._reading():
+            wanted = "w.final = 0 OR w.intent IN ('run', 'delete')"
+            rows = self._db.execute(
+                f"SELECT {WORKLOAD} FROM workloads w WHERE {wanted} ORDER BY created_at, uid"
+            ).fetchall()
+            columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
+            pods = self._db.execute(
+                f"SELECT {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
+                f"WHERE p.final = 0 OR (p.attempt = w.attempt AND ({wanted})) ORDER BY p.uid"
+            ).fetchall()
+        return tuple(_workload(row) for row in rows), tuple(_pod(row).pod for row in pods)
+
+    def has_work(self) -> bool:
+        """Whether anything is unfinished, asked for or still alive."""
+        with self._translated():
+            found = self._db.execute(
+                "SELECT EXISTS (SELECT 1 FROM workloads WHERE final = 0 OR intent IN ('run', 'delete')) "
+                "OR EXISTS (SELECT 1 FROM pods WHERE final = 0)"
+            ).fetchone()
+        return bool(found[0])
+
+    def live_pods(self) -> tuple[PodRow, ...]:
+        """Pods that are not final."""
+        with self._translated():
+            rows = self._db.execute(f"SELECT {POD} FROM pods WHERE final = 0 ORDER BY uid").fetchall()
+        return tuple(_pod(row) for row in rows)
+
+    def pods(self, workload_uid: str) -> tuple[Pod, ...]:
+        """All pods of a workload that are kept, in order of attempt and index."""
+        with self._translated():
+            rows = self._db.execute(
+                f"SELECT {POD} FROM pods WHERE workload_uid = ? ORDER BY attempt, idx", (workload_uid,)
+            ).fetchall()
+        return tuple(_pod(row).pod for row in rows)
+
+    def get(self, uid: str) -> Workload:
+        """One workload.
+
+        Raises:
+            NotFound: No such workload.
+        """
+        with self._translated():
+            row = self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone()
+        if row is None:
+            raise NotFound(f"There is no run with the id {uid!r}.")
+        return _workload(row)
+
+    def named(self, name: str, team: str | None = None) -> Workload | None:
+        """The newest workload of that name, uid or unique beginning of a uid."""
+        with self._translated():
+            by_name = self._db.execute(
+                f"SELECT {WORKLOAD} FROM workloads WHERE name = ? AND (?2 IS NULL OR team = ?2) "
+                "ORDER BY final, created_at DESC LIMIT 1",
+                (name, team),
+            ).fetchone()
+            if by_name is not None:
+                return _workload(by_name)
+            by_uid = self._db.execute(
+                f"SELECT {WORKLOAD} FROM workloads WHERE substr(uid, 1, length(?1)) = ?1 LIMIT 2", (name,)
+            ).fetchall()
+        return _workload(by_uid[0]) if len(by_uid) == 1 and len(name) >= 4 else None
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all workloads, newest first."""
+        with self._translated():
+            rows = self._db.execute("SELECT name FROM workloads GROUP BY name ORDER BY max(created_at) DESC").fetchall()
+        return tuple(row[0] for row in rows)
+
+    def workloads(self, limit: int | None = None) -> tuple[Workload, ...]:
+        """All workloads, newest first."""
+        with self._translated():
+            rows = self._db.execute(
+                f"SELECT {WORKLOAD} FROM workloads ORDER BY created_at DESC, uid LIMIT ?",
+                (-1 if limit is None else limit,),
+            ).fetchall()
+        return tuple(_workload(row) for row in rows)
+
+    def events(self, uid: str | None, after: int) -> tuple[EventRecord, ...]:
+        """Events with ids above ``after``, oldest first."""
+        with self._translated():
+            rows = self._db.execute(
+                "SELECT id, at, workload_uid, run, type, reason FROM events "
+                "WHERE id > ?1 AND (?2 IS NULL OR workload_uid = ?2) ORDER BY id",
+                (after, uid),
+            ).fetchall()
+        return tuple(
+            EventRecord(id=row[0], at=row[1], workload_uid=row[2], run=row[3], type=row[4], reason=load(Reason, row[5]))
+            for row in rows
+        )
+
+    def change_counter(self) -> int:
+        """Rises when another connection has changed the database."""
+        with self._translated():
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def _create(self, workload_uid: str, order: CreatePod, now: float) -> None:
+        self._db.execute(
+            f"INSERT OR IGNORE INTO pods ({POD}, final) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0)",
+            (
+                f"{workload_uid}-{order.attempt}-{order.index}",
+                workload_uid,
+                order.attempt,
+                order.index,
+                order.node,
+                dump(order.grant),
+                PodPhase.CREATED,
+                now,
+            ),
+        )
+
+    def _forget(self, uid: str) -> bool:
+        live = self._db.execute("SELECT EXISTS (SELECT 1 FROM pods WHERE workload_uid = ? AND final = 0)", (uid,))
+        if live.fetchone()[0]:
+            return False
+        for table, column in (("events", "workload_uid"), ("pods", "workload_uid"), ("workloads", "uid")):
+            self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (uid,))
+        return True
+
+    def _record(self, uid: str, run: str, event: Event, at: float) -> None:
+        self._db.execute(
+            "INSERT INTO events (at, workload_uid, run, type, reason) VALUES (?, ?, ?, ?, ?)",
+            (at, uid, run, event.type, dump(event.reason)),
+        )
+
+    def _migrate(self) -> None:
+        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if found == SCHEMA_VERSION:
+            return
+        if found > SCHEMA_VERSION:
+            raise ClusterError(
+                f"{self._path} was written by a newer Fairlead (schema {found}, this one knows {SCHEMA_VERSION}). "
+                "Upgrade Fairlead, or set FAIRLEAD_HOME to another directory."
+            )
+        self._db.execute("BEGIN EXCLUSIVE")
+        try:
+            if int(self._db.execute("PRAGMA user_version").fetchone()[0]) == 0:
+                for statement in SCHEMA.split(";\n"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Several reads at one instant."""
+        with self._translated():
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("COMMIT")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise ClusterError(
+                f"The state database {self._path} cannot be used: {error}. "
+                "Check that the disk has room and that you own the directory; `fairlead doctor` looks at both."
+            ) from error
+
+
+def _workload(row: tuple[object, ...]) -> Workload:
+    uid, spec, intent, version, status, progress, created_at = row
+    return Workload(
+        uid=str(uid),
+        spec=from_json(str(spec)),
+        intent=Intent(str(intent)),
+        version=int(str(version)),
+        status=load(Status, str(status)),
+        progress=None if progress is None else load(Progress, str(progress)),
+        created_at=float(str(created_at)),
+    )
+
+
+def _pod(row: tuple[object, ...]) -> PodRow:
+    (
+        uid,
+        workload_uid,
+        attempt,
+        index,
+        node,
+        grant,
+        phase,
+        created,
+        started,
+        ending,
+        active,
+        exits,
+        message,
+        kill,
+        offs,
+    ) = row
+    pod = Pod(
+        uid=str(uid),
+        workload_uid=str(workload_uid),
+        attempt=int(str(attempt)),
+        index=int(str(index)),
+        node=str(node),
+        grant=load(Grant, str(grant)),
+        phase=PodPhase(str(phase)),
+        created_at=float(str(created)),
+        started_at=_time(started),
+        terminating_since=_time(ending),
+        active_at=_time(active),
+        exits=load_all(RankExit, str(exits)),
+        message=None if message is None else str(message),
+    )
+    return PodRow(pod=pod, kill_at=_time(kill), event_offsets=str(offs))
+
+
+def _time(value: object) -> float | None:
+    return None if value is None else float(str(value))

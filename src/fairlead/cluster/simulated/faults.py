@@ -1,0 +1,39 @@
+"""What can go wrong in a simulation, beyond what programs do themselves. A fault without its target does nothing."""
+
+import signal as signals
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRank:
+    """A signal ends one rank; as in a real pod, the pod's other ranks are ended for it."""
+
+    pod_uid: str
+    rank: int
+    signal: int = signals.SIGKILL
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LosePod:
+    """The pod and all its ranks vanish, and nobody knows how they ended."""
+
+    pod_uid: str
+    message: str = "it vanished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoseNode:
+    """The node is not ready any more and every pod on it is lost."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnNode:
+    """The node is ready again, and empty."""
+
+    node: str
+
+
+Fault = KillRank | LosePod | LoseNode | ReturnNode

@@ -1,0 +1,86 @@
+"""How the programs of workloads behave in a simulation."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.specs.training import Training
+
+
+class OnTerm(StrEnum):
+    """What ranks do at the stop notice."""
+
+    EXIT = "exit"
+    CHECKPOINT = "checkpoint"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """How one start of a gang goes when nobody interferes; all its pods do the same.
+
+    Attributes:
+        duration_s: Seconds of work in all; what a checkpoint holds is not repeated by the next start. May be infinite.
+        exit_code: How every rank ends when the work is done.
+        signal: Every rank ends by this signal instead.
+        tail: Last lines of error output of every rank.
+        start_s: Seconds from the creation of a pod until its ranks run; work begins then.
+        start_error: The pod fails after ``start_s`` with this message and runs nothing; None when it starts.
+        step_s: Seconds of work for each reported step; None reports no progress.
+        checkpoint_s: Seconds of work between checkpoints; None saves none.
+        hangs_after_s: After so much work, if it is not done by then, nothing more happens nor does it end; None never.
+        on_term: Reaction to the stop notice.
+        save_s: Seconds that the checkpoint at the stop notice takes.
+    """
+
+    duration_s: float = 60.0
+    exit_code: int = 0
+    signal: int | None = None
+    tail: tuple[str, ...] = ()
+    start_s: float = 0.0
+    start_error: str | None = None
+    step_s: float | None = None
+    checkpoint_s: float | None = None
+    hangs_after_s: float | None = None
+    on_term: OnTerm = OnTerm.EXIT
+    save_s: float = 0.0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it never ends by itself although its work is finite."""
+        return self.hangs_after_s is not None and self.hangs_after_s < self.duration_s
+
+    def __post_init__(self) -> None:
+        for name in ("duration_s", "start_s", "save_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be 0 or more")
+        for name in ("step_s", "checkpoint_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+Behaviour = Callable[[Training, int], Program]
+"""What the given attempt of a workload will do; asked once for each pod, so the answer depends on nothing else."""
+
+
+def by_command(table: Mapping[str, Program], default: Program | None = None) -> Behaviour:
+    """Programs by the text of ``run``. Without a default, an unknown command fails to start, as in a shell."""
+
+    def behave(spec: Training, attempt: int) -> Program:
+        known = table.get(spec.run, default)
+        if known is not None:
+            return known
+        return Program(duration_s=0.0, exit_code=127, tail=(f"{spec.run}: command not found",))
+
+    return behave
+
+
+def seeded(seed: int, draw: Callable[[random.Random, Training, int], Program]) -> Behaviour:
+    """Programs drawn at random, with a stream of its own for each attempt of each name."""
+
+    def behave(spec: Training, attempt: int) -> Program:
+        return draw(random.Random(f"{seed}/{spec.team}/{spec.name}/{attempt}"), spec, attempt)
+
+    return behave

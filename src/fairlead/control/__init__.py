@@ -1,0 +1,1 @@
+"""The loops: load, decide, apply. Adapters are joined to loops here and nowhere else."""

@@ -1,0 +1,53 @@
+"""Whether a cluster takes a spec at all: what it leaves open is filled in, what cannot be honoured is refused."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.errors import CannotFit, Conflict
+from fairlead.policy.defaults import complete
+from fairlead.policy.placement import why_never
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node
+
+IGNORABLE = ("image",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A spec as the cluster will run it.
+
+    Attributes:
+        spec: With everything filled in.
+        notes: What was chosen or left out, one sentence each.
+    """
+
+    spec: Training
+    notes: tuple[str, ...]
+
+
+def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = frozenset()) -> Admission:
+    """Admit a spec to a cluster without containers.
+
+    Args:
+        ignore: Fields that the user agrees to leave out here; of ``IGNORABLE``.
+
+    Raises:
+        Conflict: A field cannot be honoured by this cluster, or ``ignore`` names one that cannot be left out.
+        CannotFit: The gang would not fit even if nothing else ran.
+    """
+    unknown = ignore - set(IGNORABLE)
+    if unknown:
+        raise Conflict(f"`{sorted(unknown)[0]}` cannot be ignored; only these can: {', '.join(IGNORABLE)}.")
+    notes: list[str] = []
+    if spec.image is not None:
+        if "image" not in ignore:
+            raise Conflict(
+                f"{spec.name}: image: {spec.image!r} was asked for, but the local cluster runs programs without "
+                "containers. Add `--ignore image` to run it with this machine's own Python, or remove `image`."
+            )
+        notes.append(f"image: {spec.image} is not used here; the program runs with this machine's own software")
+        spec = replace(spec, image=None)
+    completed = complete(spec, nodes)
+    never = why_never(completed.spec, nodes)
+    if never is not None:
+        raise CannotFit(f"{never.message}\n{never.remedy}" if never.remedy else never.message)
+    return Admission(spec=completed.spec, notes=(*notes, *completed.notes))

@@ -1,0 +1,135 @@
+"""The background process of the local cluster: ``python -m fairlead.control.supervisor HOME``.
+
+One for each state directory, proved by a lock. It may be killed at any instant: whoever comes next, started by a shim
+or by any command, works on from the database and the files.
+"""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from fairlead.cluster.local.agent import Agent
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.locks import try_hold
+from fairlead.control.loop import run_pass
+from fairlead.errors import ClusterError
+
+log = logging.getLogger("fairlead.supervisor")
+
+# Between looks at live pods, whose ranks report progress up to five times a second. Ends and requests wake it at once.
+BUSY_WAIT_S = 0.5
+# With nothing alive only the clock can bring work: retries and deadlines.
+QUIET_WAIT_S = 2.0
+# With nothing unfinished it stays a while for the next command, then goes.
+IDLE_EXIT_S = 300.0
+# After the database failed (a full disk, most often).
+TROUBLE_WAIT_S = 1.0
+
+
+def main(path: Path | None = None) -> None:
+    """Run until nothing has been unfinished for a while; return at once when another supervisor runs."""
+    home = Home.open(path)
+    while True:
+        lock = try_hold(home.lock)
+        if lock is None:
+            return
+        _log_to(home)
+        os.ftruncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
+        try:
+            _serve(home)
+        finally:
+            os.close(lock)
+        # A command that came between the last look and the release saw the lock held and started nobody.
+        cluster = LocalCluster(home)
+        try:
+            if not cluster.store.has_work():
+                return
+        finally:
+            cluster.close()
+
+
+def _serve(home: Home) -> None:
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    cluster = LocalCluster(home)
+    agent = Agent(home, cluster.store, cluster.node())
+    agent.sweep()
+    wake = _listen(home)
+    log.info("started, process %d", os.getpid())
+    idle_since = time.monotonic()
+    try:
+        while not stopping:
+            try:
+                live, changed = _step(cluster, agent)
+                unfinished = live > 0 or cluster.store.has_work()
+                wait_s = BUSY_WAIT_S if live else QUIET_WAIT_S
+            except ClusterError as error:
+                log.error("%s", error)
+                live, changed, unfinished, wait_s = 0, False, True, TROUBLE_WAIT_S
+            if unfinished:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > IDLE_EXIT_S:
+                log.info("nothing to do for %.0f s, leaving", IDLE_EXIT_S)
+                return
+            if not changed:
+                _sleep(wake, wait_s)
+    finally:
+        agent.close()
+        cluster.close()
+        wake.close()
+
+
+def _step(cluster: LocalCluster, agent: Agent) -> tuple[int, bool]:
+    """Look, decide, act; the number of live pods and whether anything was decided."""
+    live = agent.observe(time.time())
+    changed = run_pass(cluster, time.time())
+    agent.act(time.time())
+    return live, changed
+
+
+def _listen(home: Home) -> socket.socket:
+    wake = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    home.socket.unlink(missing_ok=True)
+    wake.bind(os.fspath(home.socket))
+    home.socket.chmod(0o600)
+    return wake
+
+
+def _sleep(wake: socket.socket, wait_s: float) -> None:
+    """Wait for a datagram or for the time to pass, and take all datagrams that came together as one."""
+    wake.settimeout(wait_s)
+    try:
+        wake.recv(1)
+        wake.setblocking(False)
+        while True:
+            wake.recv(1)
+    except (TimeoutError, BlockingIOError, InterruptedError):
+        return
+
+
+def _log_to(home: Home) -> None:
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = RotatingFileHandler(home.log, maxBytes=4 * 1024 * 1024, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    sys.excepthook = lambda kind, error, trace: log.critical("crashed", exc_info=(kind, error, trace))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -1,0 +1,49 @@
+"""Every error that Fairlead raises on purpose.
+
+FairleadError
+  InvalidSpec        a spec file or a value in it breaks a rule
+  CannotFit          no node, even an empty one, can hold the workload
+  NotFound           no workload of that name
+  NameTaken          an unfinished workload has that name already
+  Conflict           the workload's state does not allow what was asked
+  ClusterError       the cluster itself is in trouble (database, supervisor, control plane)
+  RuntimeFault       the in-pod library was misused or cannot do what was asked
+
+Each message is complete in itself: what was given, what is allowed, how to fix it. The command line prints it as it is.
+"""
+
+
+class FairleadError(Exception):
+    """Base of all errors of Fairlead."""
+
+
+class InvalidSpec(FairleadError):
+    """A spec is wrong; ``problems`` holds every mistake that was found, one line each."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class CannotFit(FairleadError):
+    """The workload can never run on this cluster as it is."""
+
+
+class NotFound(FairleadError):
+    """Nothing of that name is known."""
+
+
+class NameTaken(FairleadError):
+    """An unfinished workload has this name."""
+
+
+class Conflict(FairleadError):
+    """The workload is in a state that does not allow this."""
+
+
+class ClusterError(FairleadError):
+    """The cluster cannot do its part."""
+
+
+class RuntimeFault(FairleadError):
+    """The in-pod library cannot do what was asked."""

@@ -1,0 +1,40 @@
+"""What a spec leaves open, chosen from the cluster it will run on, each choice with a sentence for the plan."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.policy.quantities import plural, say_cpu
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A spec with nothing left open, and what was chosen."""
+
+    spec: Training
+    notes: tuple[str, ...]
+
+
+def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
+    """Fill in ranks and CPU.
+
+    CPU is one core for each rank, or an equal share of the machine when the gang has more ranks than it has cores: a
+    small machine is taken whole, so that the next run waits instead of slowing both.
+    """
+    notes: list[str] = []
+    if spec.ranks_per_node is None:
+        ranks = spec.ranks_on_each_node
+        why = "one for each GPU" if spec.resources.gpu is not None else "no GPU asked for"
+        notes.append(f"ranks_per_node: {ranks} ({why})")
+        spec = replace(spec, ranks_per_node=ranks)
+    if spec.resources.cpu_milli is None and nodes:
+        largest = max(node.cpu_milli for node in nodes)
+        members = -(-spec.nodes // len(nodes))
+        share = max(1, min(spec.ranks_on_each_node * 1000, largest // members))
+        of_ranks = share == spec.ranks_on_each_node * 1000
+        why = "one core for each rank" if of_ranks else f"an equal share of {say_cpu(largest)}"
+        notes.append(f"resources.cpu: {say_cpu(share)} for each of {plural(spec.nodes, 'node')} ({why})")
+        spec = replace(spec, resources=replace(spec.resources, cpu_milli=share))
+    if spec.checkpoint.to is None:
+        notes.append("checkpoint.to: the run's own directory on this cluster")
+    return Completed(spec=spec, notes=tuple(notes))

@@ -1,0 +1,155 @@
+"""What went wrong with a gang: the user's program, the infrastructure, or a hang; and which rank was first."""
+
+import signal as signals
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.policy.quantities import plural, say_duration, say_memory
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, RankExit
+
+# When one rank is killed its peers fail within moments, and one wait may report them together. Inside this window a
+# kill explains an error; an error never explains a kill, since a failed pod's other ranks get 2 s before SIGKILL.
+SAME_MOMENT_S = 0.2
+KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+
+
+class Blame(StrEnum):
+    """Who has to act."""
+
+    PROGRAM = "program"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a gang cannot go on."""
+
+    blame: Blame
+    reason: Reason
+
+
+def diagnose(
+    spec: Training, pods: tuple[Pod, ...], nodes: tuple[Node, ...], progress: Progress | None, now: float
+) -> Failure | None:
+    """The root cause of the gang's failure; None while nothing is wrong."""
+    lost = [pod for pod in pods if pod.phase is PodPhase.LOST]
+    if lost:
+        return _lost(spec, min(lost, key=lambda pod: pod.index), nodes)
+    exits = sorted((exit_ for pod in pods for exit_ in pod.exits if not exit_.ok), key=lambda exit_: exit_.at)
+    if exits:
+        return _ended(spec, _first_cause(spec, exits), progress)
+    broken = [pod for pod in pods if pod.phase is PodPhase.FAILED]
+    if broken:
+        message = broken[0].message or f"pod {broken[0].index} could not start"
+        return Failure(blame=Blame.PROGRAM, reason=Reason(code=Code.START_FAILED, message=message))
+    return _stalled(spec, pods, now)
+
+
+def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
+    node = next((node for node in nodes if node.name == pod.node), None)
+    if node is None or not node.ready:
+        reason = Reason(
+            code=Code.NODE_LOST, message=f"node {pod.node}, which held pod {pod.index} of {spec.nodes}, is gone"
+        )
+    else:
+        what = pod.message or "the process that watched over it was killed, so its ranks were ended too"
+        reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes} on {pod.node} was lost: {what}")
+    return Failure(blame=Blame.INFRASTRUCTURE, reason=reason)
+
+
+def _first_cause(spec: Training, exits: list[RankExit]) -> RankExit:
+    if spec.grace_s > SAME_MOMENT_S:
+        for exit_ in exits:
+            if exit_.at <= exits[0].at + SAME_MOMENT_S and (
+                exit_.out_of_memory or _signal_of(exit_) == signals.SIGKILL
+            ):
+                return exit_
+    return exits[0]
+
+
+def _ended(spec: Training, exit_: RankExit, progress: Progress | None) -> Failure:
+    where = f"rank {exit_.rank} of {spec.world_size}"
+    after = "" if progress is None or progress.step is None else f" after step {progress.step}"
+    number = _signal_of(exit_)
+    if exit_.out_of_memory:
+        limit = spec.resources.memory_bytes
+        bound = "the memory limit" if limit is None else f"the limit of {say_memory(limit)}"
+        return _failure(
+            Blame.INFRASTRUCTURE,
+            Code.OUT_OF_MEMORY,
+            f"{where} ran out of memory{after}: the pod needed more than {bound} of its node and was killed",
+            "Raise `resources.memory`, or make the program smaller (batch size, data loader workers).",
+            exit_.tail,
+        )
+    if number is not None and number in KILLS:
+        by = f"killed with {signals.Signals(number).name}{after}"
+        extra = ", which Fairlead did not send"
+        if number == signals.SIGKILL and spec.resources.memory_bytes is None:
+            extra += " (if this machine ran out of memory, that was the kernel)"
+        return _failure(Blame.INFRASTRUCTURE, Code.KILLED, f"{where} was {by}{extra}", None, exit_.tail)
+    if any("out of memory" in line.lower() and "cuda" in line.lower() for line in exit_.tail):
+        return _failure(
+            Blame.PROGRAM,
+            Code.GPU_OUT_OF_MEMORY,
+            f"{where} ran out of GPU memory{after}",
+            "Use a smaller batch, shard the model (FSDP2), or ask for a GPU with more memory.",
+            exit_.tail,
+        )
+    if number is not None:
+        name = signals.Signals(number).name if number in list(signals.Signals) else f"signal {number}"
+        what = f"{where} crashed with {name}{after}"
+    else:
+        what = f"{where} failed{after} with exit code {exit_.exit_code}{_last_words(exit_)}"
+    return _failure(Blame.PROGRAM, Code.PROGRAM_FAILED, what, _advice(exit_), exit_.tail)
+
+
+def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | None:
+    limit = spec.stall_timeout_s
+    if limit is None or not pods or any(pod.phase not in (PodPhase.RUNNING, PodPhase.SUCCEEDED) for pod in pods):
+        return None
+    latest = max(max(pod.active_at or 0.0, pod.started_at or 0.0) for pod in pods)
+    if now - latest < limit:
+        return None
+    return _failure(
+        Blame.INFRASTRUCTURE,
+        Code.STALLED,
+        f"no progress for {say_duration(now - latest)} on any of {plural(spec.world_size, 'rank')}; "
+        f"`stall_timeout` is {say_duration(limit)}",
+        "The stacks of all ranks are at the end of its log; if such a pause is normal, raise `stall_timeout`.",
+        (),
+    )
+
+
+def _signal_of(exit_: RankExit) -> int | None:
+    """The signal that ended the rank, also when a shell in between turned it into an exit code."""
+    if exit_.signal is not None:
+        return exit_.signal
+    if exit_.exit_code is not None and exit_.exit_code - 128 in KILLS:
+        return exit_.exit_code - 128
+    return None
+
+
+def _last_words(exit_: RankExit) -> str:
+    """The last line of a Python traceback, which says what the error was."""
+    for line in reversed(exit_.tail):
+        text = line.strip()
+        if text:
+            return f": {text[:300]}"
+    return ""
+
+
+def _advice(exit_: RankExit) -> str | None:
+    words = _last_words(exit_)
+    if "ModuleNotFoundError" in words:
+        return "Install it in the Python that `run` names, add a `setup:` step, or activate the right environment."
+    if exit_.exit_code == 127:
+        return "The command was not found: check `run` and the PATH of the shell that submitted it."
+    if exit_.exit_code == 126:
+        return "The command is not executable: check its mode and its first line."
+    return None
+
+
+def _failure(blame: Blame, code: Code, message: str, remedy: str | None, detail: tuple[str, ...]) -> Failure:
+    return Failure(blame=blame, reason=Reason(code=code, message=message, remedy=remedy, detail=detail))

@@ -1,0 +1,45 @@
+"""The life of a workload as one table: every move that exists, and what it means. Any other move is our own mistake."""
+
+from dataclasses import replace
+from typing import Any
+
+from fairlead.state.reasons import Reason
+from fairlead.state.snapshot import Phase, Status
+
+MOVES: dict[tuple[Phase, Phase], str] = {
+    (Phase.PENDING, Phase.STARTING): "the whole gang was placed",
+    (Phase.PENDING, Phase.STOPPED): "stopped before it started",
+    (Phase.PENDING, Phase.FAILED): "no node can ever hold it, or its time is over",
+    (Phase.STARTING, Phase.RUNNING): "every rank was started",
+    (Phase.STARTING, Phase.SUCCEEDED): "every rank ended well before it was seen running",
+    (Phase.STARTING, Phase.RESTARTING): "the start failed and may be repeated",
+    (Phase.STARTING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
+    (Phase.STARTING, Phase.FAILED): "failed for good, no pod lives",
+    (Phase.RUNNING, Phase.SUCCEEDED): "every rank ended with exit code 0",
+    (Phase.RUNNING, Phase.RESTARTING): "a failure that may be retried",
+    (Phase.RUNNING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
+    (Phase.RUNNING, Phase.FAILED): "failed for good, no pod lives",
+    (Phase.RESTARTING, Phase.STARTING): "the whole gang was placed again",
+    (Phase.RESTARTING, Phase.PENDING): "it waits for room or was suspended",
+    (Phase.RESTARTING, Phase.STOPPING): "asked to stop while pods of the failed start live",
+    (Phase.RESTARTING, Phase.STOPPED): "stopped between two starts",
+    (Phase.RESTARTING, Phase.FAILED): "its time is over, or no node can hold it any more",
+    (Phase.STOPPING, Phase.STOPPED): "no pod lives any more",
+    (Phase.STOPPING, Phase.FAILED): "no pod lives any more, and it had failed for good",
+    (Phase.STOPPING, Phase.PENDING): "no pod lives any more, and it was suspended",
+    (Phase.STOPPING, Phase.SUCCEEDED): "every rank had ended well when the stop notice came",
+    (Phase.STOPPED, Phase.PENDING): "resumed",
+    (Phase.FAILED, Phase.PENDING): "resumed",
+}
+
+
+def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
+    """The status after moving to another phase; ``changes`` are further fields of Status.
+
+    Raises:
+        ValueError: The table has no such move.
+    """
+    if (status.phase, to) not in MOVES:
+        raise ValueError(f"no move from {status.phase} to {to}")
+    moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
+    return replace(moved, finished_at=now) if to.is_final else moved

@@ -1,0 +1,55 @@
+"""Quantities as people say them, for the sentences of reasons."""
+
+from fairlead.specs.resources import GpuRequest, Resources
+
+GIB = 1024**3
+
+
+def say_memory(num_bytes: int) -> str:
+    """Bytes in the largest binary unit that keeps it readable, such as ``1.5 GiB``."""
+    value = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def say_cpu(milli: int) -> str:
+    """Thousandths of a core as cores, such as ``0.5 CPU``."""
+    return f"{milli / 1000:g} CPU"
+
+
+def say_gpu(gpu: GpuRequest) -> str:
+    """A GPU request, such as ``8 x A100`` or ``1 GPU with at least 24 GiB``."""
+    count = f"{gpu.milli / 1000:g}"
+    text = f"{count} x {gpu.model}" if gpu.model else f"{count} GPU"
+    if gpu.min_memory_bytes is not None:
+        text += f" with at least {say_memory(gpu.min_memory_bytes)}"
+    return text
+
+
+def say_resources(resources: Resources) -> str:
+    """What one node of a workload needs, GPUs first."""
+    parts = [] if resources.gpu is None else [say_gpu(resources.gpu)]
+    if resources.cpu_milli is not None:
+        parts.append(say_cpu(resources.cpu_milli))
+    if resources.memory_bytes is not None:
+        parts.append(f"{say_memory(resources.memory_bytes)} of memory")
+    return ", ".join(parts) or "nothing in particular"
+
+
+def say_duration(seconds: float) -> str:
+    """Seconds in at most two units, such as ``3m 12s``."""
+    if seconds < 10:
+        return f"{seconds:.3g}s"
+    whole = round(seconds)
+    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    while len(parts) > 1 and parts[0][0] == 0:
+        parts.pop(0)
+    return " ".join(f"{value}{unit}" for value, unit in parts[:2] if value) or "0s"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun, such as ``1 node`` or ``2 nodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

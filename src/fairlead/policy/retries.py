@@ -1,0 +1,74 @@
+"""Whether and when a failed gang starts again.
+
+The program's own failures are counted over the whole life of the run. Failures of the platform are counted in a row and
+forgiven by progress, so that a run on unsteady machines goes on for as long as it gets anywhere, and one that is killed
+at the same spot each time ends.
+"""
+
+from dataclasses import dataclass
+
+from fairlead.policy.failures import Blame, Failure
+from fairlead.policy.quantities import plural
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Progress, Status
+
+# A program that reports no progress has made some when it ran this long.
+PRODUCTIVE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Start again, not before ``at``; the counters as they are then."""
+
+    at: float
+    program_failures: int
+    disruptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """Do not start again, and why not; the counters as they are then."""
+
+    why: str
+    program_failures: int
+    disruptions: int
+
+
+def retry(spec: Training, status: Status, failure: Failure, progress: Progress | None, now: float) -> Again | GiveUp:
+    """What follows a failure."""
+    program, disruptions = status.program_failures, status.disruptions
+    productive = _productive(status, progress, now)
+    if failure.blame is Blame.PROGRAM:
+        program += 1
+        if program > spec.retry.program:
+            budget = spec.retry.program
+            why = (
+                f"it was retried {plural(budget, 'time')}, as `retry` allows" if budget else "`retry` allows no restart"
+            )
+            return GiveUp(why=why, program_failures=program, disruptions=disruptions)
+        return Again(at=now + _backoff(spec, program), program_failures=program, disruptions=disruptions)
+    disruptions = 1 if productive else disruptions + 1
+    again = status.last_failure is not None and status.last_failure.code is failure.reason.code
+    if failure.reason.code is Code.OUT_OF_MEMORY and again and not productive:
+        why = "it ran out of memory twice without progress, and would again"
+        return GiveUp(why=why, program_failures=program, disruptions=disruptions)
+    if disruptions > spec.retry.infrastructure:
+        why = f"{plural(disruptions, 'failure')} in a row without progress, `retry.infrastructure` allows "
+        return GiveUp(why=f"{why}{spec.retry.infrastructure}", program_failures=program, disruptions=disruptions)
+    # The first restart after progress is at once: waiting buys nothing.
+    wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
+    return Again(at=now + wait, program_failures=program, disruptions=disruptions)
+
+
+def _productive(status: Status, progress: Progress | None, now: float) -> bool:
+    """Whether the failed start got further than the one before."""
+    if status.last_failure is None:
+        return True
+    if progress is None or progress.step is None:
+        return now - status.since >= PRODUCTIVE_S
+    return status.failed_step is None or progress.step > status.failed_step
+
+
+def _backoff(spec: Training, count: int) -> float:
+    return float(min(spec.retry.max_backoff_s, spec.retry.backoff_s * 2.0 ** min(count - 1, 30)))

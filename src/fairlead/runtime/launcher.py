@@ -1,0 +1,233 @@
+"""Starts the pods of one run on this machine from a process that has the program's imports in memory.
+
+Started as `PYTHON launcher.py` it reads a JSON object a line, {"pod": POD_DIRECTORY}, and makes each a shim that
+outlives it; at the end of its input it ends. As soon as a pod's command can be forked it becomes `PYTHON [flags]
+script.py args` with a hook that preloads and goes on serving (see forking). It never runs code of the user's, and has
+one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import types
+
+
+def _borrow() -> None:
+    """Makes our own modules importable for now, without touching sys.path or running fairlead/__init__.py."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name, path in (("fairlead", os.path.dirname(here)), ("fairlead.runtime", here)):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [path]
+
+
+def _give_back() -> None:
+    """Forgets our modules' names, so that the program's own `import fairlead` is resolved as ever."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fairlead"]:
+        del sys.modules[name]
+    here = os.path.dirname(os.path.abspath(__file__))
+    for path in (os.path.dirname(here), here, _HOOK):
+        sys.path_importer_cache.pop(path, None)
+
+
+_borrow()
+from fairlead.runtime import podfiles, ranks, shim  # noqa: E402
+from fairlead.runtime.forking import UID_ROOM, Warm, noise_pipe  # noqa: E402
+from fairlead.runtime.launching import Fork, plan_launch  # noqa: E402
+
+_STATE = "FAIRLEAD_LAUNCHER"
+_REFUSED = "FAIRLEAD_LAUNCHER_REFUSED"
+_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
+
+
+def main() -> None:
+    """Serves without anything in memory, and becomes a warm launcher when a pod comes that allows it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    refused = os.environ.pop(_REFUSED, None)
+    state = _State.parse(os.environ.pop(_STATE, None))
+    if state is None:
+        state = _State()
+        # Out of the way of the descriptors that a program has, whatever we were started with.
+        state.requests, state.replies = os.dup(0), _duplicate(1)
+    request = state.first
+    while True:
+        if request is None:
+            request = read_request(state.requests)
+            if request is None:
+                return
+        why = refused or _become_warm(request, state)
+        serve_one(request, None, why)
+        request = None
+
+
+def serve_warm() -> None:
+    """Preloads and serves; returns only in a forked rank. Called by the hook, in the interpreter that ranks will be."""
+    try:
+        _serve_warm()
+    except BaseException as error:  # noqa: BLE001 (whatever it is, the program must not run in this process)
+        with contextlib.suppress(OSError):
+            os.write(2, f"fairlead: {type(error).__name__}: {error}\n".encode("utf-8", "replace"))
+        os._exit(1)
+
+
+def _serve_warm() -> None:
+    began = time.monotonic()
+    state = _State.parse(os.environ.pop(_STATE))
+    assert state is not None
+    path = state.pythonpath
+    if path is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = path
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pod = podfiles.read_json(os.path.join(str(state.first), "pod.json"))
+    _give_back()
+    if pod is None:  # gone meanwhile: somebody gave up waiting
+        os._exit(0)
+    env = dict(pod["env"])  # type: ignore[call-overload]
+    if "FAIRLEAD_POD_UID" in env:
+        os.environ["FAIRLEAD_POD_UID"] = env["FAIRLEAD_POD_UID"]
+    else:
+        del os.environ["FAIRLEAD_POD_UID"]
+    warm = Warm(
+        command=str(pod["command"]), workdir=str(pod["workdir"]), env=env, first=state.first_path, noise=state.noise
+    )
+    warm.preload(state.modules)
+    gc.collect()
+    gc.freeze()
+    ready = {"ready": True, "preloaded": state.modules, "seconds": round(time.monotonic() - began, 3)}
+    with contextlib.suppress(OSError):
+        os.write(state.replies, json.dumps(ready).encode() + b"\n")
+    request = state.first
+    while request is not None:
+        if serve_one(request, warm, None):
+            return
+        request = read_request(state.requests)
+    os._exit(0)
+
+
+def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
+    """Starts the pod's shim as a process that is no child of ours; True in a rank forked from that shim."""
+    if warm is not None:
+        pod = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
+        why = "it has no pod.json" if pod is None else warm.differs(pod) or warm.refusal()
+    child = ranks.fork_with_signals_held()
+    if child:
+        ranks.release_signals()
+        os.waitpid(child, 0)
+        return False
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.closerange(3, 1 << 16)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        ranks.release_signals()
+        if warm is not None and why is not None:
+            # A fork of a process that may have threads, and is large, is no good beginning for a shim.
+            os.execv(sys.executable, [sys.executable, os.path.abspath(shim.__file__), pod_dir, why])
+        if shim.run(pod_dir, warm, why):
+            return True
+    except Exception:  # noqa: BLE001 (the pod is lost and will be found so; the program must not run in its shim)
+        os._exit(1)
+    os._exit(0)
+
+
+def read_request(fd: int) -> str | None:
+    """The next pod directory; None at the end of the input. Reads not a byte further, as another process may go on."""
+    while True:
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = os.read(fd, 1)
+            if not byte:
+                return None
+            line += byte
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            return str(json.loads(line)["pod"])
+
+
+def _become_warm(pod_dir: str, state: _State) -> str | None:
+    """Does not return if the pod's program can be forked; else the reason."""
+    pod = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
+    if pod is None:
+        return None
+    env: dict[str, str] = dict(pod["env"])  # type: ignore[call-overload]
+    plan = plan_launch(str(pod["command"]), str(pod["launch"]), env)
+    stamp = pod.get("setup_stamp")
+    if not isinstance(plan, Fork):
+        return None
+    if pod.get("setup") and not (stamp and os.path.exists(str(stamp))):
+        return "the setup may change what a launcher would have in memory"
+    from fairlead.runtime.preloading import find_preload
+
+    preload = find_preload(plan.script, plan.module, str(pod["workdir"]))
+    if not preload.modules:
+        return preload.why
+    if os.pathsep in _HOOK:
+        return f"{_HOOK} cannot be on PYTHONPATH"
+    pythonpath = env.get("PYTHONPATH")
+    state.first, state.first_path, state.modules, state.pythonpath = pod_dir, preload.first, preload.modules, pythonpath
+    try:
+        os.chdir(str(pod["workdir"]))
+    except OSError as error:
+        return str(error)
+    (out, out_write), (err, err_write) = noise_pipe(), noise_pipe()
+    state.noise = (out, err)
+    env[_STATE] = state.text()
+    env["PYTHONPATH"] = _HOOK + (os.pathsep + pythonpath if pythonpath else "")
+    env["FAIRLEAD_POD_UID"] = "-" * UID_ROOM  # room for the uid of each rank's pod
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd, target in ((null, 0), (out_write, 1), (err_write, 2)):
+        os.dup2(fd, target)
+        os.close(fd)
+    for fd in (state.requests, state.replies, *state.noise):
+        os.set_inheritable(fd, True)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execve(plan.interpreter, list(plan.argv), env)
+    except OSError as error:
+        return str(error)
+
+
+class _State:
+    """What one interpreter hands to the next across execve, in a variable of the environment."""
+
+    def __init__(self) -> None:
+        self.requests = self.replies = -1
+        self.noise = (-1, -1)
+        self.first: str | None = None
+        self.first_path = ""
+        self.modules: tuple[str, ...] = ()
+        self.pythonpath: str | None = None
+
+    def text(self) -> str:
+        # The first two lines are for the hook: how to come back here when it cannot serve.
+        return "\n".join((sys.executable, os.path.abspath(__file__), json.dumps(vars(self))))
+
+    @classmethod
+    def parse(cls, text: str | None) -> _State | None:
+        if text is None:
+            return None
+        state = cls()
+        vars(state).update(json.loads(text.split("\n", 2)[2]))
+        return state
+
+
+def _duplicate(fd: int) -> int:
+    try:
+        return os.dup(fd)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Finds what a script imports first, so that a launcher may have it in memory already. Reads source text; runs nothing.
+
+A module is preloaded only if importing it earlier cannot be told from importing it in its place: everything that the
+script does before is known to touch neither the module nor the process.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+# Known to leave one thread, no open file and no state that differs between a process and its fork.
+_PRELOADED = ("numpy", "torch")
+_SESSION = ("torch.distributed", "torch.distributed.checkpoint")
+
+
+class Preload(NamedTuple):
+    """What to import before forking.
+
+    Attributes:
+        modules: Full names in the order of import; empty when nothing is to be preloaded.
+        why: The reason when it is empty.
+        first: The directory that a fresh interpreter puts first in sys.path for this program.
+    """
+
+    modules: tuple[str, ...]
+    why: str
+    first: str
+
+
+def find_preload(script: str | None, module: str | None, workdir: str) -> Preload:
+    """What to preload for a script, as given on its command line, or for the module of -m."""
+    if script is not None:
+        path = os.path.realpath(os.path.join(workdir, script))
+        files, first = [path], os.path.dirname(path)
+    else:
+        files, first = _files_of(str(module), workdir), os.path.realpath(workdir)
+    found: list[str] = []
+    why = f"no file of the module {module} is in {workdir}"
+    for index, path in enumerate(files):
+        try:
+            with open(path, "rb") as file:
+                tree = ast.parse(file.read(), path)
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            return Preload((), f"{path} cannot be read as Python: {error}", first)
+        names, why = leading_imports(tree.body)
+        found += [name for name in names if name not in found]
+        if why and index + 1 < len(files):
+            return Preload((), f"{why} in {path} comes first", first)
+    if not found:
+        return Preload((), why or "it imports nothing that is worth preloading", first)
+    shadow = shadowed(first, [*_PRELOADED, *sorted(_stdlib())])
+    if shadow is not None:
+        return Preload((), f"{shadow} may stand in for the module of its name", first)
+    return Preload(tuple(found), "", first)
+
+
+def leading_imports(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
+    """The preloadable modules imported before anything else happens, and what happens then; "" if nothing does."""
+    found: list[str] = []
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            names = [str(statement.module)]
+        elif _does_nothing(statement):
+            continue
+        else:
+            return found, f"line {statement.lineno}"
+        for name in names:
+            top = name.partition(".")[0]
+            if top in _PRELOADED:
+                found.append(name)
+            elif top == "fairlead":
+                found.extend(_SESSION)
+            elif top not in _HARMLESS and top not in _stdlib():
+                return found, f"line {statement.lineno}"
+    return found, ""
+
+
+def shadowed(directory: str, names: Iterable[str]) -> str | None:
+    """The entry of the directory that an import of one of the names would find there, if any."""
+    wanted = set(names)
+    try:
+        entries = sorted(os.listdir(directory))
+    except OSError:
+        return None
+    for entry in entries:
+        stem, dot, suffix = entry.partition(".")
+        if stem not in wanted:
+            continue
+        is_package = not dot and os.path.isfile(os.path.join(directory, entry, "__init__.py"))
+        if is_package or suffix in ("py", "pyc") or suffix.endswith("so"):
+            return os.path.join(directory, entry)
+    return None
+
+
+def _files_of(module: str, workdir: str) -> list[str]:
+    """The files that run for `-m module`, in order: its packages' and its own."""
+    *packages, last = module.split(".")
+    files, directory = [], workdir
+    for package in packages:
+        directory = os.path.join(directory, package)
+        files.append(os.path.join(directory, "__init__.py"))
+    own = os.path.join(directory, last)
+    if os.path.isdir(own):
+        files += [os.path.join(own, "__init__.py"), os.path.join(own, "__main__.py")]
+    else:
+        files.append(own + ".py")
+    return [os.path.realpath(path) for path in files if os.path.isfile(path)]
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    """A docstring, a constant, or a plain function."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.Assign):
+        return isinstance(statement.value, ast.Constant) and all(isinstance(t, ast.Name) for t in statement.targets)
+    if isinstance(statement, ast.FunctionDef):
+        arguments = statement.args
+        defaults = [*arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
+        return not statement.decorator_list and all(isinstance(default, ast.Constant) for default in defaults)
+    return isinstance(statement, ast.Pass)
+
+
+def _stdlib() -> frozenset[str]:
+    # Python 3.9 has no list; what it has loaded so far errs on the side of not forking.
+    return frozenset(getattr(sys, "stdlib_module_names", ())) or frozenset(sys.modules) | _COMMON
+
+
+_HARMLESS = frozenset(("typing_extensions", "tqdm", "yaml", "einops", "packaging"))
+_COMMON = frozenset(("argparse", "copy", "datetime", "glob", "logging", "math", "pickle", "random", "shutil", "uuid"))

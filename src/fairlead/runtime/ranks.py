@@ -1,0 +1,94 @@
+"""How one rank's process begins: what every child of a shim does before any code of the user's runs.
+
+A child is in a session of its own, dies with its shim, is in the pod's cgroup, has /dev/null, its two pipes and nothing
+else open, and signals as a fresh process has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from fairlead.runtime import processes
+
+_ALL_SIGNALS = {int(number) for number in signal.valid_signals()} - {signal.SIGKILL, signal.SIGSTOP}
+_MAX_FD = 1 << 16
+
+
+def fork_with_signals_held() -> int:
+    """Forks so that no handler of the parent runs in the child, until either calls release_signals."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+    try:
+        return os.fork()
+    except OSError:
+        release_signals()
+        raise
+
+
+def release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def enter(parent: int, cgroup: str | None, out: int, err: int) -> None:
+    """Makes a fork of the process `parent` an orderly beginning, but for its signal handlers, which stay held.
+
+    Raises:
+        OSError: a step failed, for instance the cgroup is gone; the message is for the rank's standard error.
+    """
+    signal.set_wakeup_fd(-1)
+    os.setsid()
+    processes.die_with_parent(parent)
+    null = os.open(os.devnull, os.O_RDWR)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    os.closerange(3, _MAX_FD)
+    if cgroup is not None:
+        processes.join(cgroup)
+
+
+def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoReturn:
+    """Replaces this process by the program, after enter; 127 or 126 as a shell would when it cannot."""
+    for number in _ALL_SIGNALS:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    release_signals()
+    try:
+        os.chdir(workdir)
+        path = shutil.which(argv[0], path=env.get("PATH", os.defpath))
+        os.execve(path or argv[0], list(argv), dict(env))
+    except OSError as error:
+        give_up(error, 127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def give_up(error: OSError, code: int = 126) -> NoReturn:
+    """Ends a child that could not begin, saying why on its standard error."""
+    subject = f"{error.filename}: " if error.filename else ""
+    with contextlib.suppress(OSError):
+        os.write(2, f"fairlead: {subject}{error.strerror or error}\n".encode("utf-8", "replace"))
+    os._exit(code)
+
+
+def start_detached(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Starts a program that is no descendant of this process and has nothing of its own open."""
+    processes.adopt_orphans(False)
+    try:
+        child = fork_with_signals_held()
+        if child == 0:
+            with contextlib.suppress(OSError):
+                if os.fork() == 0:
+                    os.setsid()
+                    null = os.open(os.devnull, os.O_RDWR)
+                    for target in (0, 1, 2):
+                        os.dup2(null, target)
+                    signal.set_wakeup_fd(-1)
+                    os.closerange(3, _MAX_FD)
+                    become(argv, env, "/")
+            os._exit(0)
+        release_signals()
+        os.waitpid(child, 0)
+    finally:
+        processes.adopt_orphans(True)

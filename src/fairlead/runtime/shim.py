@@ -1,0 +1,367 @@
+"""The process that watches over one pod: `python shim.py POD`, or forked from a warm launcher.
+
+It claims the pod under a lock, starts its ranks, keeps their output, passes stop notices on, and records how every rank
+ended once no process of the pod is alive. It outlives the supervisor, and its death ends the ranks. One thread,
+standard library only, any Python from 3.9 on. It never decides whether a pod should run: that is the supervisor's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+import types
+from collections.abc import Mapping, Sequence
+
+if __name__ == "__main__":
+    # Started by path: our own modules are found without touching sys.path, and without running fairlead/__init__.py.
+    _here = os.path.dirname(os.path.abspath(__file__))
+    for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
+        sys.modules[_name] = types.ModuleType(_name)
+        sys.modules[_name].__path__ = [_path]
+from fairlead.runtime import podfiles, podlog, processes, ranks
+from fairlead.runtime.launching import Exec, plan_launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fairlead.runtime.forking import Warm
+
+TEARDOWN_S = 2.0  # what the other ranks get when one has failed
+TICK_S = 2.0
+SUPERVISOR_PERIOD_S = 10.0
+_RETRY_S = 0.2
+_SETUP = -1
+
+
+def main() -> None:
+    run(sys.argv[1], None, sys.argv[2] if len(sys.argv) > 2 else None)
+
+
+def run(pod_dir: str, warm: Warm | None = None, why: str | None = None) -> bool:
+    """Runs the pod to its end, or returns at once when it is or was another shim's.
+
+    Args:
+        warm: What ranks are forked from; None to execute them.
+        why: The reason for executing ranks that could have been forked.
+
+    Returns:
+        True only in a forked rank, whose program is to run when this process leaves our code.
+    """
+    lock = podfiles.take_lock(os.path.join(pod_dir, "shim.lock"))
+    if lock is None or os.path.exists(os.path.join(pod_dir, "claimed.json")):
+        return False
+    return Shim(pod_dir).run(warm, why)
+
+
+class Shim:
+    """One pod from its claim to its record. Descriptors are bare numbers, as a forked rank closes them all."""
+
+    def __init__(self, pod_dir: str) -> None:
+        pod: dict[str, Any] = podfiles.read_json(os.path.join(pod_dir, "pod.json")) or {}
+        self._dir = pod_dir
+        self._pod = pod
+        self._cgroup: str | None = pod.get("cgroup")
+        self._grace_s = float(pod["grace_s"])
+        self._log = podlog.Log(
+            os.path.join(pod_dir, "output.log"), max_bytes=int(pod["log_max_bytes"]), num_files=int(pod["log_files"])
+        )
+        self._poll = select.poll()
+        self._pipes: dict[int, podlog.Stream] = {}
+        self._streams: dict[int, tuple[podlog.Stream, podlog.Stream]] = {}
+        self._alive: dict[int, int] = {}  # pid -> rank
+        self._exits: dict[int, dict[str, Any]] = {}
+        self._has_notice = False
+        self._is_stopping = False
+        self._is_terminated = False
+        self._kill_at: float | None = None
+        self._tick_at = 0.0
+        self._supervisor_at = 0.0
+        self._num_oom_kills = processes.num_oom_kills(self._cgroup)
+
+    def run(self, warm: Warm | None, why: str | None) -> bool:
+        podfiles.write_json(os.path.join(self._dir, "claimed.json"), {"pid": os.getpid(), "at": time.time()})
+        self._take_signals()
+        processes.adopt_orphans()
+        processes.name_process("fairlead-shim")
+        message, tail = self._set_up()
+        if message is None and self._is_stopping:
+            self._record("stopped before its ranks started", setup_failed=False)
+        elif message is not None:
+            self._record(message, setup_failed=True, tail=tail)
+        else:
+            if self._start(warm, why):
+                return True
+            self._watch()
+            self._record(None, setup_failed=False)
+        self._log.close()
+        self._poke()
+        self._look_for_supervisor(time.monotonic())
+        return False
+
+    def _set_up(self) -> tuple[str | None, list[str]]:
+        """Runs the set-up once for each stamp; a sentence and its last lines when it fails."""
+        stamp = self._pod.get("setup_stamp")
+        if not self._pod.get("setup") or (stamp and os.path.exists(stamp)):
+            self._follow_stop()
+            return None, []
+        shell = plan_launch(":", "exec", self._pod["env"]).argv[0]
+        self._start_rank(_SETUP, (shell, "-e", "-c", self._pod["setup"]), self._pod["env"])
+        self._watch()
+        ended = self._exits.pop(_SETUP)
+        out, err = self._streams.pop(_SETUP)
+        if ended["exit_code"] == 0:
+            if stamp:
+                podfiles.write_json(stamp, {"at": ended["at"]})
+            return None, []
+        if self._is_stopping:
+            return None, []
+        tail = err.tail() or out.tail()
+        how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
+        last = next((line.strip() for line in reversed(tail) if line.strip()), "")
+        return f"the `setup` step failed with {how}" + (f": {last}" if last else ""), tail
+
+    def _start(self, warm: Warm | None, why: str | None) -> bool:
+        """Starts all ranks; True in a rank that was forked."""
+        plan = plan_launch(self._pod["command"], self._pod["launch"], self._pod["env"])
+        python = None if isinstance(plan, Exec) else plan.interpreter
+        if isinstance(plan, Exec):
+            why = plan.why
+        elif warm is None and why is None:
+            why = "no launcher was at hand"
+        is_forked = warm is not None and why is None
+        for rank in self._pod["ranks"]:
+            env = {**self._pod["env"], **rank["env"]}
+            if self._start_rank(rank["rank"], plan.argv, env, warm if is_forked else None):
+                return True
+        self._keep(
+            "started.json",
+            {
+                "at": time.time(),
+                "launch": "fork" if is_forked else "exec",
+                "why": why if self._pod["launch"] == "auto" else None,
+                "pids": {str(rank): pid for pid, rank in self._alive.items()},
+                "python": python,
+            },
+        )
+        self._poke()
+        return False
+
+    def _start_rank(self, rank: int, argv: Sequence[str], env: Mapping[str, str], warm: Warm | None = None) -> bool:
+        """Starts one process; True in it when it was forked to become the user's program."""
+        (out, out_child), (err, err_child) = os.pipe(), os.pipe()
+        shim = os.getpid()
+        pid = ranks.fork_with_signals_held()
+        if pid == 0:
+            try:
+                ranks.enter(shim, self._cgroup, out_child, err_child)
+            except OSError as error:
+                ranks.give_up(error)
+            if warm is not None:
+                warm.become(env)
+                return True
+            ranks.become(argv, env, self._pod["workdir"])
+        ranks.release_signals()
+        os.close(out_child)
+        os.close(err_child)
+        self._alive[pid] = rank
+        name = "-" if rank == _SETUP else str(rank)
+        self._streams[rank] = podlog.Stream(self._log, name, "o"), podlog.Stream(self._log, name, "e")
+        for fd, stream in zip((out, err), self._streams[rank]):  # noqa: B905 (strict= needs Python 3.10)
+            os.set_blocking(fd, False)
+            self._pipes[fd] = stream
+            self._poll.register(fd, select.POLLIN)
+        return False
+
+    def _watch(self) -> None:
+        """Until every rank has ended, none of the pod's processes is left and all they wrote is in the log."""
+        self._follow_stop()
+        while self._alive:
+            self._wait()
+        while self._end_others():
+            self._wait(0.01)
+        while self._pipes:
+            for fd in list(self._pipes):
+                self._read(fd, is_last=True)
+        now = time.time()
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.finish(now)
+
+    def _wait(self, timeout_s: float = TICK_S) -> None:
+        """Waits for output, a signal or the next deadline, and handles what there is."""
+        now = time.monotonic()
+        if any(stream.is_waiting for stream in self._pipes.values()):
+            timeout_s = min(timeout_s, podlog.PROGRESS_PERIOD_S)
+        if self._kill_at is not None:
+            timeout_s = min(timeout_s, max(0.0, self._kill_at - now))
+        for fd, _ in self._poll.poll(timeout_s * 1000):
+            if fd != self._wake_read:
+                self._read(fd)
+                continue
+            with contextlib.suppress(BlockingIOError):
+                os.read(fd, 4096)
+            self._follow_stop()
+        self._reap()
+        now = time.monotonic()
+        if self._kill_at is not None and now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+            self._kill_at = now + _RETRY_S
+        if now >= self._tick_at:
+            self._tick_at = now + TICK_S
+            self._follow_stop()
+            self._look_for_supervisor(now)
+        for stream in self._pipes.values():
+            stream.tick(time.time())
+
+    def _read(self, fd: int, *, is_last: bool = False) -> None:
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            if not is_last:
+                return
+            data = b""  # held open by a process that is not ours to end
+        if data:
+            self._pipes[fd].feed(data, time.time())
+        else:
+            self._poll.unregister(fd)
+            del self._pipes[fd]
+            os.close(fd)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self._alive.pop(pid, None)
+            if rank is None:
+                continue  # an orphan of a rank
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+            code = None if number is not None else os.WEXITSTATUS(status)
+            ended = {"rank": rank, "exit_code": code, "signal": number, "at": time.time()}
+            is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._cgroup) > self._num_oom_kills
+            self._exits[rank] = {**ended, "out_of_memory": is_oom}
+            self._signal_group(pid, signal.SIGKILL)  # what it left in its group holds its pipes
+            # A rank that honours a stop notice leaves the others their time.
+            if code != 0 and not (self._is_stopping and (code == 143 or number == signal.SIGTERM)):
+                self._end_within(min(TEARDOWN_S, self._grace_s))
+
+    def _follow_stop(self) -> None:
+        stop: dict[str, Any] | None = podfiles.read_json(os.path.join(self._dir, "stop.json"))
+        if stop is not None:
+            grace_s = float(stop["grace_s"])
+            grace_s = min(grace_s, float(stop["at"]) + grace_s - time.time())
+        elif self._has_notice and not self._is_stopping:
+            grace_s = self._grace_s
+        else:
+            return
+        self._is_stopping = True
+        self._end_within(grace_s)
+
+    def _end_within(self, grace_s: float) -> None:
+        """Tells the ranks to stop, once, and kills what is left after grace_s, or before if that was due."""
+        if grace_s <= 0:
+            self._signal(signal.SIGKILL)
+        elif not self._is_terminated and self._alive:
+            self._signal(signal.SIGTERM)
+        self._is_terminated = self._is_terminated or bool(self._alive)
+        at = time.monotonic() + max(0.0, grace_s)
+        self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
+
+    def _end_others(self) -> bool:
+        """SIGKILL for what the ranks left behind; whether anything was."""
+        others = {*processes.descendants(os.getpid()), *processes.members(self._cgroup)}
+        processes.kill(list(others))
+        self._reap()
+        return any(_is_ours(pid) for pid in others)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._alive:
+            self._signal_group(pid, number)
+
+    def _signal_group(self, pid: int, number: int) -> None:
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            # Just forked and not yet leader of its group, or gone.
+            if pid in self._alive:
+                processes.kill([pid], number)
+        except PermissionError:
+            processes.kill([pid], number)
+
+    def _record(self, message: str | None, *, setup_failed: bool, tail: Sequence[str] = ()) -> None:
+        exits = [{**self._exits[rank], "tail": self._streams[rank][1].tail()} for rank in sorted(self._exits)]
+        record = {"setup_failed": setup_failed, "message": message, "ranks": exits, "tail": list(tail)}
+        self._keep("exit.json", {"at": time.time(), **record})
+
+    def _keep(self, name: str, value: object) -> None:
+        """Replaces a file of the pod. A full disk is waited for: what became of the pod must not be lost."""
+        while True:
+            try:
+                podfiles.write_json(os.path.join(self._dir, name), value)
+            except OSError:
+                if not os.path.isdir(self._dir):
+                    return  # the run was deleted under us
+                self._wait(_RETRY_S)
+            else:
+                return
+
+    def _take_signals(self) -> None:
+        self._wake_read, wake_write = os.pipe()
+        for fd in (self._wake_read, wake_write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._poll.register(self._wake_read, select.POLLIN)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._take_notice)
+        signal.signal(signal.SIGCHLD, _wake)
+
+    def _take_notice(self, _number: int, _frame: object) -> None:
+        self._has_notice = True
+
+    def _poke(self) -> None:
+        if not self._pod.get("poke"):
+            return
+        import socket  # 1 MB that a pod without a listener does not need
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
+            wake.setblocking(False)
+            with contextlib.suppress(OSError):
+                wake.sendto(b"", self._pod["poke"])
+
+    def _look_for_supervisor(self, now: float) -> None:
+        argv = self._pod.get("supervisor")
+        if argv and now >= self._supervisor_at and not podfiles.is_locked(self._pod["supervisor_lock"]):
+            self._supervisor_at = now + SUPERVISOR_PERIOD_S
+            env = self._pod.get("supervisor_env") or {k: v for k, v in os.environ.items() if not _is_of_run(k)}
+            ranks.start_detached(argv, env)
+
+
+def _wake(_number: int, _frame: object) -> None:
+    """The byte in the wake-up pipe is all that is wanted."""
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether the process exists and we may end it; waiting for any other would be for ever."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _is_of_run(variable: str) -> bool:
+    """Whether a variable belongs to the run, not to the machine: a supervisor must not look like a process of a pod."""
+    prefixes = ("FAIRLEAD_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_")
+    return variable != "FAIRLEAD_HOME" and variable.startswith(prefixes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What people ask for, as frozen values. No I/O, no clock; the standard library only, but for YAML at the edge.
+
+Importing a value's module never loads YAML; ``parse`` and ``load_file`` load it when they are called.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairlead.specs.keys import Spec as Spec
+    from fairlead.specs.pool import Pool as Pool
+    from fairlead.specs.reading import load_file as load_file
+    from fairlead.specs.reading import parse as parse
+    from fairlead.specs.rendering import render as render
+    from fairlead.specs.rendering import to_yaml as to_yaml
+    from fairlead.specs.schema import json_schema as json_schema
+    from fairlead.specs.storing import from_json as from_json
+    from fairlead.specs.storing import to_json as to_json
+    from fairlead.specs.team import Team as Team
+    from fairlead.specs.training import Training as Training
+
+_HOMES = {
+    "Pool": "pool",
+    "Spec": "keys",
+    "Team": "team",
+    "Training": "training",
+    "from_json": "storing",
+    "json_schema": "schema",
+    "load_file": "reading",
+    "parse": "reading",
+    "render": "rendering",
+    "to_json": "storing",
+    "to_yaml": "rendering",
+}
+
+__all__ = [
+    "Pool",
+    "Spec",
+    "Team",
+    "Training",
+    "from_json",
+    "json_schema",
+    "load_file",
+    "parse",
+    "render",
+    "to_json",
+    "to_yaml",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fairlead.specs' has no attribute {name!r}")
+    return getattr(import_module(f"fairlead.specs.{home}"), name)

@@ -1,0 +1,132 @@
+"""Nodes of one kind: hardware, price and how they are paid for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fairlead.specs.rules import MODEL, NAME, Limit, Rules, Text, broken, enforce, quote
+
+POOL_GPU_RULES: Rules = {
+    "model": MODEL,
+    "count": Limit(low=1, high=1_000, whole=True),
+    "memory_bytes": Limit(low=1, high=2**50, whole=True),
+}
+
+HARDWARE_RULES: Rules = {
+    "cpu_milli": Limit(low=1, high=100_000_000, whole=True),
+    "memory_bytes": Limit(low=1, high=2**50, whole=True),
+}
+
+POOL_RULES: Rules = {
+    "name": NAME,
+    "nodes": Limit(low=1, high=100_000, whole=True),
+    "price_per_hour": Limit(low=0.000001, high=1_000_000, zero=True),
+}
+
+LABEL_NAME = Text(
+    max_length=317,
+    pattern=r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+    what="a label name; use letters, digits, `-`, `_` and `.`, 63 at most, such as `zone` or `example.com/zone`",
+)
+LABEL_VALUE = Text(
+    max_length=63,
+    pattern=r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
+    what="a label value; use letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
+    blank=True,
+)
+LABELS_MOST = 1_000
+TAINT_RULES: Rules = {"key": LABEL_NAME, "value": LABEL_VALUE}
+
+
+class CapacityType(StrEnum):
+    """How nodes are paid for, which says whether they can be taken away."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    RESERVED = "reserved"
+    OWNED = "owned"
+
+
+class TaintEffect(StrEnum):
+    """What a taint does to pods that do not tolerate it."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """Keeps pods away that do not tolerate it; the same as on a Kubernetes node."""
+
+    key: str
+    value: str = ""
+    effect: TaintEffect = TaintEffect.NO_SCHEDULE
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, TAINT_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolGpu:
+    """The GPUs of one node: ``count`` devices of one model with ``memory_bytes`` each (None when unknown)."""
+
+    model: str
+    count: int = 1
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, POOL_GPU_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """What one node of a pool has; ``gpu`` is None for no GPU."""
+
+    cpu_milli: int
+    memory_bytes: int
+    gpu: PoolGpu | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, HARDWARE_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Nodes of one kind.
+
+    Attributes:
+        name: A DNS label of at most 50 characters.
+        nodes: Most nodes it can have.
+        price_per_hour: Dollars for one node; None when unknown.
+        labels: Node labels.
+        taints: Node taints, each key and effect once.
+    """
+
+    name: str
+    hardware: Hardware
+    nodes: int = 1
+    capacity_type: CapacityType = CapacityType.ON_DEMAND
+    price_per_hour: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, POOL_RULES)
+        if len(self.labels) > LABELS_MOST:
+            yield "labels", f"{len(self.labels)} labels; give at most {LABELS_MOST}"
+        for name, value in self.labels.items():
+            if (problem := LABEL_NAME.problem(name)) is not None:
+                yield "labels", problem
+            if (problem := LABEL_VALUE.problem(value)) is not None:
+                yield "labels", f"the value of {quote(name)}: {problem}"
+        if len(self.taints) > LABELS_MOST:
+            yield "taints", f"{len(self.taints)} taints; give at most {LABELS_MOST}"
+        seen: set[tuple[str, TaintEffect]] = set()
+        for taint in self.taints:
+            if (taint.key, taint.effect) in seen:
+                yield "taints", f"{quote(taint.key)} with {taint.effect} is there twice; give each once"
+            seen.add((taint.key, taint.effect))

@@ -1,0 +1,43 @@
+"""The mistakes of one spec file, gathered so that all of them are reported at once."""
+
+from dataclasses import dataclass, field
+
+from fairlead.errors import InvalidSpec
+
+MOST_PROBLEMS = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class Problems:
+    """Problems of one source; after the first hundred they are only counted."""
+
+    source: str
+    found: list[tuple[int, str]] = field(default_factory=list)
+    num_more: int = 0
+
+    def add(self, line: int, path: str, sentence: str) -> None:
+        """Note what is wrong at a line, under a dotted key (empty when there is none)."""
+        if len(self.found) >= MOST_PROBLEMS:
+            self.num_more += 1
+            return
+        where = f"{path}: " if path else ""
+        self.found.append((line, f"{self.source}:{line}: {where}{sentence}"))
+
+    @property
+    def num(self) -> int:
+        """How many there are."""
+        return len(self.found) + self.num_more
+
+    @property
+    def is_full(self) -> bool:
+        """Further problems are only counted."""
+        return len(self.found) >= MOST_PROBLEMS
+
+    def raise_any(self) -> None:
+        """Raise InvalidSpec, in the order of lines, when there is any."""
+        if not self.found:
+            return
+        lines = [text for _, text in sorted(self.found, key=lambda each: each[0])]
+        if self.num_more:
+            lines.append(f"{self.source}:{self.found[-1][0]}: and {self.num_more} more problems")
+        raise InvalidSpec(tuple(dict.fromkeys(lines)))

@@ -1,0 +1,213 @@
+"""Quantities as people write them: memory, cores, GPUs, durations. Parsed once, exactly; no float touches a size.
+
+Each ``parse_*`` raises ValueError with a sentence that goes after the given text, such as "is not a duration; ...".
+Each ``format_*`` gives the shortest usual spelling, which parses to the very same value.
+"""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+from fairlead.specs import rules
+from fairlead.specs.resources import GpuRequest
+
+# Patterns are matched in full, and are kept to what JavaScript's regular expressions share with Python's.
+DECIMAL = r"[0-9]{1,20}(?:\.[0-9]{1,30})?"
+NUMBER = r"\+?(?:[0-9]{1,20}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
+SIZE = rf"{DECIMAL} ?(?:k|[KMGTPE]i?)?B?"
+CPU = rf"{DECIMAL}m?"
+MODEL = rules.MODEL.pattern or ""
+GPU_MEMORY = rf"{DECIMAL} ?(?:(?:k|[KMGTPE]i?)B?|B)"
+GPU = rf"(?:{MODEL}(?::{GPU_MEMORY})?(?::{DECIMAL})?|{GPU_MEMORY}(?::{DECIMAL})?)"
+DURATION = "(?=[0-9])" + "".join(rf"(?:{DECIMAL}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
+STEPS = r"[0-9]{1,15} ?steps?"
+
+_UNITS = {
+    "": 1,
+    **{letter: 1000**power for power, letter in enumerate("KMGTPE", 1)},
+    **{f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", 1)},
+    "k": 1000,
+}
+_SECONDS = {
+    "d": Fraction(86_400),
+    "h": Fraction(3_600),
+    "m": Fraction(60),
+    "s": Fraction(1),
+    "ms": Fraction(1, 1000),
+}
+
+
+def parse_number(text: str) -> Fraction:
+    """A number, exactly; bounds are for the value it becomes part of."""
+    if re.fullmatch(f"-?{NUMBER}", text) is None:
+        raise ValueError("is not a number")
+    return Fraction(text)
+
+
+def parse_whole(text: str) -> int:
+    """A whole number; bounds are for the value it becomes part of."""
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,16}|0o[0-7]{1,20}", text):
+        return int(text, 0)
+    try:
+        number = parse_number(text)
+    except ValueError:
+        number = Fraction(1, 2)
+    if number.denominator != 1:
+        raise ValueError("is not a whole number")
+    return int(number)
+
+
+def parse_size(text: str) -> int:
+    """Bytes, from ``1Gi``, ``500M``, ``24GB`` or a plain number of bytes."""
+    match = re.fullmatch(rf"({DECIMAL}) ?(k|[KMGTPE]i?)?B?", text)
+    if match is not None:
+        size = Fraction(match[1]) * _UNITS[match[2] or ""]
+    elif re.fullmatch(NUMBER, text):
+        size = Fraction(text)
+    else:
+        raise ValueError("is not a size in bytes" + _like_size(text))
+    if size.denominator != 1:
+        raise ValueError(f"is not a whole number of bytes; the next one is `{-(-size.numerator // size.denominator)}`")
+    return size.numerator
+
+
+def format_size(size: int) -> str | int:
+    """``1Gi`` or ``500M`` where that is exact, otherwise the number of bytes."""
+    for units in (("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"), ("E", "P", "T", "G", "M")):
+        for unit in units:
+            if size and size % _UNITS[unit] == 0:
+                return f"{size // _UNITS[unit]}{unit}"
+    return size
+
+
+def parse_cpu(text: str) -> int:
+    """Thousandths of a core, from ``500m``, ``2`` or ``0.5``."""
+    match = re.fullmatch(rf"({DECIMAL})(m?)", text)
+    if match is not None:
+        milli = Fraction(match[1]) * (1 if match[2] else 1000)
+    elif re.fullmatch(NUMBER, text):
+        milli = Fraction(text) * 1000
+    else:
+        raise ValueError("is not a number of cores")
+    return _thousandths(milli, "core")
+
+
+def format_cpu(milli: int) -> str | int:
+    """Cores where whole, otherwise thousandths of a core."""
+    return f"{milli}m" if milli % 1000 else milli // 1000
+
+
+def parse_gpu(text: str) -> GpuRequest:
+    """``8``, ``A100``, ``A100:8``, ``24GB``, ``24GB:2``, ``A100:40GB:2`` or a share: ``0.5``, ``A100:0.5``."""
+    if re.fullmatch(NUMBER, text):
+        return GpuRequest(milli=parse_gpu_count(text))
+    if re.fullmatch(GPU, text) is None:
+        raise ValueError("is not a number of GPUs, or model, memory and count joined by `:`" + _like_gpu(text))
+    model = memory = None
+    milli = 1000
+    for place, part in enumerate(text.split(":")):
+        if re.fullmatch(MODEL, part):
+            model = part
+        elif place and re.fullmatch(DECIMAL, part):
+            milli = parse_gpu_count(part)
+        else:
+            memory = parse_size(part)
+    return GpuRequest(milli=milli, model=model, min_memory_bytes=memory)
+
+
+def format_gpu(request: GpuRequest) -> str | int:
+    """The spelling that ``parse_gpu`` reads; a number only for whole GPUs of any model and memory."""
+    count = format_gpu_count(request.milli)
+    if request.model is None and request.min_memory_bytes is None:
+        return count
+    parts = [] if request.model is None else [request.model]
+    if request.min_memory_bytes is not None:
+        size = format_size(request.min_memory_bytes)
+        parts.append(f"{size}B" if not str(size).endswith("i") else f"{size}")
+    return ":".join(parts if request.milli == 1000 else [*parts, str(count)])
+
+
+def parse_gpu_count(text: str) -> int:
+    """Thousandths of a GPU, from a number of GPUs."""
+    return _thousandths(parse_number(text) * 1000, "GPU")
+
+
+def format_gpu_count(milli: int) -> str | int:
+    """A number of GPUs."""
+    return format(Decimal(milli) / 1000, "f") if milli % 1000 else milli // 1000
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, from ``1h30m``, ``15s``, ``500ms`` or a plain number of seconds."""
+    if re.fullmatch(NUMBER, text):
+        return float(Fraction(text))
+    if re.fullmatch(DURATION, text) is None:
+        raise ValueError("is not a duration" + _like_duration(text))
+    parts = re.findall(rf"({DECIMAL})(ms|d|h|m|s)", text)
+    return float(sum(Fraction(number) * _SECONDS[unit] for number, unit in parts))
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest spelling in d, h, m, s and ms."""
+    exact = Decimal(repr(float(seconds)))
+    if exact < 1 and exact * 1000 == int(exact * 1000):
+        return f"{int(exact * 1000)}ms" if exact else "0s"
+    if exact != int(exact):
+        return f"{exact:f}s"
+    rest, spelled = int(exact), ""
+    for unit in ("d", "h", "m", "s"):
+        count, rest = divmod(rest, int(_SECONDS[unit]))
+        spelled += f"{count}{unit}" if count else ""
+    return spelled
+
+
+def parse_every(text: str) -> tuple[float | None, int | None]:
+    """Seconds or steps, whichever is given: ``10m`` or ``200 steps``."""
+    if re.fullmatch(STEPS, text):
+        return None, int(text.partition("step")[0])
+    try:
+        return parse_duration(text), None
+    except ValueError:
+        raise ValueError("is neither a duration nor a number of steps" + _like_duration(text)) from None
+
+
+def format_every(every: tuple[float | None, int | None]) -> str:
+    """The spelling that ``parse_every`` reads."""
+    seconds, steps = every
+    return format_duration(seconds) if seconds is not None else f"{steps} steps"
+
+
+def format_number(number: float) -> float | int:
+    """Whole numbers without a point."""
+    return int(number) if number == int(number) else number
+
+
+def _thousandths(milli: Fraction, unit: str) -> int:
+    if milli.denominator != 1:
+        raise ValueError(f"is finer than a thousandth of a {unit}")
+    return milli.numerator
+
+
+def _like_size(text: str) -> str:
+    """A remedy for the usual slips: lower case, milli-bytes, bits."""
+    match = re.fullmatch(rf"({DECIMAL})\s*([kmgtpe])(i?)b?", text, re.IGNORECASE)
+    return "" if match is None else f"; did you mean `{match[1]}{match[2].upper()}{match[3].lower()}`?"
+
+
+def _like_gpu(text: str) -> str:
+    match = re.fullmatch(rf"({DECIMAL})(?::|[xX]|\s|\*)\s*({MODEL})", text) or re.fullmatch(
+        rf"({MODEL})(?:[xX=*]|\s+)({DECIMAL})", text
+    )
+    if match is not None:
+        count, model = sorted((match[1], match[2]), key=lambda part: not part[0].isdigit())
+        return f"; did you mean `{model}:{count}`?"
+    return _like_size(text)
+
+
+def _like_duration(text: str) -> str:
+    words = {"min": "m", "mins": "m", "minute": "m", "minutes": "m", "hr": "h", "hrs": "h", "hour": "h", "hours": "h"}
+    words |= {"sec": "s", "secs": "s", "second": "s", "seconds": "s", "day": "d", "days": "d", "step": " steps"}
+    match = re.fullmatch(rf"({DECIMAL})\s*([A-Za-z]+)", text)
+    if match is not None and (unit := words.get(match[2].lower(), match[2].lower())) in (*_SECONDS, " steps"):
+        return f"; did you mean `{match[1]}{unit}`?"
+    return ""

@@ -1,0 +1,78 @@
+"""What one node of a workload needs. Every number is exact and in a base unit."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.specs.rules import MODEL, Limit, Rules, broken, enforce
+
+GPU_RULES: Rules = {
+    "milli": Limit(low=1, high=1_000_000, whole=True),
+    "model": MODEL,
+    "min_memory_bytes": Limit(low=1, high=2**50, whole=True),
+}
+
+RESOURCES_RULES: Rules = {
+    "cpu_milli": Limit(low=1, high=100_000_000, whole=True),
+    "memory_bytes": Limit(low=1, high=2**50, whole=True),
+    "shm_bytes": Limit(low=1, high=2**50, whole=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """GPUs on each node: a number of whole devices, or one share of a device.
+
+    Attributes:
+        milli: Thousandths of a device; a multiple of 1000, or less than 1000 for a share of one device.
+        model: Device model such as ``A100``; None for any.
+        min_memory_bytes: Each device has at least this much memory; None for any.
+    """
+
+    milli: int = 1000
+    model: str | None = None
+    min_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that are touched: a share touches one."""
+        return max(1, self.milli // 1000)
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        if self.milli <= 0:
+            yield "milli", f"{self.milli / 1000:g} GPUs; ask for more than 0, or leave `gpu` out"
+        elif self.milli > 1000 and self.milli % 1000:
+            yield "milli", f"{self.milli / 1000:g} GPUs; above 1 only whole GPUs, below 1 a share such as 0.5"
+        elif self.milli > GPU_MOST * 1000:
+            yield (
+                "milli",
+                f"{self.milli / 1000:g} GPUs on one node; at most {GPU_MOST}. A model that is a number needs its "
+                "letters, such as `RTX4090`",
+            )
+        else:
+            yield from broken(self, GPU_RULES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What each node of a workload gets.
+
+    Attributes:
+        gpu: GPUs of each node; None for no GPU.
+        cpu_milli: Thousandths of a core; None lets the cluster choose and show it in the plan.
+        memory_bytes: Memory request and limit; None for no limit.
+        shm_bytes: Size of /dev/shm; None for the cluster's default.
+    """
+
+    gpu: GpuRequest | None = None
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, RESOURCES_RULES))
+
+
+GPU_MOST = 1000

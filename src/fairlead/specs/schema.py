@@ -1,0 +1,113 @@
+"""JSON Schema of spec files, so that editors complete and check them: both forms of every kind."""
+
+from dataclasses import MISSING
+from typing import Any
+
+from fairlead.specs.keys import API_VERSION, KINDS
+from fairlead.specs.kinds import NUMERIC, Key, Kind, Listed, Mapped, Section, Single
+from fairlead.specs.rendering import default_of
+from fairlead.specs.rules import Limit, Text
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of one document of a spec file (draft 2020-12).
+
+    It agrees with the parser on keys, types and spellings. Bounds on sizes and durations written as text, and rules
+    between keys, are the parser's alone.
+    """
+    forms = {}
+    for kind, section in KINDS.items():
+        forms[kind] = _short_form(kind, section)
+        forms[f"{kind}.kubernetes"] = _kubernetes_form(kind, section)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Fairlead spec",
+        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in forms],
+        "$defs": forms,
+    }
+
+
+def section_schema(section: Section, *, metadata: bool = False) -> dict[str, Any]:
+    """The schema of a section; without the keys that the Kubernetes form has under ``metadata`` unless asked for."""
+    keys = [key for key in section.keys if metadata or key.metadata is None]
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {key.name: _key(key, section) for key in keys},
+        "additionalProperties": False,
+    }
+    required = [key.name for key in keys if key.required]
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def _short_form(kind: str, section: Section) -> dict[str, Any]:
+    schema = section_schema(section, metadata=True)
+    schema["properties"] = {"kind": {"const": kind, "description": "What this is."}, **schema["properties"]}
+    # A name is not required: the file's own name stands in for it. Without `run`, the kind has to be said.
+    required = [name for name in schema.get("required", []) if name != "name"]
+    schema["required"] = required if kind == "Training" else ["kind", *required]
+    return {"description": f"{kind}, short form.", **schema}
+
+
+def _kubernetes_form(kind: str, section: Section) -> dict[str, Any]:
+    fields = {key.metadata: key for key in section.keys if key.metadata is not None}
+    metadata = {
+        "type": "object",
+        "properties": {field: _key(key, section) for field, key in fields.items()},
+        "required": [field for field, key in fields.items() if key.required],
+        "additionalProperties": False,
+    }
+    return {
+        "description": f"{kind}, Kubernetes form.",
+        "type": "object",
+        "properties": {
+            "apiVersion": {"const": API_VERSION},
+            "kind": {"const": kind},
+            "metadata": metadata,
+            "spec": section_schema(section),
+        },
+        "required": ["apiVersion", "kind", "metadata", "spec"],
+        "additionalProperties": False,
+    }
+
+
+def _key(key: Key, section: Section) -> dict[str, Any]:
+    rule = section.rules.get(key.attributes[0])
+    schema = {"description": key.doc, **_kind(key.kind, rule)}
+    defaults = default_of(key, section.type)
+    if isinstance(key.kind, Single) and len(defaults) == 1 and defaults[0] not in (MISSING, None):
+        schema["default"] = key.kind.render(defaults[0])
+    return schema
+
+
+def _kind(kind: Kind, rule: Limit | Text | None) -> dict[str, Any]:
+    if isinstance(kind, Section):
+        schema = section_schema(kind)
+        lone = kind.key(kind.shorthand) if kind.shorthand is not None else None
+        return schema if lone is None else {"anyOf": [_key(lone, kind), schema]}
+    if isinstance(kind, Mapped):
+        return {
+            "type": "object",
+            "propertyNames": _text(kind.names),
+            # Scalars of every type keep their exact text, so only numbers and words without quotes go unchecked.
+            "additionalProperties": {"anyOf": [_text(kind.values), {"type": ["number", "boolean"]}]},
+        }
+    if isinstance(kind, Listed):
+        items = dict(kind.item.schema) | (_text(kind.rule) if kind.rule else {})
+        return {"type": "array", "items": items, "maxItems": kind.most, "uniqueItems": True}
+    schema = dict(kind.schema)
+    if isinstance(rule, Text):
+        schema |= _text(rule)
+    if isinstance(rule, Limit) and kind.tags == NUMERIC:
+        schema |= {"minimum": 0 if rule.zero else rule.low, "maximum": rule.high}
+    return schema
+
+
+def _text(rule: Text) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string", "maxLength": rule.max_length}
+    if rule.pattern is not None:
+        schema["pattern"] = f"^(?:{rule.pattern})$"
+    elif not rule.blank:
+        schema["pattern"] = r"\S"
+    return schema

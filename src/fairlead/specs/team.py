@@ -1,0 +1,76 @@
+"""A group of people that shares a cluster with others: a namespace, a quota and a budget."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fairlead.specs.rules import NAME, Limit, Rules, Text, broken, enforce, quote
+
+QUOTA_RULES: Rules = {
+    "gpu_milli": Limit(low=0, high=10**9, whole=True),
+    "cpu_milli": Limit(low=0, high=10**12, whole=True),
+    "memory_bytes": Limit(low=0, high=2**60, whole=True),
+}
+
+TEAM_RULES: Rules = {
+    "name": NAME,
+    "weight": Limit(low=1, high=1_000_000, whole=True),
+    "budget_per_month": Limit(low=0.000001, high=10**9, zero=True),
+}
+
+MEMBER = Text(
+    max_length=254,
+    pattern=r"[^\s,]+",
+    what="a member; give a user name or an e-mail address without spaces",
+)
+MEMBERS_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """The most that a team holds at one time.
+
+    Attributes:
+        gpu_milli: Thousandths of a GPU; None for no bound.
+        cpu_milli: Thousandths of a core; None for no bound.
+        memory_bytes: None for no bound.
+    """
+
+    gpu_milli: int | None = None
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, QUOTA_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """People who share a namespace.
+
+    Attributes:
+        name: A DNS label of at most 50 characters; the namespace on Kubernetes.
+        weight: Its share of a contended cluster relative to other teams.
+        budget_per_month: Dollars for each calendar month; None for no bound.
+        members: User names or e-mail addresses, each once.
+    """
+
+    name: str
+    quota: Quota = field(default_factory=Quota)
+    weight: int = 1
+    budget_per_month: float | None = None
+    members: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, TEAM_RULES)
+        if len(self.members) > MEMBERS_MOST:
+            yield "members", f"{len(self.members)} members; give at most {MEMBERS_MOST}"
+        seen: set[str] = set()
+        for member in self.members:
+            if (problem := MEMBER.problem(member)) is not None:
+                yield "members", problem
+            elif member in seen:
+                yield "members", f"{quote(member)} is there twice; name each member once"
+            seen.add(member)

@@ -1,0 +1,206 @@
+"""A distributed training run."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fairlead.specs.resources import Resources
+from fairlead.specs.rules import NAME, PATH, Limit, Rules, Text, broken, enforce, quote
+
+DAY_S = 86_400.0
+DECADE_S = 3_650 * DAY_S
+
+CAPACITY_RULES: Rules = {"max_price": Limit(low=0.000001, high=1_000_000, zero=True)}
+
+CHECKPOINT_RULES: Rules = {
+    "to": PATH,
+    "every_s": Limit(low=0.001, high=DECADE_S),
+    "every_steps": Limit(low=1, high=10**12, whole=True),
+    "keep": Limit(low=1, high=100_000, whole=True),
+}
+
+RETRY_RULES: Rules = {
+    "program": Limit(low=0, high=1_000_000, whole=True),
+    "infrastructure": Limit(low=0, high=1_000_000, whole=True),
+    "backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
+    "max_backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
+}
+
+TRAINING_RULES: Rules = {
+    "name": NAME,
+    "team": NAME,
+    "run": Text(max_length=65_536, lines=True),
+    "setup": Text(max_length=65_536, lines=True),
+    "workdir": PATH,
+    "image": Text(max_length=512, pattern=r"[^\s]+", what="an image; it has no spaces, such as `python:3.12`"),
+    "nodes": Limit(low=1, high=10_000, whole=True),
+    "ranks_per_node": Limit(low=1, high=1_024, whole=True),
+    "priority": Limit(low=0, high=1_000, whole=True),
+    "max_duration_s": Limit(low=0.001, high=DECADE_S),
+    "stall_timeout_s": Limit(low=0.001, high=DECADE_S),
+    "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
+}
+
+ENV_NAME = Text(
+    max_length=256,
+    pattern=r"[A-Za-z_][-A-Za-z0-9_.]*",
+    what="the name of a variable; use letters, digits, `_`, `.` and `-`, not starting with a digit",
+)
+ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
+ENV_TOTAL = 262_144
+
+
+class Launch(StrEnum):
+    """How ranks are started."""
+
+    AUTO = "auto"
+    EXEC = "exec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Which kind of capacity the run may use.
+
+    Attributes:
+        spot: Whether capacity that can be reclaimed is allowed.
+        max_price: Highest price of one node in dollars per hour; None for no bound.
+    """
+
+    spot: bool = False
+    max_price: float | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, CAPACITY_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Where and how often the run saves its state.
+
+    Attributes:
+        to: Directory or URL; the run's name is added to it. None for the run's own directory.
+        every_s: Seconds between checkpoints; None when steps count, or when only a stop notice saves.
+        every_steps: Steps between checkpoints; excludes ``every_s``.
+        keep: How many complete checkpoints are kept.
+    """
+
+    to: str | None = None
+    every_s: float | None = None
+    every_steps: int | None = None
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, CHECKPOINT_RULES)
+        if self.every_s is not None and self.every_steps is not None:
+            yield "every_steps", "it is either a duration or a number of steps, not both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often a failed run starts again.
+
+    Attributes:
+        program: Restarts after the program itself failed.
+        infrastructure: Restarts in a row, without any progress between them, after the platform failed it.
+        backoff_s: Wait before a repeated restart; it doubles each time. The first restart after progress is at once.
+        max_backoff_s: Upper bound of that wait.
+    """
+
+    program: int = 0
+    infrastructure: int = 10
+    backoff_s: float = 1.0
+    max_backoff_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, RETRY_RULES)
+        if self.max_backoff_s < self.backoff_s:
+            yield (
+                "max_backoff_s",
+                f"{self.max_backoff_s:g} s is less than backoff, the first wait, {self.backoff_s:g} s; give as much or more",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A gang of ranks that runs one program to its end.
+
+    Attributes:
+        name: Lower-case letters, digits and dashes (a DNS label of at most 50 characters).
+        run: The command, as for a shell. A plain ``python script.py ...`` starts fastest.
+        setup: Shell commands run once for each node before the first start.
+        workdir: Directory the command runs in; None for the directory of the spec file.
+        image: Container image; needs a cluster with containers.
+        env: Variables added to the environment.
+        nodes: Pods of the gang, each on one node.
+        ranks_per_node: Processes on each node; None for one per GPU, or 1 without GPUs.
+        priority: Higher starts first; 0 to 1000 for people, the rest is reserved.
+        max_duration_s: The run is stopped, with a checkpoint, after this long since its first start; None for no bound.
+        stall_timeout_s: No progress for this long counts as a hang; None turns it off.
+        grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
+        launch: ``exec`` turns fast forking of ranks off.
+    """
+
+    name: str
+    run: str
+    team: str = "default"
+    setup: str | None = None
+    workdir: str | None = None
+    image: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    nodes: int = 1
+    ranks_per_node: int | None = None
+    resources: Resources = field(default_factory=Resources)
+    capacity: Capacity = field(default_factory=Capacity)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    retry: Retry = field(default_factory=Retry)
+    priority: int = 0
+    max_duration_s: float | None = None
+    stall_timeout_s: float | None = None
+    grace_s: float = 30.0
+    launch: Launch = Launch.AUTO
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def ranks_on_each_node(self) -> int:
+        """``ranks_per_node`` with its default: one for each GPU, or 1."""
+        if self.ranks_per_node is not None:
+            return self.ranks_per_node
+        gpu = self.resources.gpu
+        return 1 if gpu is None else gpu.num_devices
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self.nodes * self.ranks_on_each_node
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, TRAINING_RULES)
+        yield from _env_problems(self.env)
+
+
+def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    for name, value in env.items():
+        if (problem := ENV_NAME.problem(name)) is not None:
+            yield "env", problem
+        elif _SET_BY_FAIRLEAD.fullmatch(name) is not None:
+            yield "env", f"{quote(name)} is set by Fairlead itself; choose another name"
+        if (problem := ENV_VALUE.problem(value)) is not None:
+            yield "env", f"the value of {quote(name)}: {problem}"
+    if sum(len(name) + len(value) for name, value in env.items()) > ENV_TOTAL:
+        yield "env", f"more than {ENV_TOTAL} characters in all; put large values in a file"
+
+
+_SET_BY_FAIRLEAD = re.compile(
+    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|GRACE_S|CHECKPOINT_(TO|EVERY_S|EVERY_STEPS|KEEP))"
+    "|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
+    "|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)"
+)

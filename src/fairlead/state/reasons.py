@@ -1,0 +1,51 @@
+"""Why something is as it is: a code for programs, a sentence for people, and where there is one, the remedy."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """The closed set of reasons."""
+
+    SUBMITTED = "Submitted"
+    WAITING_FOR_RESOURCES = "WaitingForResources"
+    WAITING_FOR_TURN = "WaitingForTurn"
+    CANNOT_FIT = "CannotFit"
+    PLACED = "Placed"
+    RANKS_STARTED = "RanksStarted"
+    COMPLETED = "Completed"
+    PROGRAM_FAILED = "ProgramFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    GPU_OUT_OF_MEMORY = "GpuOutOfMemory"
+    KILLED = "Killed"
+    POD_LOST = "PodLost"
+    NODE_LOST = "NodeLost"
+    START_FAILED = "StartFailed"
+    STALLED = "Stalled"
+    BACKING_OFF = "BackingOff"
+    RETRIES_EXHAUSTED = "RetriesExhausted"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    STOP_REQUESTED = "StopRequested"
+    SUSPEND_REQUESTED = "SuspendRequested"
+    SUSPENDED = "Suspended"
+    STOPPED = "Stopped"
+    RESUMED = "Resumed"
+    REPORTED = "Reported"
+    DELETE_REQUESTED = "DeleteRequested"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One reason.
+
+    Attributes:
+        code: What kind of reason this is.
+        message: One sentence that names nodes, quantities and causes.
+        remedy: What would mend or unblock it, as one sentence; None when nothing needs doing.
+        detail: Further lines for people, such as the end of a traceback.
+    """
+
+    code: Code
+    message: str
+    remedy: str | None = None
+    detail: tuple[str, ...] = ()

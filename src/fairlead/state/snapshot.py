@@ -1,0 +1,215 @@
+"""What is true now: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Reason
+
+
+class Phase(StrEnum):
+    """Where a workload is in its life; the legal moves are in ``fairlead.policy.lifecycle``."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    STOPPING = "Stopping"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    STOPPED = "Stopped"
+
+    @property
+    def is_final(self) -> bool:
+        """Nothing more happens unless a person asks for it."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED)
+
+
+class Intent(StrEnum):
+    """What the user wants of a workload now."""
+
+    RUN = "run"
+    SUSPEND = "suspend"
+    STOP = "stop"
+    DELETE = "delete"
+
+
+class PodPhase(StrEnum):
+    """Where a pod is in its life. Succeeded, Failed and Lost mean that none of its processes is alive."""
+
+    CREATED = "Created"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    LOST = "Lost"
+
+    @property
+    def is_final(self) -> bool:
+        """None of the pod's processes is alive, and none will be."""
+        return self in (PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.LOST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One device of a node."""
+
+    uuid: str
+    model: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine and what it can hold in all."""
+
+    name: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """How one rank ended.
+
+    Attributes:
+        exit_code: Exit code; None when a signal ended it.
+        signal: Signal number; None when it exited by itself.
+        at: When it ended.
+        out_of_memory: The kernel killed it at the pod's memory limit.
+        tail: Last lines of its error output, at most 40.
+    """
+
+    rank: int
+    exit_code: int | None = None
+    signal: int | None = None
+    at: float
+    out_of_memory: bool = False
+    tail: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program says it succeeded."""
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a run last said of itself, rank 0 first. Steps are counts of completed steps."""
+
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    throughput: float | None = None
+    throughput_unit: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    checkpoint_step: int | None = None
+    checkpoint_at: float | None = None
+    resumed_step: int | None = None
+    stopped_step: int | None = None
+    updated_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a pod holds on its node while it lives."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpu_uuids: tuple[str, ...] = ()
+    gpu_milli: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One member of a gang on one node.
+
+    Attributes:
+        uid: ``<workload uid>-<attempt>-<index>``, so that creating it twice is impossible.
+        index: Node rank within the gang.
+        attempt: Which start of the gang it belongs to, from 0.
+        terminating_since: When it was told to stop; None while it may run.
+        active_at: Last sign of progress (a step reported, or output when it reports none).
+        exits: How its ranks ended; complete when ``phase`` is Succeeded or Failed.
+        message: What the cluster says of it, such as why it could not start.
+    """
+
+    uid: str
+    workload_uid: str
+    attempt: int
+    index: int
+    node: str
+    grant: Grant
+    phase: PodPhase
+    created_at: float
+    started_at: float | None = None
+    terminating_since: float | None = None
+    active_at: float | None = None
+    exits: tuple[RankExit, ...] = ()
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the loop knows of a workload.
+
+    Attributes:
+        phase: Where it is in its life.
+        reason: Why it is there.
+        since: When it entered this phase.
+        attempt: The gang's current or next start, from 0.
+        started_at: When it first started; None before.
+        finished_at: When it came to a final phase; None before.
+        next_phase: While Stopping, the phase that follows; None otherwise.
+        next_reason: While Stopping, the reason for that phase; None otherwise.
+        program_failures: Failures of the program so far.
+        disruptions: Failures of the platform in a row without progress between them.
+        last_failure: The failure that caused the latest restart.
+        failed_step: The step reached at the latest failure.
+        retry_at: While Restarting, no start before this time.
+    """
+
+    phase: Phase
+    reason: Reason
+    since: float
+    attempt: int = 0
+    started_at: float | None = None
+    finished_at: float | None = None
+    next_phase: Phase | None = None
+    next_reason: Reason | None = None
+    program_failures: int = 0
+    disruptions: int = 0
+    last_failure: Reason | None = None
+    failed_step: int | None = None
+    retry_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One run, as the cluster keeps it.
+
+    Attributes:
+        version: Rises with every change of intent or status; a plan made on an older one is dropped.
+        progress: What it last said of itself; None when it said nothing.
+    """
+
+    uid: str
+    spec: Training
+    intent: Intent
+    status: Status
+    version: int
+    created_at: float
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything a decision may look at."""
+
+    nodes: tuple[Node, ...]
+    workloads: tuple[Workload, ...]
+    pods: tuple[Pod, ...]

@@ -1,0 +1,157 @@
+"""Output becomes lines in a bounded log, and the log never holds the program up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.launch.pods import PodDir
+
+from fairlead.runtime.podlog import MAX_LINE_BYTES, Log, Stream
+
+
+class Sink:
+    """A stream into a log, and what the log holds."""
+
+    def __init__(self, path: Path, *, max_bytes: int = 1 << 20, num_files: int = 3) -> None:
+        self.path = path / "output.log"
+        self.stream = Stream(Log(str(self.path), max_bytes=max_bytes, num_files=num_files), "0", "o")
+
+    def texts(self) -> list[str]:
+        return [line.split(" ", 3)[3] for line in self.path.read_text().split("\n")[:-1]]
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Sink:
+    return Sink(tmp_path)
+
+
+def test_a_line_carries_time_rank_and_stream(sink: Sink) -> None:
+    sink.stream.feed(b"loss 0.5\n", 12.5)
+    assert sink.path.read_text() == "12.500000 0 o loss 0.5\n"
+
+
+def test_lines_are_whole_however_they_arrive(sink: Sink) -> None:
+    for part in (b"on", b"e\ntw", b"o\n\nthr", b"ee"):
+        sink.stream.feed(part, 1.0)
+    sink.stream.finish(1.0)
+    assert sink.texts() == ["one", "two", "", "three"]
+
+
+def test_what_is_no_text_is_replaced(sink: Sink) -> None:
+    sink.stream.feed("caf\u00e9 ".encode() + b"\xff\n", 1.0)
+    assert sink.texts() == ["caf\u00e9 \ufffd"]
+
+
+@pytest.mark.parametrize("step", [1 << 20, 1000])
+def test_a_long_line_is_cut_once(sink: Sink, step: int) -> None:
+    data = b"x" * (MAX_LINE_BYTES * 2 + 5) + b"\nnext\n"
+    for at in range(0, len(data), step):
+        sink.stream.feed(data[at : at + step], 1.0)
+    assert [len(text) for text in sink.texts()] == [MAX_LINE_BYTES, 4]
+
+
+def test_of_a_progress_bar_the_newest_is_kept_five_times_a_second(sink: Sink) -> None:
+    for i in range(100):
+        sink.stream.feed(f"\rstep {i}".encode(), 1.0 + i / 100)
+    sink.stream.feed(b"\rstep 100\n", 2.0)
+    sink.stream.finish(2.0)
+    assert 4 <= len(sink.texts()) <= 7
+    assert sink.texts()[-1] == "step 100"
+
+
+def test_a_progress_line_that_stays_is_shown_in_time(sink: Sink) -> None:
+    sink.stream.feed(b"a\rb\rc\rd", 1.0)
+    sink.stream.feed(b"\re", 1.05)
+    assert sink.texts() == ["c"]
+    assert sink.stream.is_waiting
+    sink.stream.tick(1.3)
+    assert sink.texts() == ["c", "d"]
+
+
+def test_windows_line_ends_are_line_ends(sink: Sink) -> None:
+    sink.stream.feed(b"one\r", 1.0)
+    sink.stream.feed(b"\ntwo\r\n\r\nthree\r\n", 1.0)
+    assert sink.texts() == ["one", "two", "", "three"]
+
+
+def test_the_tail_is_the_last_forty_lines(sink: Sink) -> None:
+    sink.stream.feed(b"".join(b"%d\n" % i for i in range(100)), 1.0)
+    assert sink.stream.tail() == [str(i) for i in range(60, 100)]
+
+
+@pytest.mark.parametrize("num_files", [1, 2, 3])
+def test_the_log_is_bounded_and_keeps_the_newest(tmp_path: Path, num_files: int) -> None:
+    sink = Sink(tmp_path, max_bytes=1000, num_files=num_files)
+    for i in range(500):
+        sink.stream.feed(b"%04d\n" % i, 1.0)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["output.log", "output.log.1", "output.log.2"][:num_files]
+    assert all(file.stat().st_size <= 1000 for file in files)
+    kept = [line.split()[3] for file in reversed(files) for line in file.read_text().splitlines()]
+    assert kept == [f"{i:04d}" for i in range(500 - len(kept), 500)]
+
+
+def test_a_burst_is_rotated_too(tmp_path: Path) -> None:
+    sink = Sink(tmp_path, max_bytes=1000, num_files=2)
+    sink.stream.feed(b"".join(b"%04d\n" % i for i in range(500)), 1.0)
+    assert all(file.stat().st_size <= 1000 for file in tmp_path.iterdir())
+    assert sink.texts()[-1] == "0499"
+
+
+def test_a_hundred_thousand_lines_arrive_quickly(pod: PodDir) -> None:
+    began = time.monotonic()
+    pod.write('python -c "for i in range(100000): print(i)"').run()
+    assert [text for _, _, text in pod.lines()] == [str(i) for i in range(100_000)]
+    assert time.monotonic() - began < 5.0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(path)]).returncode:
+        pytest.skip("a small file system cannot be mounted")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_full_disk_costs_lines_and_not_the_program(small_disk: Path) -> None:
+    pod = PodDir(small_disk / "pod")
+    filler, go_on = small_disk / "pod" / "filler", small_disk / "go-on"
+    program = small_disk / "program.py"
+    program.write_text(
+        "import os, time\n"
+        "print('before', flush=True)\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "for i in range(20000): print('lost', i)\n"
+        f"while os.path.exists({str(filler)!r}): time.sleep(0.01)\n"
+        "time.sleep(0.2)\nprint('after', flush=True)\n"
+    )
+    pod.write(f"{sys.executable} {program}").start()
+    try:
+        pod.wait_for_output("before")
+        go_on.touch()
+        fill(filler)
+        time.sleep(1.0)
+        filler.unlink()
+        record = pod.end()
+    finally:
+        pod.clean_up()
+    assert record["ranks"][0]["exit_code"] == 0
+    texts = pod.lines()
+    assert texts[-1] == ("0", "o", "after")
+    assert any(rank == "-" and "lines of output were lost: No space left on device" in text for rank, _, text in texts)
+
+
+def fill(path: Path) -> None:
+    """Takes all room of a file system."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
