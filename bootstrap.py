@@ -20,7 +20,7 @@ STAMP = VENV / "fairlead-requirements.sha256"
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 (this is what says so)
         sys.exit(f"Fairlead needs Python 3.11 or newer; this is {sys.version.split()[0]} ({sys.executable}).")
     if len(sys.argv) < 2:
         sys.exit(__doc__)

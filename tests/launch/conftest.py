@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch.pods import PodDir
 
 from fairlead.runtime.leftovers import kill_leftovers
+from tests.launch.pods import PodDir
 
 
 @pytest.fixture

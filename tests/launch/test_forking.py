@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.launch.pods import Launcher, PodDir
 
 PROBE = Path(__file__).with_name("probe.py")

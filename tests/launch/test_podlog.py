@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch.pods import PodDir
 
 from fairlead.runtime.podlog import MAX_LINE_BYTES, Log, Stream
+from tests.launch.pods import PodDir
 
 
 class Sink:

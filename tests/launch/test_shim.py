@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch.pods import RUNTIME, PodDir, is_alive, until
 
 from fairlead.runtime.leftovers import kill_leftovers
+from tests.launch.pods import RUNTIME, PodDir, is_alive, until
 
 LOOP = "echo ready; while :; do sleep 0.05; done"
 IGNORE_TERM = f"trap '' TERM; {LOOP}"

@@ -152,7 +152,8 @@ def _completed(workload: Workload, took: str) -> Reason:
 def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, now: float) -> Change:
     progress = workload.progress
     verdict = retry(workload.spec, workload.status, failure, progress, now)
-    step = progress.step if progress is not None else None
+    reached = [step for step in (progress.step if progress else None, workload.status.failed_step) if step is not None]
+    step = max(reached, default=None)
     counters = {"program_failures": verdict.program_failures, "disruptions": verdict.disruptions}
     remember = {"last_failure": failure.reason, "failed_step": step, **counters}
     if isinstance(verdict, GiveUp):

@@ -31,7 +31,7 @@ class Exec(NamedTuple):
     why: str
 
 
-Plan = Union[Fork, Exec]  # noqa: UP007 (evaluated at import, also by Python 3.9)
+Plan = Union[Fork, Exec]
 
 
 def plan_launch(command: str, launch: str, env: Mapping[str, str]) -> Plan:

@@ -68,7 +68,7 @@ def parse_size(text: str) -> int:
         raise ValueError("is not a size in bytes" + _like_size(text))
     if size.denominator != 1:
         raise ValueError(f"is not a whole number of bytes; the next one is `{-(-size.numerator // size.denominator)}`")
-    return size.numerator
+    return int(size.numerator)
 
 
 def format_size(size: int) -> str | int:

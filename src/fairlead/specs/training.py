@@ -123,7 +123,8 @@ class Retry:
         if self.max_backoff_s < self.backoff_s:
             yield (
                 "max_backoff_s",
-                f"{self.max_backoff_s:g} s is less than backoff, the first wait, {self.backoff_s:g} s; give as much or more",
+                f"{self.max_backoff_s:g} s is less than backoff, the first wait, {self.backoff_s:g} s; "
+                "give as much or more",
             )
 
 

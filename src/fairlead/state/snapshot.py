@@ -169,7 +169,7 @@ class Status:
         program_failures: Failures of the program so far.
         disruptions: Failures of the platform in a row without progress between them.
         last_failure: The failure that caused the latest restart.
-        failed_step: The step reached at the latest failure.
+        failed_step: The highest step reached at any failure.
         retry_at: While Restarting, no start before this time.
     """
 

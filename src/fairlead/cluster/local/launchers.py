@@ -75,7 +75,7 @@ class Launchers:
         """Let all launchers go."""
         self.reap(set())
 
-    def _spawn(self, uid: str, argv: list[str], spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def _spawn(self, uid: str, argv: tuple[str, ...], spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         with open(
             os.open(self._home.run(uid) / "launcher.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
         ) as log_file:

@@ -197,7 +197,10 @@ class Store:
     def active(self) -> tuple[tuple[Workload, ...], tuple[Pod, ...]]:
         """Workloads that are unfinished or asked for something, and their current or live pods, at one instant."""
         with self._reading():
-            wanted = "w.final = 0 OR w.intent IN ('run', 'delete')"
+            wanted = (
+                "w.final = 0 OR w.intent IN ('run', 'delete') "
+                "OR EXISTS (SELECT 1 FROM pods l WHERE l.final = 0 AND l.workload_uid = w.uid)"
+            )
             rows = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads w WHERE {wanted} ORDER BY created_at, uid"
             ).fetchall()
@@ -377,10 +380,12 @@ class Store:
 
 
 def _workload(row: tuple[object, ...]) -> Workload:
-    uid, spec, intent, version, status, progress, created_at = row
+    uid, text, intent, version, status, progress, created_at = row
+    spec = from_json(str(text))
+    assert isinstance(spec, Training), "only runs are kept here"
     return Workload(
         uid=str(uid),
-        spec=from_json(str(spec)),
+        spec=spec,
         intent=Intent(str(intent)),
         version=int(str(version)),
         status=load(Status, str(status)),
