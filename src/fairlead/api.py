@@ -1,0 +1,165 @@
+"""The Python API: ``fairlead.Training(run="python train.py", nodes=2).run().wait()``."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.control.admission import Admission, check
+from fairlead.errors import InvalidSpec, NotFound
+from fairlead.specs.training import Training as TrainingSpec
+from fairlead.state.snapshot import Intent, Progress, Status, Workload
+
+
+class Training:
+    """A training run to be submitted; takes the keys of a spec file as keyword arguments.
+
+    Raises:
+        InvalidSpec: A key or value is wrong; every mistake is told at once.
+    """
+
+    def __init__(self, **keys: Any) -> None:
+        import json
+
+        from fairlead.specs.reading import parse
+
+        # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
+        parsed = parse(json.dumps(keys), source="Training", default_name="training")
+        self.spec = _only(parsed, "Training")
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> "Training":
+        """The one training run of a file; its ``workdir`` is relative to the file."""
+        made = cls.__new__(cls)
+        made.spec = in_directory(_only(read(path), os.fspath(path)), Path(path).parent)
+        return made
+
+    def plan(self) -> Admission:
+        """The spec as this machine would run it, and what was chosen for it.
+
+        Raises:
+            CannotFit: It would not fit even if nothing else ran.
+            Conflict: A field cannot be honoured here.
+        """
+        cluster = LocalCluster.open()
+        try:
+            return check(in_directory(self.spec, Path.cwd()), (cluster.node(),))
+        finally:
+            cluster.close()
+
+    def run(self) -> "RunHandle":
+        """Submit it and return at once.
+
+        Raises:
+            CannotFit: It would not fit even if nothing else ran.
+            NameTaken: An unfinished run has its name.
+        """
+        cluster = LocalCluster.open()
+        admitted = check(in_directory(self.spec, Path.cwd()), (cluster.node(),))
+        return RunHandle(cluster, submit(cluster, admitted.spec).uid)
+
+
+class RunHandle:
+    """A submitted run. Belongs to one thread."""
+
+    def __init__(self, cluster: LocalCluster, uid: str) -> None:
+        self._cluster = cluster
+        self.uid = uid
+
+    @property
+    def workload(self) -> Workload:
+        """All that is known of it now."""
+        return self._cluster.store.get(self.uid)
+
+    @property
+    def name(self) -> str:
+        return self.workload.spec.name
+
+    @property
+    def status(self) -> Status:
+        return self.workload.status
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.workload.progress
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait for its end; the status then, or after ``timeout`` seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self.status.phase.is_final and (end is None or time.monotonic() < end):
+            self._cluster.nudge()
+            self._cluster.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic())))
+        return self.status
+
+    def logs(self, *, follow: bool = False, rank: int | None = None) -> Iterator[LogLine]:
+        """Output of all ranks in order of time."""
+        return self._cluster.logs(self.uid, follow=follow, rank=rank)
+
+    def events(self) -> tuple[EventRecord, ...]:
+        """What happened to it, oldest first."""
+        return self._cluster.events(self.uid)
+
+    def stop(self) -> None:
+        """Stop it, with a checkpoint of the step it is at."""
+        self._want(Intent.STOP)
+
+    def suspend(self) -> None:
+        """Stop it for now; it holds nothing until it is resumed."""
+        self._want(Intent.SUSPEND)
+
+    def resume(self) -> None:
+        """Let a suspended, stopped or failed run go on from its newest good checkpoint."""
+        self._want(Intent.RUN)
+
+    def delete(self) -> None:
+        """Stop it and remove all that is kept of it."""
+        self._want(Intent.DELETE)
+
+    def _want(self, intent: Intent) -> None:
+        self._cluster.set_intent(self.uid, intent)
+        self._cluster.nudge()
+
+
+def submit(cluster: LocalCluster, spec: TrainingSpec, *, environ: Mapping[str, str] | None = None) -> Workload:
+    """Submit an admitted spec and see that somebody looks after it. A name that a finished run has gets a number."""
+    taken = {workload.spec.name for workload in cluster.workloads() if workload.status.phase.is_final}
+    name, number = spec.name, 2
+    while name in taken:
+        name, number = f"{spec.name[:46]}-{number}", number + 1
+    workload = cluster.submit(replace(spec, name=name), environ=environ)
+    cluster.nudge()
+    return workload
+
+
+def read(path: str | os.PathLike[str]) -> tuple[TrainingSpec, ...]:
+    """Every training run of a file.
+
+    Raises:
+        InvalidSpec: Something in it is wrong, or it holds no training run.
+        NotFound: There is no such file.
+    """
+    from fairlead.specs.reading import load_file
+
+    if not Path(path).exists():
+        raise NotFound(f"There is no file {os.fspath(path)!r} here ({Path.cwd()}).")
+    found = tuple(spec for spec in load_file(path) if isinstance(spec, TrainingSpec))
+    if not found:
+        raise InvalidSpec((f"{os.fspath(path)}: it holds no Training, which is what can be run.",))
+    return found
+
+
+def in_directory(spec: TrainingSpec, directory: Path) -> TrainingSpec:
+    """The spec with an absolute working directory; a relative one is relative to ``directory``."""
+    base = directory.absolute()
+    workdir = base if spec.workdir is None else base / Path(spec.workdir).expanduser()
+    return replace(spec, workdir=str(Path(os.path.normpath(workdir))))
+
+
+def _only(specs: tuple[Any, ...], source: str) -> TrainingSpec:
+    if len(specs) != 1 or not isinstance(specs[0], TrainingSpec):
+        raise InvalidSpec((f"{source}: exactly one Training is expected here, {len(specs)} specs were found.",))
+    return specs[0]

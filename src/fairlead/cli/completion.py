@@ -1,0 +1,15 @@
+"""``fairlead completion``: a script that completes commands, options and names of runs."""
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL; `eval "$(fairlead completion bash)"` turns it on."""
+    from fairlead.cli.main import group
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows the three shells of the choice above"
+    print(kind(group, {}, "fairlead", "_FAIRLEAD_COMPLETE").source())

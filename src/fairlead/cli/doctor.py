@@ -1,0 +1,82 @@
+"""``fairlead doctor``: what would get in the way, and what to do about it."""
+
+import shutil
+import stat
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+import click
+
+from fairlead.cli.show import as_json
+from fairlead.cluster.local import limits
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.policy.quantities import say_cpu, say_memory
+
+LOW_DISK_BYTES = 5 * 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    ok: bool
+    says: str
+
+
+@click.command()
+@click.option("--json", "json_", is_flag=True, help="JSON instead of text.")
+def doctor(json_: bool) -> int:
+    """Look at this machine. Exit code 1 when something would get in the way."""
+    cluster = LocalCluster.open()
+    findings = [_python(), _torch(), _machine(cluster), _memory_limits(), _state(cluster), _supervisor(cluster)]
+    if json_:
+        print(as_json([asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            print(f"{'ok ' if finding.ok else '!! '} {finding.what:<14} {finding.says}")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _python() -> Finding:
+    found = shutil.which("python")
+    if found is None:
+        says = "`python` is not on the PATH; name the interpreter in `run`, or activate an environment"
+        return Finding(what="python", ok=False, says=says)
+    return Finding(what="python", ok=True, says=f"runs use {found}; Fairlead itself runs on {sys.executable}")
+
+
+def _torch() -> Finding:
+    code = "import importlib.metadata as m; print(m.version('torch'))"
+    ended = subprocess.run([shutil.which("python") or sys.executable, "-c", code], capture_output=True, text=True)
+    if ended.returncode != 0:
+        says = "not in the Python that runs use; `pip install torch` there, if your programs need it"
+        return Finding(what="torch", ok=True, says=says)
+    return Finding(what="torch", ok=True, says=ended.stdout.strip())
+
+
+def _machine(cluster: LocalCluster) -> Finding:
+    node = cluster.node()
+    gpus = ", ".join(gpu.model for gpu in node.gpus) or "no GPU that NVML knows"
+    return Finding(what="machine", ok=True, says=f"{say_cpu(node.cpu_milli)}, {say_memory(node.memory_bytes)}, {gpus}")
+
+
+def _memory_limits() -> Finding:
+    found = limits.enforcement()
+    return Finding(what="memory limits", ok=found.parent is not None, says=found.why)
+
+
+def _state(cluster: LocalCluster) -> Finding:
+    path = cluster.home.path
+    free, mode = shutil.disk_usage(path).free, stat.S_IMODE(path.stat().st_mode)
+    says = f"{path}, mode {mode:04o}, {say_memory(free)} free"
+    if free < LOW_DISK_BYTES:
+        return Finding(what="state", ok=False, says=f"{says}: make room, or set FAIRLEAD_HOME to another disk")
+    return Finding(what="state", ok=mode == 0o700, says=says)
+
+
+def _supervisor(cluster: LocalCluster) -> Finding:
+    pid = cluster.supervisor_pid()
+    says = "none runs; one is started when there is work" if pid is None else f"process {pid}"
+    return Finding(what="supervisor", ok=True, says=says)

@@ -1,0 +1,111 @@
+"""The command ``fairlead``: finds the command's file, and turns errors into a sentence and an exit code."""
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from fairlead import __version__, errors
+
+# Each command lives in a file of its own, imported only when it is used.
+COMMANDS = {
+    "run": ("run", "Submit runs and follow them."),
+    "plan": ("plan", "Show what a file would do, without doing it."),
+    "status": ("status", "List runs, or say how one is and why."),
+    "logs": ("logs", "Show the output of a run's ranks."),
+    "events": ("events", "Show what happened, and why."),
+    "attach": ("attach", "Follow a run that is under way."),
+    "stop": ("intents", "Stop runs, with a checkpoint."),
+    "suspend": ("intents", "Stop runs for now; they hold nothing."),
+    "resume": ("intents", "Let suspended, stopped or failed runs go on."),
+    "delete": ("intents", "Stop runs and remove all that is kept of them."),
+    "validate": ("validate", "Check spec files; tells every mistake at once."),
+    "schema": ("schema", "Print the JSON Schema of spec files."),
+    "doctor": ("doctor", "Look for what would get in the way."),
+    "completion": ("completion", "Print a shell's completion script."),
+}
+EXIT_CODES = (
+    (errors.InvalidSpec, 2),
+    (errors.CannotFit, 4),
+    (errors.NotFound, 5),
+    (errors.NameTaken, 6),
+    (errors.Conflict, 6),
+    (errors.FairleadError, 7),
+)
+EPILOG = (
+    "Exit codes: 0 well, 1 the run failed, 2 wrong usage or spec, 3 the run was stopped, 4 it can never fit here, "
+    "5 not found, 6 its state or name does not allow it, 7 the cluster is in trouble, 70 our mistake, 130 detached."
+)
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and sentence; imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"fairlead.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean `{near[0]}`?" if near else ""
+            ctx.fail(f"there is no command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fairlead")
+def group() -> None:
+    """Takes machine-learning work from a laptop to a cluster and keeps it running true."""
+
+
+def main() -> None:
+    """The entry point; never shows a traceback."""
+    try:
+        result: Any = group.main(prog_name="fairlead", standalone_mode=False)
+        sys.exit(result if isinstance(result, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except errors.FairleadError as error:
+        print(f"fairlead: {error}", file=sys.stderr)
+        sys.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:  # noqa: BLE001 (a user is to see where the traceback is, not the traceback)
+        print(f"fairlead: our mistake: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"The traceback is in {_keep_traceback()}; please report it.", file=sys.stderr)
+        sys.exit(70)
+
+
+def _keep_traceback() -> str:
+    import traceback
+
+    from fairlead.cluster.local.home import Home
+
+    path = Home.open().path / "crash.txt"
+    path.write_text(traceback.format_exc())
+    return str(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""``fairlead validate``: every mistake of every file at once."""
+
+import click
+
+from fairlead.cli.show import as_json, message
+from fairlead.errors import InvalidSpec
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.option("--show", is_flag=True, help="Print what was understood, in the Kubernetes form.")
+@click.option("--json", "json_", is_flag=True, help="A JSON object: files, specs and problems.")
+def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
+    """Check FILES. Exit code 2 when anything is wrong."""
+    from fairlead.specs.reading import load_file
+    from fairlead.specs.rendering import to_yaml
+
+    problems: list[str] = []
+    specs = []
+    for file in files:
+        try:
+            specs += load_file(file)
+        except InvalidSpec as error:
+            problems += error.problems
+    if json_:
+        print(as_json({"files": files, "specs": len(specs), "problems": problems}))
+    else:
+        if show:
+            print("---\n".join(to_yaml(spec) for spec in specs), end="")
+        for problem in problems:
+            message(problem)
+        if not problems:
+            message(f"{len(specs)} specs in {len(files)} files are right.")
+    return 2 if problems else 0
