@@ -1,4 +1,4 @@
-"""Following a run: its output as it comes, its phases, and one line of progress that stays at the bottom of a terminal."""
+"""Following a run: its output as it comes, its phases, and a line of progress at the bottom of a terminal."""
 
 import queue
 import sys

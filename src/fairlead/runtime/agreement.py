@@ -1,0 +1,100 @@
+"""How the ranks decide together: does a stop notice stand, is a checkpoint due, at which step.
+
+Every rank calls in at the same steps; the maximum over the ranks is the verdict, so that one notice on one rank stops
+all of them at the same step. The exchange costs a fraction of a millisecond; where steps are so fast that this would
+show, the ranks exchange only at every k-th call. k travels in the same vector, so all of them always use the same.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlead.runtime.channels import Channel
+from fairlead.runtime.errors import AgreementFailed
+
+SHARE = 0.01
+"""The exchange may take this share of the step time."""
+
+LONGEST_GAP = 1000
+PROBES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What all ranks know after an exchange.
+
+    Attributes:
+        stop: A stop notice came to some rank.
+        due: Some rank found that a checkpoint is due.
+        busy: Some rank still works on the save before.
+    """
+
+    stop: bool
+    due: bool
+    busy: bool
+
+
+class Agreement:
+    """The exchange of one rank with the others.
+
+    Only rank 0 measures, so the gap is its opinion. It at most doubles from one exchange to the next: one odd fast
+    stretch must not hide a stop notice for long.
+    """
+
+    def __init__(self, channel: Channel, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._gap = 1
+        self._calls = 0
+        self._since = clock()
+        self.cost_s = self._probe()
+
+    @property
+    def gap(self) -> int:
+        """The ranks exchange at every this many calls."""
+        return self._gap
+
+    def comes_now(self) -> bool:
+        """Count one call; whether the ranks exchange at this one. The same on all ranks."""
+        self._calls += 1
+        return self._calls >= self._gap
+
+    def agree(self, step: int, *, stop: bool, due: bool, busy: bool) -> Verdict:
+        """Exchange; every rank must come here at the same step.
+
+        Raises:
+            AgreementFailed: The ranks are at different steps, or one of them is gone.
+        """
+        wish = 0
+        if self._channel.rank == 0:
+            wish = self._wish((self._clock() - self._since) / max(self._calls, 1))
+        vector = self._channel.maximum([int(stop), int(due), int(busy), wish, step, -step])
+        newest, oldest = vector[4], -vector[5]
+        if newest != oldest:
+            raise AgreementFailed(
+                f"run.checkpoint() was called for step {oldest} on one rank and for step {newest} on another; "
+                "call it on every rank, with the same steps"
+            )
+        self._gap = max(vector[3], 1)
+        self._calls = 0
+        self._since = self._clock()
+        return Verdict(stop=bool(vector[0]), due=bool(vector[1]), busy=bool(vector[2]))
+
+    def _wish(self, step_s: float) -> int:
+        if self._channel.world_size == 1 or step_s * SHARE >= self.cost_s:
+            return 1
+        if step_s <= 0:
+            return min(self._gap * 2, LONGEST_GAP)
+        return min(math.ceil(self.cost_s / (step_s * SHARE)), self._gap * 2, LONGEST_GAP)
+
+    def _probe(self) -> float:
+        """Seconds of one exchange between ranks that do not wait for each other."""
+        if self._channel.world_size == 1:
+            return 0.0
+        costs = []
+        for _ in range(PROBES + 1):
+            start = self._clock()
+            self._channel.maximum([0, 0, 0, 1, 0, 0])
+            costs.append(self._clock() - start)
+        return min(costs[1:])

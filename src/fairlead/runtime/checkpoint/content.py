@@ -1,0 +1,238 @@
+"""What a checkpoint holds, as phases that every rank goes through together.
+
+Between two phases the ranks tell each other how it went, so a phase may use collectives: all ranks come to it, or none.
+Two forms: objects of the program (modules, optimizers, anything with ``state_dict``), or files that the program writes.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fairlead.runtime.checkpoint import randomness
+from fairlead.runtime.checkpoint.manifest import Manifest
+from fairlead.runtime.errors import CheckpointMismatch, Misuse
+
+if TYPE_CHECKING:
+    from fairlead.runtime.channels import Channel
+    from fairlead.runtime.checkpoint.tensors import Tensors
+
+Phase = Callable[[Path], None]
+"""One phase; its argument is the rank's workplace for saving, the checkpoint for loading."""
+
+
+class Content(Protocol):
+    """The state of one rank."""
+
+    def describe(self) -> dict[str, Any]:
+        """What loading needs to know; plain JSON, the same on all ranks."""
+        ...
+
+    def snapshot(self, directory: Path, *, asynchronous: bool) -> Sequence[Phase]:
+        """The phases that write the state as it is now.
+
+        With ``asynchronous`` they run in another thread while the program goes on changing the state; without, the
+        caller runs them before anything changes. May write to the workplace itself.
+        """
+        ...
+
+    def loading(self, manifest: Manifest) -> Sequence[Phase]:
+        """The phases that read a verified checkpoint into the state."""
+        ...
+
+
+def rank_directory(rank: int) -> str:
+    """Where a rank's own files are, in a workplace and in a checkpoint."""
+    return f"rank-{rank:05d}"
+
+
+def of_rank(directory: Path, rank: int, name: str) -> Path | None:
+    """A rank's own file; that of rank 0 when more ranks load than saved; None when there is none."""
+    for candidate in (rank, 0):
+        path = directory / rank_directory(candidate) / name
+        if path.exists():
+            return path
+    return None
+
+
+def write_random_state(rank: int) -> Phase:
+    """A phase that writes the random generators as they are now."""
+    data = pickle.dumps(randomness.capture())
+
+    def write(directory: Path) -> None:
+        own = directory / rank_directory(rank)
+        own.mkdir(parents=True, exist_ok=True)
+        (own / "random.pickle").write_bytes(data)
+
+    return write
+
+
+def read_random_state(rank: int) -> Phase:
+    """The phase that puts them back. A rank that did not exist then keeps its own."""
+
+    def read(directory: Path) -> None:
+        path = directory / rank_directory(rank) / "random.pickle"
+        if path.exists():
+            # The run wrote this itself, and its checksum was verified.
+            randomness.restore(pickle.loads(path.read_bytes()))
+
+    return read
+
+
+class Files:
+    """State that the program writes into a directory, and reads from it, itself. Each rank has its own directory."""
+
+    def __init__(self, rank: int, world_size: int, load: Callable[[Path], object]) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._load = load
+        self.save: Callable[[Path], object] | None = None
+        """Set before each snapshot."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"form": "files"}
+
+    def snapshot(self, directory: Path, *, asynchronous: bool) -> Sequence[Phase]:
+        own = directory / rank_directory(self._rank) / "files"
+        own.mkdir(parents=True)
+        assert self.save is not None
+        # At once: only the program knows its state, and it changes it in the next step.
+        self.save(own)
+        return [write_random_state(self._rank)]
+
+    def loading(self, manifest: Manifest) -> Sequence[Phase]:
+        expect_form(manifest, "files")
+        if manifest.world_size != self._world_size:
+            raise CheckpointMismatch(
+                f"it holds the files of {manifest.world_size} ranks and {self._world_size} run now; "
+                "start with as many, or give run.resume() objects that PyTorch can reshard"
+            )
+
+        def load(directory: Path) -> None:
+            self._load(directory / rank_directory(self._rank) / "files")
+
+        return [load, read_random_state(self._rank)]
+
+
+class Objects:
+    """State held by objects of the program.
+
+    Modules, their optimizers, and whatever holds sharded tensors are saved once for all ranks and loaded into any
+    number of ranks. Everything else is saved by each rank for itself.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, state: Mapping[str, object], channel: "Callable[[], Channel]"
+    ) -> None:
+        """Take the objects.
+
+        Args:
+            rank: This rank.
+            world_size: How many there are.
+            state: Objects by name; the names are part of the checkpoint.
+            channel: Opens, collectively, the channel that saving uses.
+
+        Raises:
+            Misuse: An object has neither ``state_dict`` and ``load_state_dict`` nor is it a dictionary.
+        """
+        self._rank = rank
+        self._own = {name: value for name, value in state.items() if value is not None}
+        for name, value in self._own.items():
+            if not (isinstance(value, MutableMapping) or _stateful(value)):
+                raise Misuse(
+                    f"{name} is {type(value).__name__}, which cannot be saved; "
+                    "give a dict, or an object with state_dict() and load_state_dict()"
+                )
+        self._tensors: Tensors | None = None
+        if "torch" in sys.modules:
+            # Only now: a program without torch must never load it.
+            from fairlead.runtime.checkpoint import tensors
+
+            self._tensors = tensors.Tensors(rank, world_size, self._own, channel)
+
+    def describe(self) -> dict[str, Any]:
+        return {"form": "objects", **(self._tensors.describe() if self._tensors is not None else {})}
+
+    def snapshot(self, directory: Path, *, asynchronous: bool) -> Sequence[Phase]:
+        together: list[Phase] = []
+        apart = dict(self._own)
+        if self._tensors is not None:
+            names, together = self._tensors.snapshot(asynchronous=asynchronous)
+            apart = {name: value for name, value in apart.items() if name not in names}
+        data = pickle.dumps({name: self._portable(_state(value)) for name, value in apart.items()})
+
+        def write(directory: Path) -> None:
+            own = directory / rank_directory(self._rank)
+            own.mkdir(parents=True, exist_ok=True)
+            (own / "objects.pickle").write_bytes(data)
+
+        return [_both(write_random_state(self._rank), write), *together]
+
+    def loading(self, manifest: Manifest) -> Sequence[Phase]:
+        expect_form(manifest, "objects")
+        apart: dict[str, Any] = {}
+
+        def read(directory: Path) -> None:
+            path = of_rank(directory, self._rank, "objects.pickle")
+            if path is not None:
+                # The run wrote this itself, and its checksum was verified.
+                apart.update(pickle.loads(path.read_bytes()))
+            unknown = sorted(apart.keys() - self._own.keys())
+            if unknown:
+                raise CheckpointMismatch(f"it holds {', '.join(unknown)}, which run.resume() was not given")
+            missing = sorted(self._missing(apart, manifest))
+            if missing:
+                raise CheckpointMismatch(f"it holds nothing for {', '.join(missing)}")
+
+        def assign(directory: Path) -> None:
+            for name, state in apart.items():
+                self._assign(self._own[name], state)
+
+        together = self._tensors.loading(manifest) if self._tensors is not None else []
+        return [read, *together, assign, read_random_state(self._rank)]
+
+    def _portable(self, state: Any) -> Any:
+        if self._tensors is None:
+            return state
+        from fairlead.runtime.checkpoint.tensors import on_cpu
+
+        return on_cpu(state)
+
+    def _assign(self, value: Any, state: Any) -> None:
+        if _stateful(value):
+            value.load_state_dict(state)
+            return
+        if self._tensors is not None:
+            from fairlead.runtime.checkpoint.tensors import like
+
+            state = like(state, dict(value))
+        value.clear()
+        value.update(state)
+
+    def _missing(self, apart: Mapping[str, Any], manifest: Manifest) -> Iterator[str]:
+        shared = set(manifest.content.get("shared", ()))
+        yield from (name for name in self._own if name not in apart and name not in shared)
+
+
+def expect_form(manifest: Manifest, form: str) -> None:
+    """Refuse a checkpoint of the other form."""
+    given = manifest.content.get("form")
+    if given != form:
+        raise CheckpointMismatch(f"it was saved as {given} and run.resume() was given {form}")
+
+
+def _both(first: Phase, second: Phase) -> Phase:
+    def phase(directory: Path) -> None:
+        first(directory)
+        second(directory)
+
+    return phase
+
+
+def _stateful(value: object) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _state(value: Any) -> Any:
+    return value.state_dict() if _stateful(value) else dict(value)

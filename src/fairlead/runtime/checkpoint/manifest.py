@@ -1,0 +1,125 @@
+"""The list of files that makes a directory a checkpoint, and the check of a directory against it."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+
+
+class DamagedError(ValueError):
+    """A checkpoint is not what was written; the message is a clause that names the file and the difference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """What a file must look like.
+
+    Attributes:
+        size: Bytes.
+        sha256: Hexadecimal.
+    """
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One complete checkpoint.
+
+    Attributes:
+        step: Completed steps.
+        world_size: Ranks that saved it.
+        run: Identity of the run.
+        attempt: Start of the run that saved it.
+        created_at: Unix seconds.
+        content: What the state's own code needs to know to load it.
+        files: By path below the checkpoint's directory, with ``/`` between its parts.
+    """
+
+    step: int
+    world_size: int
+    run: str
+    attempt: int
+    created_at: float
+    content: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, FileFacts]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(facts.size for facts in self.files.values())
+
+    def to_json(self) -> bytes:
+        """The file's content, with its own checksum."""
+        body = {"format": FORMAT, **asdict(self)}
+        return json.dumps({**body, "checksum": checksum(body)}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "Manifest":
+        """Read it back.
+
+        Raises:
+            DamagedError: It is not what ``to_json`` wrote.
+        """
+        try:
+            body = json.loads(data)
+            given = body.pop("checksum")
+            if given != checksum(body):
+                raise DamagedError(f"{MANIFEST} was changed after it was written")
+            if body.pop("format") != FORMAT:
+                raise DamagedError(f"{MANIFEST} has a format that this version does not know")
+            files = {name: FileFacts(**facts) for name, facts in body.pop("files").items()}
+            return cls(**body, files=files)
+        except DamagedError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"{MANIFEST} cannot be read") from error
+
+
+def checksum(body: Mapping[str, Any]) -> str:
+    """SHA-256 of the JSON in one canonical spelling."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def files_below(directory: Path) -> dict[str, Path]:
+    """Every regular file below the directory, by its name in a manifest."""
+    return {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+def seal(path: Path) -> FileFacts:
+    """Make the file durable and describe it."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256")
+        return FileFacts(size=file.tell(), sha256=digest.hexdigest())
+
+
+def verify(directory: Path, manifest: Manifest, names: Iterable[str]) -> None:
+    """Compare files with the manifest, the quick way first.
+
+    Raises:
+        DamagedError: A file is missing, has another size, cannot be read, or has another content.
+    """
+    chosen = list(names)
+    for name in chosen:
+        try:
+            size = (directory / name).stat().st_size
+        except FileNotFoundError as error:
+            raise DamagedError(f"{name} is missing") from error
+        if size != manifest.files[name].size:
+            raise DamagedError(f"{name} has {size} bytes where {manifest.files[name].size} were written")
+    for name in chosen:
+        try:
+            with open(directory / name, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DamagedError(f"{name} cannot be read ({error.strerror})") from error
+        if digest != manifest.files[name].sha256:
+            raise DamagedError(f"{name} has another content than was written")

@@ -1,0 +1,38 @@
+"""The state of the random generators of one rank, of those libraries that the program has loaded."""
+
+import random
+import sys
+from typing import Any
+
+
+def capture() -> dict[str, Any]:
+    """The generators as they are now, in plain values: Python's, numpy's global one, torch's for CPU and this GPU."""
+    state: dict[str, Any] = {"python": random.getstate()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        state["numpy"] = (name, keys.tobytes(), *rest)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        state["torch"] = bytes(torch.get_rng_state().numpy())
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = bytes(torch.cuda.get_rng_state().numpy())
+    return state
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Put the generators back; those of libraries that this program has not loaded are left out."""
+    random.setstate(state["python"])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in state:
+        name, keys, *rest = state["numpy"]
+        numpy.random.set_state((name, numpy.frombuffer(keys, dtype=numpy.uint32), *rest))
+    torch = sys.modules.get("torch")
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(_tensor(torch, state["torch"]))
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(_tensor(torch, state["cuda"]))
+
+
+def _tensor(torch: Any, data: bytes) -> Any:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

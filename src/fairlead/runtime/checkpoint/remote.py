@@ -1,0 +1,164 @@
+"""Checkpoints on an object store, through fsspec: S3 and everything else it has a file system for.
+
+An object store has no rename. So a checkpoint is uploaded under its final name, and its manifest, the last object,
+makes it count. Files wait for the upload on the pod's own disk. Credentials and endpoints come from where fsspec and
+the store's own library look for them (for S3 ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on), never through
+Fairlead.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, files_below
+from fairlead.runtime.checkpoint.store import STEP_NAME, Draft, step_name
+from fairlead.runtime.errors import MissingExtra, Misuse, StoreUnavailable
+
+T = TypeVar("T")
+
+
+def open_remote(place: str, *, scratch: Path | None) -> "ObjectStore":
+    """The store for a URL.
+
+    Raises:
+        MissingExtra: fsspec, or its file system for this scheme, is not installed.
+        Misuse: fsspec knows no such scheme.
+    """
+    scheme = place.split("://", 1)[0]
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise MissingExtra(f'checkpoints at {scheme}:// need fsspec; pip install "fairlead[remote]"') from error
+    try:
+        system, root = url_to_fs(place)
+    except ImportError as error:
+        advice = 'pip install "fairlead[remote]"' if scheme in ("s3", "s3a") else str(error)
+        raise MissingExtra(f"checkpoints at {scheme}:// need one more package; {advice}") from error
+    except ValueError as error:
+        raise Misuse(f"checkpoints cannot go to {place!r}: {error}") from error
+    return ObjectStore(system, root.rstrip("/"), place=place, scratch=scratch)
+
+
+class ObjectStore:
+    """A Store on an fsspec file system."""
+
+    shared = False
+
+    def __init__(self, system: Any, root: str, *, place: str, scratch: Path | None) -> None:
+        self._system = system
+        self._root = root
+        self._scratch = scratch
+        self._made: set[Path] = set()
+        self.place = place
+
+    def workplace(self, draft: Draft, rank: int) -> Path:
+        return self._temporary(f"save-{draft.step}-{rank}-")
+
+    def begin(self, draft: Draft) -> None:
+        self._remove(draft.step)
+
+    def put(self, draft: Draft, workplace: Path) -> None:
+        for name, path in files_below(workplace).items():
+            self._do("uploaded to", lambda name=name, path=path: self._upload(path, f"{self._at(draft.step)}/{name}"))
+
+    def commit(self, draft: Draft, manifest: Manifest) -> None:
+        data = manifest.to_json()
+        self._do("uploaded to", lambda: self._system.pipe_file(f"{self._at(draft.step)}/{MANIFEST}", data))
+
+    def discard(self, draft: Draft) -> None:
+        self._remove(draft.step)
+
+    def release(self, directory: Path) -> None:
+        # Removing a tree is the one thing here that could hurt others: only what this object made itself.
+        if directory in self._made:
+            self._made.remove(directory)
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def steps(self) -> list[int]:
+        return sorted(step for step, names in self._found().items() if MANIFEST in names)
+
+    def manifest(self, step: int) -> Manifest:
+        try:
+            data = self._do("read from", lambda: self._system.cat_file(f"{self._at(step)}/{MANIFEST}"))
+        except FileNotFoundError as error:
+            raise DamagedError(f"{MANIFEST} is missing") from error
+        return Manifest.from_json(data)
+
+    def fetch(self, step: int, names: Iterable[str]) -> Path:
+        directory = self._temporary(f"load-{step}-")
+        try:
+            for name in names:
+                self._download(f"{self._at(step)}/{name}", directory / name)
+        except (DamagedError, StoreUnavailable, OSError):
+            self.release(directory)
+            raise
+        return directory
+
+    def tidy(self, outdated: Iterable[int]) -> None:
+        found = self._found()
+        for step in {*outdated, *(step for step, names in found.items() if MANIFEST not in names)}:
+            self._remove(step)
+
+    def _at(self, step: int) -> str:
+        return f"{self._root}/{step_name(step)}"
+
+    def _upload(self, path: Path, goal: str) -> None:
+        # Opening a file for writing needs no bucket listing or creation rights; put_file may want both.
+        with open(path, "rb") as source, self._system.open(goal, "wb") as sink:
+            shutil.copyfileobj(source, sink, 8 << 20)
+
+    def _download(self, path: str, goal: Path) -> None:
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._do("read from", lambda: self._system.get_file(path, str(goal)))
+        except FileNotFoundError:
+            goal.unlink(missing_ok=True)  # the check against the manifest names it
+        except StoreUnavailable as error:
+            # Stores keep checksums of their own, and their libraries compare them, each with an error of its own.
+            if "checksum" not in type(error.__cause__).__name__.lower():
+                raise
+            raise DamagedError(f"{goal.name} has another content than was uploaded") from error
+
+    def _found(self) -> dict[int, set[str]]:
+        """Files of each step below its directory; the listing is taken anew, other pods write too."""
+        self._system.invalidate_cache()
+        try:
+            paths = self._do("read from", lambda: self._system.find(self._root))
+        except FileNotFoundError:
+            return {}
+        found: dict[int, set[str]] = {}
+        for path in paths:
+            directory, _, name = path.removeprefix(f"{self._root}/").partition("/")
+            match = STEP_NAME.fullmatch(directory)
+            if match:
+                found.setdefault(int(match[1]), set()).add(name)
+        return found
+
+    def _remove(self, step: int) -> None:
+        """The manifest first: what is half removed must not count."""
+        names = self._found().get(step, set())
+        for name in sorted(names, key=lambda name: name != MANIFEST):
+            self._do("removed from", lambda name=name: self._system.rm_file(f"{self._at(step)}/{name}"))
+
+    def _temporary(self, prefix: str) -> Path:
+        if self._scratch is not None:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+        directory = Path(tempfile.mkdtemp(prefix=f"fairlead-{prefix}", dir=self._scratch)).absolute()
+        self._made.add(directory)
+        return directory
+
+    def _do(self, what: str, call: Callable[[], T]) -> T:
+        """Translate the foreign errors; a file that is missing stays FileNotFoundError."""
+        try:
+            return call()
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # each library behind fsspec has its own tree of errors
+            raise StoreUnavailable(f"a checkpoint cannot be {what} {self.place}: {_clause(error)}") from error
+
+
+def _clause(error: BaseException) -> str:
+    text = str(error).strip()
+    return text or type(error).__name__

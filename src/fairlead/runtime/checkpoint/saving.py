@@ -1,0 +1,181 @@
+"""Making one checkpoint after another, in the background or at once.
+
+All ranks make the same calls at the same steps. Each goes through the phases of its content, and after every phase the
+ranks tell each other how it went: one failure anywhere ends the save everywhere, and leaves nothing that counts.
+"""
+
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.runtime.channels import Channel
+from fairlead.runtime.checkpoint.content import Content, Phase
+from fairlead.runtime.checkpoint.manifest import FileFacts, Manifest, files_below, seal
+from fairlead.runtime.checkpoint.problems import Failed, clause, failure, settle
+from fairlead.runtime.checkpoint.retention import outdated
+from fairlead.runtime.checkpoint.store import Draft, Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What became of a save.
+
+    Attributes:
+        step: The step it was for.
+        problem: Why it failed; None when the checkpoint is complete.
+        size: Bytes of all files.
+        blocked_s: How long the training waited.
+        seconds: From the call to the end.
+        leftover: Why older checkpoints could not be removed; None when they could.
+    """
+
+    step: int
+    problem: str | None = None
+    size: int = 0
+    blocked_s: float = 0.0
+    seconds: float = 0.0
+    leftover: str | None = None
+
+
+class Saver:
+    """Saves the content of this rank, together with the other ranks.
+
+    ``report`` is called once for each save, on the thread that did it.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        content: Content,
+        channel: Channel,
+        run: str,
+        attempt: int,
+        keep: int,
+        report: Callable[[Saved], None],
+    ) -> None:
+        self._store = store
+        self._content = content
+        self._channel = channel
+        self._run = run
+        self._attempt = attempt
+        self._keep = keep
+        self._report = report
+        # The same on all ranks, and another one for each start, so that nobody writes into the draft of a dead process.
+        self._nonce = channel.gather(secrets.token_hex(4))[0]
+        self._number = 0
+        self._thread: threading.Thread | None = None
+        self.unusable: set[int] = set()
+        """Steps whose checkpoints were found damaged; they go once a newer one is complete."""
+        self.newest: int | None = None
+        """The newest step that is known to be saved."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the save under way; whether none is left."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return not self.busy
+
+    def save(self, step: int, *, background: bool) -> None:
+        """Save the state as it is now. The outcome goes to ``report``; no save may be under way."""
+        started = time.perf_counter()
+        self._number += 1
+        draft = Draft(step=step, tag=f"{self._attempt}-{self._nonce}-{self._number}")
+        phases: list[Phase] = []
+        problem = failure(lambda: phases.extend(self._prepare(draft, background=background)))
+        content = self._content.describe()
+        blocked_s = time.perf_counter() - started
+
+        def work() -> None:
+            error = failure(lambda: self._make(draft, phases, problem, content))
+            saved = Saved(
+                step=step,
+                problem=None if error is None else clause(error),
+                size=self._size,
+                blocked_s=blocked_s if background else time.perf_counter() - started,
+                seconds=time.perf_counter() - started,
+                leftover=self._leftover,
+            )
+            if error is None:
+                self.newest = step
+            elif not isinstance(error, Failed | OSError):
+                traceback.print_exception(error)
+            self._report(saved)
+
+        if background:
+            # A daemon: a rank that ends in an error must not wait for peers that are gone.
+            self._thread = threading.Thread(target=work, name=f"fairlead-save-{step}", daemon=True)
+            self._thread.start()
+        else:
+            work()
+
+    def _prepare(self, draft: Draft, *, background: bool) -> list[Phase]:
+        self._size, self._leftover = 0, None
+        self._workplace: Path | None = None
+        self._workplace = self._store.workplace(draft, self._channel.rank)
+        return list(self._content.snapshot(self._workplace, asynchronous=background))
+
+    def _make(self, draft: Draft, phases: list[Phase], problem: Exception | None, content: dict[str, Any]) -> None:
+        chief = self._channel.rank == 0
+        try:
+            settle(self._channel, problem)
+            workplace = self._workplace
+            assert workplace is not None
+            settle(self._channel, failure(lambda: self._store.begin(draft)) if chief else None)
+            for phase in phases:
+                settle(self._channel, failure(lambda phase=phase: phase(workplace)))
+            files: dict[str, FileFacts] = {}
+            problem = failure(lambda: files.update(self._deliver(draft)))
+            lists = settle(self._channel, problem, {name: [facts.size, facts.sha256] for name, facts in files.items()})
+            manifest = self._manifest(draft, lists, content)
+            self._size = manifest.size
+            settle(self._channel, failure(lambda: self._store.commit(draft, manifest)) if chief else None)
+        except Failed:
+            if self._workplace is not None:
+                self._store.release(self._workplace)
+            if chief:
+                # What cannot be removed now is removed after a later success.
+                failure(lambda: self._store.discard(draft))
+            raise
+        if chief:
+            self._tidy(draft.step)
+
+    def _deliver(self, draft: Draft) -> dict[str, FileFacts]:
+        assert self._workplace is not None
+        files = {name: seal(path) for name, path in files_below(self._workplace).items()}
+        self._store.put(draft, self._workplace)
+        self._store.release(self._workplace)
+        return files
+
+    def _manifest(self, draft: Draft, lists: list[Any], content: dict[str, Any]) -> Manifest:
+        return Manifest(
+            step=draft.step,
+            world_size=self._channel.world_size,
+            run=self._run,
+            attempt=self._attempt,
+            created_at=time.time(),
+            content=content,
+            files={
+                name: FileFacts(size=size, sha256=sha256) for files in lists for name, (size, sha256) in files.items()
+            },
+        )
+
+    def _tidy(self, step: int) -> None:
+        def tidy() -> None:
+            gone = outdated(self._store.steps(), newest=step, keep=self._keep, unusable=self.unusable)
+            self._store.tidy(gone)
+
+        problem = failure(tidy)
+        self._leftover = None if problem is None else clause(problem)
+        if problem is None:
+            self.unusable.clear()

@@ -1,0 +1,300 @@
+"""Modules, optimizers and sharded tensors, saved once for all ranks with PyTorch's distributed checkpoint.
+
+Its public functions do the work: names without the wrappers of DDP, FSDP2 and compile, shards of DTensors, the same
+state for another number of ranks. Imported only when the program has imported torch.
+"""
+
+import copy
+import hashlib
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from fairlead.runtime.channels import Gloo
+from fairlead.runtime.checkpoint.content import Phase, rank_directory
+from fairlead.runtime.checkpoint.manifest import Manifest
+from fairlead.runtime.errors import CheckpointMismatch
+
+if TYPE_CHECKING:
+    from fairlead.runtime.channels import Channel
+
+FOLDER = "tensors"
+GANG = "gang"
+RANK = "rank"
+
+
+class Tensors:
+    """The part of a program's objects that PyTorch saves collectively.
+
+    Where ranks run without torch.distributed, each saves this part for itself.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, state: Mapping[str, object], channel: "Callable[[], Channel]"
+    ) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._channel = channel
+        self._state = state
+        self._modules = {name: value for name, value in state.items() if isinstance(value, torch.nn.Module)}
+        self._parameters = {id(item) for module in self._modules.values() for item in module.parameters()}
+        self._staging = Staging()
+        self._saved: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        return {"shared": list(self._saved), "tensors": self._place()}
+
+    def snapshot(self, *, asynchronous: bool) -> tuple[set[str], list[Phase]]:
+        """Names that this part takes over, and the phases that write them. Calls into PyTorch from all ranks."""
+        optimizers = {name: value for name, value in self._optimizers().items() if _has_state(value)}
+        others = self._sharded_others()
+        self._saved = tuple(sorted({*self._modules, *optimizers, *others}))
+        if not self._saved:
+            return set(), []
+        tree = {**self._tree(optimizers), "others": others}
+        if asynchronous:
+            tree = self._staging.copy(tree)
+        group, folder = self._group(), self._folder(self._place())
+
+        def write(directory: Path) -> None:
+            (directory / folder).mkdir(parents=True, exist_ok=True)
+            # Files are flushed when their checksums are taken; once is enough.
+            writer = dcp.FileSystemWriter(directory / folder, sync_files=False)
+            self._together(lambda: dcp.save(tree, storage_writer=writer, process_group=group, no_dist=group is None))
+
+        return set(self._saved), [write]
+
+    def loading(self, manifest: Manifest) -> list[Phase]:
+        """The phases that load what was saved for all ranks."""
+        shared = set(manifest.content.get("shared", ()))
+        if not shared:
+            return []
+        place = manifest.content.get("tensors", GANG)
+        tree: dict[str, Any] = {}
+        chosen: dict[str, torch.optim.Optimizer] = {}
+        group = self._group()
+
+        def prepare(directory: Path) -> None:
+            if place == RANK and manifest.world_size != self._world_size:
+                raise CheckpointMismatch(
+                    f"{manifest.world_size} ranks without torch.distributed saved it, and {self._world_size} run now"
+                )
+            unknown = sorted(shared - self._state.keys())
+            if unknown:
+                raise CheckpointMismatch(f"it holds {', '.join(unknown)}, which run.resume() was not given")
+            chosen.update((name, value) for name, value in self._optimizers().items() if name in shared)
+            tree.update(self._tree(chosen), others={name: _state(self._state[name]) for name in self._others(shared)})
+            reader = dcp.FileSystemReader(directory / self._folder(place))
+            self._fit(tree, set(reader.read_metadata().state_dict_metadata))
+
+        def load(directory: Path) -> None:
+            reader = dcp.FileSystemReader(directory / self._folder(place))
+            alone = group is None or place == RANK
+            chosen_group = None if alone else group
+            self._together(lambda: dcp.load(tree, storage_reader=reader, process_group=chosen_group, no_dist=alone))
+
+        def assign(directory: Path) -> None:
+            if self._modules:
+                set_model_state_dict(self._root(), tree["modules"])
+            if chosen:
+                set_optimizer_state_dict(
+                    self._root(),
+                    list(chosen.values()),
+                    {"state": tree["moments"], "param_groups": next(iter(tree["groups"].values()), [])},
+                    # A parameter that was never trained has no state, and that is as it was.
+                    options=StateDictOptions(strict=False),
+                )
+            for name, state in tree["others"].items():
+                value: Any = self._state[name]
+                if hasattr(value, "load_state_dict"):
+                    value.load_state_dict(state)
+                else:
+                    value.update(state)
+
+        return [prepare, load, assign]
+
+    def _root(self) -> torch.nn.Module:
+        """One module that holds all of them, so that an optimizer may span several."""
+        root = torch.nn.Module()
+        for name, module in self._modules.items():
+            # A prefix keeps the name apart from the attributes of every module, such as `type` or `train`.
+            root.add_module(f"_{name}", module)
+        return root
+
+    def _tree(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Any]:
+        if not self._modules:
+            return {"modules": {}, "moments": {}, "groups": {}}
+        modules, optim = get_state_dict(self._root(), list(optimizers.values()))
+        state: Any = optim.get("state", {})
+        groups: Any = optim.get("param_groups", [])
+        # Ranks of a pipeline hold different parameters: a key of its own for each set keeps their groups apart.
+        names = repr([group["params"] for group in groups])
+        key = hashlib.sha256(names.encode()).hexdigest()[:16]
+        return {"modules": dict(modules), "moments": state, "groups": {key: groups} if groups else {}}
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {
+            name: value
+            for name, value in self._state.items()
+            if isinstance(value, torch.optim.Optimizer)
+            and all(id(item) in self._parameters for group in value.param_groups for item in group["params"])
+        }
+
+    def _others(self, names: set[str]) -> list[str]:
+        return sorted(names - self._modules.keys() - self._optimizers().keys())
+
+    def _sharded_others(self) -> dict[str, Any]:
+        """Whatever else holds tensors that are spread over the ranks."""
+        known = {*self._modules, *self._optimizers()}
+        states = {name: _state(value) for name, value in self._state.items() if name not in known}
+        return {name: state for name, state in states.items() if _any_sharded(state)}
+
+    def _fit(self, tree: dict[str, Any], saved: set[str]) -> None:
+        """Leave out the optimizer's state of parameters that had none, and refuse what the program has no place for."""
+        for name in list(tree["moments"]):
+            prefix = f"moments.{name}."
+            if not any(key.startswith(prefix) for key in saved):
+                del tree["moments"][name]
+        surplus = sorted(
+            key.removeprefix("modules._")
+            for key in saved
+            if key.startswith("modules.")
+            and not any(key == f"modules.{name}" or key.startswith(f"modules.{name}.") for name in tree["modules"])
+        )
+        if surplus and not self._spread():
+            raise CheckpointMismatch(f"it holds {surplus[0]} and {len(surplus) - 1} more that the program lacks")
+
+    def _spread(self) -> bool:
+        """Whether other ranks may hold other parameters, as in a pipeline."""
+        return dist_runs() and dist.get_world_size() > 1
+
+    def _group(self) -> "dist.ProcessGroup | None":
+        if not dist_runs():
+            return None
+        channel = self._channel()
+        return channel.group if isinstance(channel, Gloo) else None
+
+    def _folder(self, place: str) -> str:
+        return FOLDER if place == GANG else f"{rank_directory(self._rank)}/{FOLDER}"
+
+    def _place(self) -> str:
+        return RANK if self._world_size > 1 and not dist_runs() else GANG
+
+    def _together(self, call: Callable[[], object]) -> None:
+        """Make a call that fails on all ranks when it fails on one, and raise only where the reason is."""
+        _quiet()
+        try:
+            call()
+        except dcp.CheckpointException as error:  # derives from BaseException
+            failures = {rank: cause for rank, (cause, _) in error.failures.items()}
+            cause = failures.get(self._rank) if self._place() == GANG else next(iter(failures.values()), None)
+            if isinstance(cause, Exception):
+                raise cause from None
+            if not any(isinstance(item, Exception) for item in failures.values()):
+                raise CheckpointMismatch(f"PyTorch gave up: {failures}") from error
+
+
+class Staging:
+    """Copies of a state in main memory, made in the same place each time: fresh memory costs as much as the copying."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, torch.Tensor] = {}
+
+    def copy(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """The tree with nothing in common with the given one. Only when the copy before is no longer in use."""
+        kept: dict[str, torch.Tensor] = {}
+        copied: dict[str, Any] = self._copy(tree, "", kept)
+        self._kept = kept
+        return copied
+
+    def _copy(self, value: Any, path: str, kept: dict[str, torch.Tensor]) -> Any:
+        if isinstance(value, torch.Tensor):
+            kept[path] = self._tensor(value.detach(), self._kept.get(path))
+            return kept[path]
+        if isinstance(value, dict):
+            return {key: self._copy(item, f"{path}.{key}", kept) for key, item in value.items()}
+        if isinstance(value, list | tuple) and type(value) in (list, tuple):
+            return type(value)(self._copy(item, f"{path}.{index}", kept) for index, item in enumerate(value))
+        return copy.deepcopy(value)
+
+    @staticmethod
+    def _tensor(source: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+        if before is not None and _alike(source, before):
+            _local(before).copy_(_local(source))
+            return before
+        return source.clone() if source.device.type == "cpu" else source.to("cpu")
+
+
+def dist_runs() -> bool:
+    """Whether the program has set up torch.distributed."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def on_cpu(value: Any) -> Any:
+    """The value with every tensor in main memory."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu")
+    if isinstance(value, dict):
+        return {key: on_cpu(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(on_cpu(item) for item in value)
+    return value
+
+
+def like(value: Any, model: Any) -> Any:
+    """The value with every tensor on the device of the one that the model has in its place."""
+    if isinstance(value, torch.Tensor):
+        return value.to(model.device) if isinstance(model, torch.Tensor) else value
+    if isinstance(value, dict):
+        models = model if isinstance(model, dict) else {}
+        return {key: like(item, models.get(key)) for key, item in value.items()}
+    return value
+
+
+def _local(tensor: Any) -> torch.Tensor:
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
+def _alike(source: torch.Tensor, before: torch.Tensor) -> bool:
+    return (
+        type(source) is type(before)
+        and source.shape == before.shape
+        and source.dtype == before.dtype
+        and getattr(source, "placements", None) == getattr(before, "placements", None)
+        and _local(source).shape == _local(before).shape
+        and _local(source).layout == _local(before).layout
+    )
+
+
+def _has_state(optimizer: torch.optim.Optimizer) -> bool:
+    """Without state PyTorch would make one up by a step with zero gradients; such an optimizer saves itself."""
+    return any(isinstance(item, torch.Tensor) for state in optimizer.state.values() for item in state.values())
+
+
+def _any_sharded(state: Any) -> bool:
+    if isinstance(state, dict):
+        return any(_any_sharded(item) for item in state.values())
+    if isinstance(state, list | tuple):
+        return any(_any_sharded(item) for item in state)
+    return isinstance(state, torch.Tensor) and hasattr(state, "device_mesh")
+
+
+def _state(value: Any) -> Any:
+    return value.state_dict() if hasattr(value, "state_dict") else dict(value)
+
+
+def _quiet() -> None:
+    """One rank, or ranks on their own, are no mistake here."""
+    warnings.filterwarnings("ignore", message="torch.distributed is")

@@ -1,0 +1,121 @@
+"""What a process finds in its environment, read once: torchrun's variables and Fairlead's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.runtime.errors import Misuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The pod contract as one rank sees it; the defaults are those of a plain ``python script.py``.
+
+    Attributes:
+        rank: Number of this process among all of them.
+        world_size: How many processes run together.
+        local_rank: Number of this process among those of its pod.
+        node: Number of the pod.
+        run: Name of the run; empty outside Fairlead.
+        run_uid: Identity of the run, the same over its restarts.
+        attempt: How often the run was started before.
+        pod_dir: Where reports go; None outside Fairlead, and then progress is printed.
+        run_dir: Kept across restarts.
+        checkpoint_to: Directory or URL of this run's checkpoints; None for no place.
+        every_s: Seconds between checkpoints; None when time does not count.
+        every_steps: Steps between checkpoints; None when steps do not count.
+        keep: How many complete checkpoints are kept.
+        master_addr: Host of rank 0.
+        agree_port: Port on that host for Fairlead's own use; None when nobody reserved one.
+        grace_s: Seconds between a stop notice and the end.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    node: int = 0
+    run: str = ""
+    run_uid: str = ""
+    attempt: int = 0
+    pod_dir: Path | None = None
+    run_dir: Path
+    checkpoint_to: str | None = None
+    every_s: float | None = None
+    every_steps: int | None = None
+    keep: int = 3
+    master_addr: str = "127.0.0.1"
+    agree_port: int | None = None
+    grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise Misuse(
+                f"RANK is {self.rank} and WORLD_SIZE is {self.world_size}; a rank lies between 0 and the size - 1"
+            )
+        if self.keep < 1:
+            raise Misuse(f"{self.keep} checkpoints to keep; keep at least 1")
+        if self.every_s is not None and self.every_s <= 0:
+            raise Misuse(f"a checkpoint every {self.every_s} seconds; give more than 0")
+        if self.every_steps is not None and self.every_steps < 1:
+            raise Misuse(f"a checkpoint every {self.every_steps} steps; give at least 1")
+
+
+def read_environment(
+    environ: Mapping[str, str],
+    *,
+    checkpoint_to: str | None = None,
+    every_s: float | None = None,
+    every_steps: int | None = None,
+    keep: int | None = None,
+) -> Environment:
+    """The environment, with the program's own wishes where the environment says nothing.
+
+    Raises:
+        Misuse: A variable does not hold a number, or the numbers contradict each other.
+    """
+    given_every_s = _number(environ, "FAIRLEAD_CHECKPOINT_EVERY_S")
+    given_every_steps = _whole(environ, "FAIRLEAD_CHECKPOINT_EVERY_STEPS")
+    if given_every_s is None and given_every_steps is None:
+        given_every_s, given_every_steps = every_s, every_steps
+    if given_every_s is not None and given_every_steps is not None:
+        raise Misuse("a checkpoint is due either after some seconds or after some steps; give one of the two")
+    pod_dir = environ.get("FAIRLEAD_POD_DIR")
+    grace_s = _number(environ, "FAIRLEAD_GRACE_S")
+    return Environment(
+        rank=_whole(environ, "RANK") or 0,
+        world_size=_whole(environ, "WORLD_SIZE") or 1,
+        local_rank=_whole(environ, "LOCAL_RANK") or 0,
+        node=_whole(environ, "GROUP_RANK") or 0,
+        run=environ.get("FAIRLEAD_RUN", ""),
+        run_uid=environ.get("FAIRLEAD_RUN_UID", ""),
+        attempt=_whole(environ, "FAIRLEAD_ATTEMPT") or _whole(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
+        pod_dir=Path(pod_dir) if pod_dir else None,
+        run_dir=Path(environ.get("FAIRLEAD_RUN_DIR") or "."),
+        checkpoint_to=environ.get("FAIRLEAD_CHECKPOINT_TO") or checkpoint_to,
+        every_s=given_every_s,
+        every_steps=given_every_steps,
+        keep=_whole(environ, "FAIRLEAD_CHECKPOINT_KEEP") or (3 if keep is None else keep),
+        master_addr=environ.get("MASTER_ADDR") or "127.0.0.1",
+        agree_port=_whole(environ, "FAIRLEAD_AGREE_PORT"),
+        grace_s=30.0 if grace_s is None else grace_s,
+    )
+
+
+def _whole(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError as error:
+        raise Misuse(f"{name} is {text!r}; it must be a whole number") from error
+
+
+def _number(environ: Mapping[str, str], name: str) -> float | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise Misuse(f"{name} is {text!r}; it must be a number of seconds") from error

@@ -1,0 +1,210 @@
+"""What a rank tells Fairlead about itself: a small file that is replaced a few times a second, and a list of events.
+
+Nothing here raises because of a full disk or a lost directory: a report that cannot be written costs the report, not
+the training. Tensors are turned into numbers only when a report is really written: on a GPU that waits for the
+device.
+"""
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+WRITE_EVERY_S = 0.2
+PRINT_EVERY_S = 1.0
+WINDOW_S = 15.0
+
+
+class Reporter:
+    """Writes the reports of one rank; safe to use from several threads.
+
+    Outside Fairlead (no directory) the first rank prints one line a second instead, and events go to stderr.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        directory: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._directory = directory
+        self._clock = clock
+        self._wall = wall
+        self._lock = threading.RLock()
+        self._facts: dict[str, Any] = {}
+        self._loss: object = None
+        self._metrics: dict[str, object] = {}
+        self._counted = Counted()
+        self._next = -math.inf
+        self._unwritten = False
+        self._mute = False
+
+    def progress(
+        self,
+        step: int,
+        *,
+        total: int | None,
+        loss: object,
+        epoch: float | None,
+        samples: int | None,
+        tokens: int | None,
+        metrics: Mapping[str, object],
+    ) -> None:
+        """Take note of a completed step, and write it when the last report is old enough."""
+        now = self._clock()
+        with self._lock:
+            self._facts["step"] = step
+            if total is not None:
+                self._facts["total_steps"] = total
+            if epoch is not None:
+                self._facts["epoch"] = epoch
+            if loss is not None:
+                self._loss = detached(loss)
+            if metrics:
+                self._metrics.update((name, detached(value)) for name, value in metrics.items())
+            self._counted.add(step, samples=samples, tokens=tokens, now=now)
+            self._unwritten = True
+            if now >= self._next:
+                self._write(now)
+
+    def fact(self, **facts: int | float | None) -> None:
+        """Set keys of the report, such as ``checkpoint_step``, and write it at once."""
+        with self._lock:
+            self._facts.update(facts)
+            if self._directory is not None:
+                self._write(self._clock())
+
+    def event(self, kind: str, message: str, *, warn: bool = False) -> None:
+        """Add one event; a warning is told on stderr as well."""
+        if warn or (self._directory is None and self._rank == 0):
+            print(f"fairlead: {message}", file=sys.stderr, flush=True)
+        if self._directory is None:
+            return
+        line = json.dumps({"at": self._wall(), "type": kind, "message": message}) + "\n"
+        with self._lock:
+            try:
+                with open(self._directory / f"rank-{self._rank}.events.jsonl", "a") as file:
+                    file.write(line)
+            except OSError as error:
+                self._complain(error)
+
+    def flush(self) -> None:
+        """Write what was not written yet."""
+        with self._lock:
+            if self._unwritten:
+                self._write(self._clock())
+
+    def _write(self, now: float) -> None:
+        if self._directory is None:
+            self._next = now + PRINT_EVERY_S
+            if self._unwritten and self._rank == 0:
+                print(sentence(self._report(now)), file=sys.stderr, flush=True)
+            self._unwritten = False
+            return
+        self._next = now + WRITE_EVERY_S
+        self._unwritten = False
+        path = self._directory / f"rank-{self._rank}.json"
+        temporary = self._directory / f".rank-{self._rank}.json.{os.getpid()}"
+        try:
+            temporary.write_text(json.dumps(self._report(now)))
+            temporary.replace(path)
+        except OSError as error:
+            self._complain(error)
+
+    def _report(self, now: float) -> dict[str, Any]:
+        throughput, unit = self._counted.rate(now, self._world_size)
+        metrics = {name: number(value) for name, value in self._metrics.items()}
+        return {
+            **self._facts,
+            "updated_at": self._wall(),
+            "loss": number(self._loss),
+            "throughput": throughput,
+            "throughput_unit": unit,
+            "metrics": {name: value for name, value in metrics.items() if value is not None},
+        }
+
+    def _complain(self, error: OSError) -> None:
+        if not self._mute:
+            self._mute = True
+            print(f"fairlead: progress cannot be written ({error}); the training goes on without", file=sys.stderr)
+
+
+class Counted:
+    """How much was worked through in the last seconds."""
+
+    def __init__(self) -> None:
+        self._unit = "steps"
+        self._total = 0
+        self._newest = 0.0
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def add(self, step: int, *, samples: int | None, tokens: int | None, now: float) -> None:
+        """Count one step; the first one only starts the clock, because its time includes the start of the program."""
+        unit, amount = "steps", 1
+        if tokens is not None:
+            unit, amount = "tokens", tokens
+        elif samples is not None:
+            unit, amount = "samples", samples
+        if unit != self._unit:
+            self._unit = unit
+            self._marks.clear()
+        self._total = step if unit == "steps" else self._total + amount
+        if not self._marks:
+            self._marks.append((now, self._total))
+        elif now - self._marks[-1][0] >= WRITE_EVERY_S:
+            self._marks.append((now, self._total))
+            while len(self._marks) > 2 and now - self._marks[1][0] >= WINDOW_S:
+                self._marks.popleft()
+        self._newest = now
+
+    def rate(self, now: float, world_size: int) -> tuple[float | None, str | None]:
+        """Units a second over all ranks, taking this one for typical; steps are the same on all of them."""
+        if not self._marks:
+            return None, None
+        start, before = self._marks[0]
+        elapsed = self._newest - start
+        if elapsed <= 0:
+            return None, None
+        ranks = 1 if self._unit == "steps" else world_size
+        return (self._total - before) * ranks / elapsed, f"{self._unit}/s"
+
+
+def detached(value: object) -> object:
+    """The value without the graph that led to it, so that keeping it keeps nothing else alive."""
+    detach = getattr(value, "detach", None)
+    return detach() if callable(detach) else value
+
+
+def number(value: object) -> float | None:
+    """The value as a finite number; None when it is none, because JSON knows no NaN."""
+    if value is None:
+        return None
+    try:
+        result = float(value)  # type: ignore[arg-type] # anything with __float__, such as a tensor of one element
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return result if math.isfinite(result) else None
+
+
+def sentence(report: Mapping[str, Any]) -> str:
+    """One line for a person."""
+    words = [f"step {report.get('step', 0)}"]
+    if report.get("total_steps") is not None:
+        words[0] += f"/{report['total_steps']}"
+    if report.get("loss") is not None:
+        words.append(f"loss {report['loss']:.4g}")
+    if report.get("throughput") is not None:
+        words.append(f"{report['throughput']:,.4g} {report['throughput_unit']}")
+    words.extend(f"{name} {value:.4g}" for name, value in report["metrics"].items())
+    return "  ".join(words)

@@ -1,0 +1,432 @@
+"""The run as a training script sees it: ``with fairlead.run() as run``.
+
+One session binds together the environment, progress reports, stop notices, checkpoints and the agreement of the
+ranks. It works the same under Fairlead, under torchrun and under a plain python.
+"""
+
+import contextlib
+import faulthandler
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from fairlead.runtime.agreement import Agreement
+from fairlead.runtime.channels import Alone, Channel, Gloo, open_stars
+from fairlead.runtime.checkpoint.content import Content, Files, Objects
+from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
+from fairlead.runtime.checkpoint.saving import Saved, Saver
+from fairlead.runtime.checkpoint.store import Store, open_store
+from fairlead.runtime.environment import Environment, read_environment
+from fairlead.runtime.errors import Misuse
+from fairlead.runtime.progress import Reporter
+
+STOPPED_CODE = 128 + signal.SIGTERM
+SAVE_TIMEOUT_S = 4 * 3600.0
+"""How long ranks wait for the slowest of them to write or upload its part."""
+
+_active: "Run | None" = None
+
+
+class Stopped(SystemExit):
+    """Ends the program after a stop notice, with exit code 143. Let it pass.
+
+    Attributes:
+        step: Completed steps when the program stopped.
+        saved: Whether a checkpoint of that step is complete.
+    """
+
+    def __init__(self, step: int, *, saved: bool) -> None:
+        super().__init__(STOPPED_CODE)
+        self.step = step
+        self.saved = saved
+
+
+def run(
+    *,
+    checkpoint_to: str | Path | None = None,
+    checkpoint_every_s: float | None = None,
+    checkpoint_every_steps: int | None = None,
+    checkpoint_keep: int | None = None,
+) -> "Run":
+    """Join the run that this process belongs to; use it as ``with fairlead.run() as run``.
+
+    What the run's spec says about checkpoints wins; the arguments hold where it says nothing, as under a plain python.
+
+    Args:
+        checkpoint_to: Directory or URL for the checkpoints of this run alone. None: only the spec decides.
+        checkpoint_every_s: Seconds between checkpoints. Excludes ``checkpoint_every_steps``.
+        checkpoint_every_steps: Steps between checkpoints.
+        checkpoint_keep: How many complete checkpoints are kept; 3 unless said otherwise.
+
+    Raises:
+        Misuse: The environment or the arguments contradict themselves.
+    """
+    return Run(
+        read_environment(
+            os.environ,
+            checkpoint_to=None if checkpoint_to is None else str(checkpoint_to),
+            every_s=checkpoint_every_s,
+            every_steps=checkpoint_every_steps,
+            keep=checkpoint_keep,
+        )
+    )
+
+
+class Run:
+    """One rank's part in a run. Made by ``fairlead.run()``; its methods are for the thread that entered it.
+
+    ``resume`` and ``checkpoint`` are collective: every rank calls them, at the same steps. ``progress`` is not.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._reporter = Reporter(
+            rank=environment.rank, world_size=environment.world_size, directory=environment.pod_dir
+        )
+        self._entered = False
+        self._stop_at: float | None = None
+        self._stop_told = False
+        self._restore_signals: list[Callable[[], object]] = []
+        self._store: Store | None = None
+        self._content: Content | None = None
+        self._saver: Saver | None = None
+        self._agreement: Agreement | None = None
+        self._channels: list[Channel] = []
+        self._saving: Channel | None = None
+        self._last_step: int | None = None
+        self._tried_step = 0
+        self._tried_at = time.monotonic()
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among all of the run."""
+        return self._environment.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes the run has."""
+        return self._environment.world_size
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this process on its node: the number of its GPU."""
+        return self._environment.local_rank
+
+    @property
+    def dir(self) -> Path:
+        """A directory of this run that is kept across restarts; the current directory outside Fairlead."""
+        return self._environment.run_dir
+
+    @property
+    def attempt(self) -> int:
+        """How often the run was started before: 0 the first time."""
+        return self._environment.attempt
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a stop notice came to this rank; the next ``checkpoint`` that the ranks agree on ends the program."""
+        return self._stop_at is not None
+
+    def resume(self, *, load: Callable[[Path], object] | None = None, **state: object) -> int:
+        """Load the newest good checkpoint in place; returns how many steps are completed, 0 the first time.
+
+        Call it once, after the objects are built and wrapped (DDP, FSDP2), and after ``init_process_group``. What is
+        given here is what ``checkpoint`` saves. Random generators are put back too: training goes on as if undisturbed.
+
+        Args:
+            load: For programs without such objects: reads the rank's own directory, which ``checkpoint(save=...)``
+                filled.
+            **state: Objects by name. Modules, and optimizers of their parameters, are saved once for all ranks and fit
+                any number of ranks later. Dictionaries and other objects with ``state_dict`` and ``load_state_dict``
+                (schedulers, loaders) are saved by each rank; ranks that are new later load those of rank 0. None is
+                skipped.
+
+        Raises:
+            Misuse: Called twice, or with nothing to save, or with something that cannot be saved.
+            StoreUnavailable: The place of the checkpoints cannot be read.
+            CheckpointMismatch: No sound checkpoint fits the program.
+        """
+        self._expect_entered()
+        if self._content is not None:
+            raise Misuse("run.resume() was called twice; call it once, with everything that belongs to the state")
+        if (load is None) == (not state):
+            raise Misuse("give run.resume() the objects to restore, as in resume(model=m), or load=, one of the two")
+        if load is not None:
+            self._content = Files(self.rank, self.world_size, load)
+        else:
+            self._content = Objects(self.rank, self.world_size, state, self._saving_channel)
+        if self._environment.checkpoint_to is None:
+            return 0
+        self._store = open_store(self._environment.checkpoint_to, scratch=self._environment.pod_dir)
+        self._agree()
+        restored = restore(
+            store=self._store,
+            content=self._content,
+            channel=self._saving_channel(),
+            node=self._environment.node,
+            local_rank=self.local_rank,
+            reject=self._rejected,
+        )
+        self._saver = Saver(
+            store=self._store,
+            content=self._content,
+            channel=self._saving_channel(),
+            run=self._environment.run_uid,
+            attempt=self.attempt,
+            keep=self._environment.keep,
+            report=self._saved,
+        )
+        self._resumed(self._saver, restored)
+        return restored.step
+
+    def progress(
+        self,
+        step: int,
+        *,
+        total: int | None = None,
+        loss: object = None,
+        epoch: float | None = None,
+        samples: int | None = None,
+        tokens: int | None = None,
+        **metrics: object,
+    ) -> None:
+        """Tell how far the training is. Cheap: it is written a few times a second at most.
+
+        Args:
+            step: Completed steps.
+            total: Steps of the whole training.
+            loss: A number or a tensor of one element; it is read from the device only when it is written.
+            epoch: Passes over the data, fractions allowed.
+            samples: Samples that this rank worked through in this step; taken for typical of all ranks.
+            tokens: The same in tokens; give one of the two.
+            **metrics: Further numbers by name.
+        """
+        self._expect_entered()
+        self._reporter.progress(
+            step, total=total, loss=loss, epoch=epoch, samples=samples, tokens=tokens, metrics=metrics
+        )
+
+    def checkpoint(self, step: int, *, save: Callable[[Path], object] | None = None, force: bool = False) -> None:
+        """Save if it is time, or if a stop notice came; cheap otherwise. Call it after every step, on every rank.
+
+        A save copies the state and goes on in the background. When it fails the training continues, and the next one is
+        tried when it is due. After a stop notice the very state of this step is saved at once, on all ranks, and the
+        program ends.
+
+        Args:
+            step: Completed steps.
+            save: For ``resume(load=...)``: fills a directory of this rank; called only when something is saved.
+            force: Save now, whether or not it is time. All ranks must ask for it alike.
+
+        Raises:
+            Stopped: The stop notice was honoured. A SystemExit with code 143: let it pass.
+            Misuse: ``resume`` was not called before, or took the other form.
+            AgreementFailed: A rank is gone, or at another step.
+        """
+        self._expect_entered()
+        if isinstance(self._content, Files):
+            if save is None:
+                raise Misuse("run.resume() was given load=; give run.checkpoint() the matching save=")
+            self._content.save = save
+        elif save is not None or self._content is None:
+            raise Misuse("run.checkpoint() was called without run.resume() of the same form; call resume(...) first")
+        self._last_step = step
+        agreement = self._agree()
+        scheduled = force or self._step_is_due(step)
+        if not agreement.comes_now() and not scheduled:
+            return
+        busy = self._saver is not None and self._saver.busy
+        due = scheduled or (self.rank == 0 and self._time_is_due())
+        verdict = agreement.agree(step, stop=self.stop_requested, due=due, busy=busy)
+        if verdict.stop:
+            self._stop(step)
+        if not verdict.due or self._saver is None or self._saver.newest == step:
+            return
+        if verdict.busy:
+            if not force:
+                return
+            self._saver.wait()
+        self._save(step, background=True)
+
+    def __enter__(self) -> "Run":
+        global _active
+        if _active is not None:
+            raise Misuse("fairlead.run() is already open in this process; use the one run for everything")
+        _active = self
+        self._entered = True
+        self._install_signals()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        global _active
+        try:
+            self._finish(error)
+        finally:
+            _active = None
+            self._entered = False
+            self._reporter.flush()
+            for channel in self._channels:
+                channel.close()
+            for undo in reversed(self._restore_signals):
+                undo()
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._saver is None:
+            return
+        if error is None:
+            self._saver.wait()
+            if self._last_step is not None and self._saver.newest != self._last_step:
+                self._save(self._last_step, background=False)
+        else:
+            # The save under way is of a step before whatever went wrong. Peers may be gone, so not for ever.
+            self._saver.wait(min(self._environment.grace_s, 30.0))
+
+    def _expect_entered(self) -> None:
+        if not self._entered:
+            raise Misuse("the run is not open; use it inside `with fairlead.run() as run:`")
+
+    def _step_is_due(self, step: int) -> bool:
+        """The same on all ranks, so that they need not ask each other."""
+        every = self._environment.every_steps
+        return every is not None and self._saver is not None and step // every > self._tried_step // every
+
+    def _time_is_due(self) -> bool:
+        every_s = self._environment.every_s
+        return every_s is not None and time.monotonic() - self._tried_at >= every_s
+
+    def _save(self, step: int, *, background: bool) -> None:
+        assert self._saver is not None
+        self._tried_step, self._tried_at = step, time.monotonic()
+        self._saver.save(step, background=background)
+
+    def _stop(self, step: int) -> None:
+        self._tell_stop()
+        saver = self._saver
+        if saver is None:
+            self._note("StopNotice", f"Stopped after step {step} without a checkpoint: no place was given for one.")
+            raise Stopped(step, saved=False)
+        saver.wait()
+        if saver.newest != step:
+            self._save(step, background=False)
+        saved = saver.newest == step
+        if saved:
+            self._reporter.fact(stopped_step=step)
+        raise Stopped(step, saved=saved)
+
+    def _tell_stop(self) -> None:
+        if self._stop_at is not None and not self._stop_told:
+            self._stop_told = True
+            self._reporter.event("StopNotice", "A stop notice came; the state is saved and the program ends.")
+
+    def _note(self, kind: str, message: str, *, warn: bool = False) -> None:
+        """An event that is the same on all ranks, told once."""
+        if self.rank == 0:
+            self._reporter.event(kind, message, warn=warn)
+
+    def _saved(self, saved: Saved) -> None:
+        if saved.problem is not None:
+            then = "the program ends without it" if self.stop_requested else "the training goes on"
+            self._note(
+                "CheckpointFailed",
+                f"The checkpoint of step {saved.step} could not be saved: {saved.problem}; {then}.",
+                warn=True,
+            )
+            return
+        self._reporter.fact(checkpoint_step=saved.step, checkpoint_at=time.time())
+        self._note(
+            "CheckpointSaved",
+            f"Saved step {saved.step} ({saved.size / 1e6:.1f} MB) in {saved.seconds:.1f} s; "
+            f"the training waited {saved.blocked_s * 1000:.0f} ms.",
+        )
+        if saved.leftover is not None:
+            self._note("CleanupFailed", f"Old checkpoints could not be removed: {saved.leftover}.", warn=True)
+
+    def _rejected(self, rejected: Rejected) -> None:
+        self._note(
+            "CheckpointDamaged",
+            f"The checkpoint of step {rejected.step} cannot be used: {rejected.reason}; trying the one before.",
+            warn=True,
+        )
+
+    def _resumed(self, saver: Saver, restored: Restored) -> None:
+        saver.unusable.update(item.step for item in restored.rejected)
+        self._tried_step, self._tried_at = restored.step, time.monotonic()
+        if restored.saved_by == 0:
+            return
+        saver.newest = restored.step
+        self._reporter.fact(step=restored.step, resumed_step=restored.step, checkpoint_step=restored.step)
+        change = f" saved by {restored.saved_by} ranks" if restored.saved_by != self.world_size else ""
+        self._note("Resumed", f"Resumed after step {restored.step}{change}.")
+
+    def _agree(self) -> Agreement:
+        """The exchange for stop notices; opened, on all ranks, at its first use."""
+        if self._agreement is None:
+            self._open_channels()
+            self._agreement = Agreement(self._channels[0])
+        return self._agreement
+
+    def _saving_channel(self) -> Channel:
+        if self._saving is None:
+            self._open_channels()
+        assert self._saving is not None
+        if not isinstance(self._saving, Gloo) and self.world_size > 1 and _torch_distributed():
+            # The program set torch.distributed up after resume(); from now on its tensors are saved together.
+            self._saving = Gloo(timeout_s=SAVE_TIMEOUT_S)
+        return self._saving
+
+    def _open_channels(self) -> None:
+        """Two, because a save in the background and the training's exchange must never wait for each other."""
+        if self._channels:
+            return
+        environment = self._environment
+        if self.world_size == 1:
+            self._channels = [Alone(), Alone()]
+        elif _torch_distributed():
+            self._channels = [Gloo(), Gloo(timeout_s=SAVE_TIMEOUT_S)]
+        elif environment.agree_port is not None:
+            self._channels = list(
+                open_stars(
+                    rank=self.rank,
+                    world_size=self.world_size,
+                    host=environment.master_addr,
+                    port=environment.agree_port,
+                    token=f"{environment.run_uid}/{environment.attempt}",
+                    names=("agree", "save"),
+                )
+            )
+        else:
+            raise Misuse(
+                f"this is one of {self.world_size} ranks, and they have no way to talk to each other; "
+                "call torch.distributed.init_process_group() before run.resume(), or start them with Fairlead"
+            )
+        self._saving = self._channels[1]
+
+    def _install_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGTERM, self._stop_notice)
+            self._restore_signals.append(lambda: signal.signal(signal.SIGTERM, before or signal.SIG_DFL))
+        # Fairlead asks for the stacks of a rank that hangs before it ends it. Under a captured stderr there is no file.
+        if hasattr(faulthandler, "register") and sys.__stderr__ is not None:
+            with contextlib.suppress(io.UnsupportedOperation, ValueError):
+                faulthandler.register(signal.SIGUSR2, file=sys.__stderr__, all_threads=True)
+                self._restore_signals.append(lambda: faulthandler.unregister(signal.SIGUSR2))
+
+    def _stop_notice(self, number: int, frame: FrameType | None) -> None:
+        # Nothing else: the handler may run in the middle of a report that holds its lock.
+        if self._stop_at is None:
+            self._stop_at = time.monotonic()
+
+
+def _torch_distributed() -> bool:
+    """Whether the program has set up torch.distributed; never the first to import it."""
+    dist: Any = sys.modules.get("torch.distributed")
+    return dist is not None and bool(dist.is_available()) and bool(dist.is_initialized())

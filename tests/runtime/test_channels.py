@@ -1,0 +1,94 @@
+"""The star of sockets around rank 0."""
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fairlead.runtime.channels import Star, open_stars, send
+from fairlead.runtime.errors import AgreementFailed
+from tests.runtime.gang import free_port
+
+
+def together(count: int, call: Callable[[int], Any]) -> list[Any]:
+    """Make the call for each rank in a thread of its own; what each returned, or its error."""
+    results: list[Any] = [None] * count
+
+    def one(rank: int) -> None:
+        try:
+            results[rank] = call(rank)
+        except AgreementFailed as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def open_all(count: int, *, port: int) -> list[list[Star]]:
+    names = ("agree", "save")
+    return together(
+        count,
+        lambda rank: open_stars(
+            rank=rank, world_size=count, host="127.0.0.1", port=port, token="t", names=names, timeout_s=10.0
+        ),
+    )
+
+
+def close_all(stars: list[list[Star]]) -> None:
+    for pair in stars:
+        for star in pair:
+            star.close()
+
+
+def knock_as_a_stranger(port: int) -> None:
+    while True:
+        try:
+            stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+        except ConnectionRefusedError:
+            continue
+        with stranger:
+            send(stranger, {"token": "of another run", "rank": 1, "name": "agree"})
+            assert stranger.recv(1) == b""
+        return
+
+
+def test_everyone_learns_the_value_of_everyone() -> None:
+    stars = open_all(3, port=free_port())
+    gathered = together(3, lambda rank: stars[rank][1].gather({"rank": rank}))
+    assert gathered == [[{"rank": 0}, {"rank": 1}, {"rank": 2}]] * 3
+    assert together(3, lambda rank: stars[rank][0].maximum([rank, -rank])) == [[2, 0]] * 3
+    close_all(stars)
+
+
+def test_strangers_are_turned_away() -> None:
+    port = free_port()
+
+    def come(rank: int) -> list[Star]:
+        if rank == 1:
+            knock_as_a_stranger(port)
+        return open_stars(rank=rank, world_size=2, host="127.0.0.1", port=port, token="t", names=("agree",))
+
+    stars = together(2, come)
+    assert together(2, lambda rank: stars[rank][0].gather(rank)) == [[0, 1], [0, 1]]
+    close_all(stars)
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    with pytest.raises(AgreementFailed, match=r"ranks \[1, 2\] did not reach 127\.0\.0\.1:\d+ in time"):
+        open_stars(
+            rank=0, world_size=3, host="127.0.0.1", port=free_port(), token="t", names=("agree",), timeout_s=0.05
+        )
+
+
+def test_a_rank_that_is_gone_is_named() -> None:
+    stars = open_all(2, port=free_port())
+    stars[1][0].close()
+    with pytest.raises(AgreementFailed, match="rank 1 is gone"):
+        stars[0][0].gather(0)
+    close_all(stars)

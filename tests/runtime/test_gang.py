@@ -1,0 +1,150 @@
+"""Two real ranks with real gloo: what only several processes can get wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlead.runtime.checkpoint.store import open_store
+from tests.runtime.gang import Gang, contract, free_port, read_events, read_report
+
+COUNTER = Path(__file__).with_name("counter.py")
+
+
+def steps_in(to: Path) -> list[int]:
+    return open_store(str(to), scratch=None).steps()
+
+
+def losses(results: Path, rank: int) -> dict[int, list[object]]:
+    """The last time each step was made."""
+    return {
+        step: [loss, samples]
+        for step, loss, samples in map(json.loads, (results / f"losses-{rank}.jsonl").read_text().splitlines())
+    }
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+@pytest.mark.torch
+def test_stop_notice_to_one_rank_saves_the_same_step_on_all_and_resuming_is_bit_identical(
+    tmp_path: Path, to: Path
+) -> None:
+    from tests.runtime import programs
+
+    with Gang(programs.train, 30, tmp_path, 0.02, pod_dir=tmp_path / "a", to=to) as gang:
+        gang.until(lambda: gang.report(1).get("step", 0) >= 8, "step 8")
+        gang.signal(1, signal.SIGTERM)
+        assert gang.wait() == [143, 143], gang.logs()
+        stopped = {gang.report(rank)["stopped_step"] for rank in (0, 1)}
+        assert len(stopped) == 1
+        assert steps_in(to) == list(stopped)
+        assert [kind for kind, _ in gang.events(1)] == ["StopNotice"]
+        assert [kind for kind, _ in gang.events(0)] == ["CheckpointSaved"]
+    with Gang(programs.train, 30, tmp_path, pod_dir=tmp_path / "b", to=to, attempt=1) as gang:
+        gang.finish()
+        assert gang.report(0)["resumed_step"] == stopped.pop()
+        assert gang.report(1)["checkpoint_step"] == 30
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    with Gang(programs.train, 30, undisturbed, pod_dir=tmp_path / "c", to=None) as gang:
+        gang.finish()
+    for rank in (0, 1):
+        assert losses(tmp_path, rank) == losses(undisturbed, rank)
+
+
+@pytest.mark.torch
+def test_ranks_killed_in_the_middle_of_a_save_leave_the_one_before_good(tmp_path: Path, to: Path) -> None:
+    from tests.runtime import programs
+
+    with Gang(programs.train_and_hang_in_a_save, 50, tmp_path, 12, pod_dir=tmp_path / "a", to=to) as gang:
+        gang.until((tmp_path / "in-the-middle").exists, "the save")
+        gang.signal(0, signal.SIGKILL)
+        gang.signal(1, signal.SIGKILL)
+        assert gang.wait() == [-signal.SIGKILL, -signal.SIGKILL]
+    assert steps_in(to)[-1] == 8
+    assert len(list(to.glob(".partial-*"))) == 1
+    with Gang(programs.train, 20, tmp_path, pod_dir=tmp_path / "b", to=to, attempt=1) as gang:
+        gang.finish()
+        assert gang.report()["resumed_step"] == 8
+    assert steps_in(to)[-1] == 20
+    assert list(to.glob(".partial-*")) == []
+
+
+@pytest.mark.torch
+def test_one_rank_that_cannot_write_fails_the_save_on_all_and_training_goes_on(tmp_path: Path, to: Path) -> None:
+    from tests.runtime import programs
+
+    with Gang(programs.train_with_a_failing_disk, 20, tmp_path, 20, pod_dir=tmp_path / "a", to=to) as gang:
+        gang.finish()
+        failed = {message for kind, message in gang.events() if kind == "CheckpointFailed"}
+    assert failed == {
+        "The checkpoint of step 20 could not be saved: No space left on device (rank 1); the training goes on."
+    }
+    assert 20 not in steps_in(to)
+    assert steps_in(to)
+    assert list(to.glob(".partial-*")) == []
+
+
+@pytest.mark.torch
+def test_sharded_state_of_two_ranks_is_loaded_into_one_and_back(tmp_path: Path, to: Path) -> None:
+    import torch
+
+    from tests.runtime import programs
+
+    with Gang(programs.train_sharded, 5, tmp_path, pod_dir=tmp_path / "a", to=to) as gang:
+        gang.finish()
+    with Gang(programs.train_sharded, 5, tmp_path, pod_dir=tmp_path / "b", to=to, world_size=1) as gang:
+        gang.finish()
+        assert ("Resumed", "Resumed after step 5 saved by 2 ranks.") in gang.events()
+    two, one = torch.load(tmp_path / "whole-2.pt"), torch.load(tmp_path / "whole-1.pt")
+    assert len(two) == 12
+    assert all(torch.equal(left, right) for left, right in zip(two, one, strict=True))
+    with Gang(programs.train_sharded, 6, tmp_path, pod_dir=tmp_path / "c", to=to, world_size=1) as gang:
+        gang.finish()
+    with Gang(programs.train_sharded, 6, tmp_path, pod_dir=tmp_path / "d", to=to) as gang:
+        gang.finish()
+        assert ("Resumed", "Resumed after step 6 saved by 1 ranks.") in gang.events()
+    one, two = torch.load(tmp_path / "whole-1.pt"), torch.load(tmp_path / "whole-2.pt")
+    assert all(torch.equal(left, right) for left, right in zip(one, two, strict=True))
+
+
+def test_ranks_without_torch_stop_at_the_same_step_and_resume(tmp_path: Path, to: Path) -> None:
+    def start(attempt: int, steps: int) -> list["subprocess.Popen[str]"]:
+        pod_dir = tmp_path / str(attempt)
+        pod_dir.mkdir()
+        given = {"world_size": 2, "attempt": attempt, "port": 0, "agree_port": free_port()}
+        return [
+            subprocess.Popen(
+                [sys.executable, str(COUNTER), str(steps), "0.005"],
+                env={**os.environ, **contract(rank=rank, pod_dir=pod_dir, to=to, **given)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+
+    ranks = start(0, 100_000)
+    deadline = time.monotonic() + 20
+    while read_report(tmp_path / "0", 0).get("step", 0) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    ranks[0].terminate()
+    for rank in ranks:
+        rank.communicate(timeout=20)
+    assert [rank.returncode for rank in ranks] == [143, 143]
+    stopped = [read_report(tmp_path / "0", rank)["stopped_step"] for rank in (0, 1)]
+    assert stopped[0] == stopped[1]
+    assert steps_in(to) == stopped[:1]
+    total = stopped[0] + 10
+    outputs = [rank.communicate(timeout=20)[0] for rank in start(1, total)]
+    assert outputs[0] == f"start {stopped[0]}\nend {total} torch False fsspec False\n"
+    assert outputs[1] == f"start {stopped[0]}\nend {2 * total} torch False fsspec False\n"
+    assert [kind for kind, _ in read_events(tmp_path / "1")] == ["Resumed", "CheckpointSaved"]
