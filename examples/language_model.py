@@ -3,8 +3,8 @@
     torchrun --nproc-per-node=2 language_model.py            two ranks without Fairlead
     python language_model.py --steps 100                     one rank
 
-Under Fairlead the run of language_model.yaml may be stopped or killed, and goes on where it was. Every batch follows from
-(seed, step, rank) alone, so a run that was interrupted ends with the very same numbers.
+Under Fairlead the run of language_model.yaml may be stopped or killed, and goes on where it was. Every batch follows
+from (seed, step, rank) alone, so a run that was interrupted ends with the very same numbers.
 Shapes: B batch, T time (bytes), D width, V the 256 bytes.
 """
 
@@ -43,7 +43,8 @@ class Block(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x_BTD = x_BTD + self.out(mixed.transpose(1, 2).reshape(batch, length, width))  # noqa: N806
-        return x_BTD + self.network(self.network_norm(x_BTD))
+        changed: Tensor = self.network(self.network_norm(x_BTD))
+        return x_BTD + changed
 
 
 class LanguageModel(nn.Module):

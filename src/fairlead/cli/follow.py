@@ -151,6 +151,4 @@ def _conclude(run: Workload) -> None:
     name, state = run.spec.name, run.status
     message(f"\n{name} is {state.phase.value}: {say_reason(state.reason)}")
     if state.phase is Phase.FAILED:
-        message(
-            f"Next: `fairlead logs {name}`; when it is mended, `fairlead resume {name}` goes on from its checkpoint."
-        )
+        message(f"Next: `fairlead logs {name}`; when it is mended, `fairlead resume {name}`.")

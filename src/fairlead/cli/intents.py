@@ -1,5 +1,6 @@
 """``fairlead stop``, ``suspend``, ``resume`` and ``delete``: what the user wants of runs from now on."""
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -59,10 +60,10 @@ def resume(names: tuple[str, ...]) -> None:
 @wait_option
 def delete(names: tuple[str, ...], yes: bool, no_wait: bool) -> None:
     """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at a place of yours stay."""
-    found = _find(names)
-    if not yes and click.get_text_stream("stdin").isatty():
-        click.confirm(f"Delete {', '.join(run.spec.name for _, run in found)} and their logs?", abort=True, err=True)
-    for cluster, run in found:
+    wanted = _find(names)
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Delete {', '.join(run.spec.name for _, run in wanted)} and their logs?", abort=True, err=True)
+    for cluster, run in wanted:
         cluster.set_intent(run.uid, Intent.DELETE)
         cluster.nudge()
         while not no_wait:

@@ -4,7 +4,7 @@ import click
 from click.shell_completion import CompletionItem
 
 
-class RunName(click.ParamType):
+class RunName(click.ParamType[str]):
     """A run's name, its uid, or the beginning of its uid."""
 
     name = "name"

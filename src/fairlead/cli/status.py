@@ -47,8 +47,7 @@ def _one(cluster: LocalCluster, workload: Workload) -> str:
     lines.append(f"  progress    {say_progress(workload.progress)}")
     if state.last_failure is not None:
         lines.append(f"  restarted   {state.last_failure.message}")
-    for pod in cluster.pods(workload.uid):
-        if pod.attempt == state.attempt:
-            lines.append(f"  pod {pod.index}       {pod.phase.value} on {pod.node}")
+    pods = [pod for pod in cluster.pods(workload.uid) if pod.attempt == state.attempt]
+    lines += [f"  pod {pod.index}       {pod.phase.value} on {pod.node}" for pod in pods]
     lines += ["", f"Next: `fairlead logs {spec.name}`, `fairlead events {spec.name}`"]
     return "\n".join(lines)

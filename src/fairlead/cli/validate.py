@@ -4,6 +4,7 @@ import click
 
 from fairlead.cli.show import as_json, message
 from fairlead.errors import InvalidSpec
+from fairlead.specs import Spec
 
 
 @click.command()
@@ -16,7 +17,7 @@ def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
     from fairlead.specs.rendering import to_yaml
 
     problems: list[str] = []
-    specs = []
+    specs: list[Spec] = []
     for file in files:
         try:
             specs += load_file(file)

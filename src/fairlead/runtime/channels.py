@@ -29,7 +29,7 @@ HEADER = struct.Struct(">I")
 class Channel(Protocol):
     """A collective exchange: every rank makes the same calls in the same order.
 
-    A call raises AgreementFailed when a rank is gone or does not come within the timeout; the channel is of no use then.
+    A call raises AgreementFailed when a rank is gone or does not come in time; the channel is of no use then.
     """
 
     rank: int
@@ -72,7 +72,9 @@ class Gloo:
 
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
-        self.group: ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        assert not isinstance(group, int), "every rank is a member of a group of all"
+        self.group: ProcessGroup = group
 
     def gather(self, value: Any) -> list[Any]:
         import torch.distributed as dist

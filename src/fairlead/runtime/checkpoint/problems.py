@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from fairlead.errors import RuntimeFault
 from fairlead.runtime.channels import Channel
-from fairlead.runtime.errors import RuntimeFault
 
 
 class Failed(RuntimeFault):

@@ -9,6 +9,7 @@ Fairlead.
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,7 +62,7 @@ class ObjectStore:
 
     def put(self, draft: Draft, workplace: Path) -> None:
         for name, path in files_below(workplace).items():
-            self._do("uploaded to", lambda name=name, path=path: self._upload(path, f"{self._at(draft.step)}/{name}"))
+            self._do("uploaded to", partial(self._upload, path, f"{self._at(draft.step)}/{name}"))
 
     def commit(self, draft: Draft, manifest: Manifest) -> None:
         data = manifest.to_json()
@@ -140,7 +141,7 @@ class ObjectStore:
         """The manifest first: what is half removed must not count."""
         names = self._found().get(step, set())
         for name in sorted(names, key=lambda name: name != MANIFEST):
-            self._do("removed from", lambda name=name: self._system.rm_file(f"{self._at(step)}/{name}"))
+            self._do("removed from", partial(self._system.rm_file, f"{self._at(step)}/{name}"))
 
     def _temporary(self, prefix: str) -> Path:
         if self._scratch is not None:

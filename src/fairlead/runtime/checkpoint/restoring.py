@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def restore(
                 passed_over(step, reason)
                 continue
             for phase in content.loading(manifest):
-                settle(channel, failure(lambda phase=phase, directory=directory: phase(directory)))
+                settle(channel, failure(partial(phase, directory)))
             return Restored(step=step, saved_by=manifest.world_size, rejected=tuple(rejected))
         except (Failed, CheckpointMismatch) as error:
             touched = str(error)

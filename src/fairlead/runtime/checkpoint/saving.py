@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ class Saver:
             work()
 
     def _prepare(self, draft: Draft, *, background: bool) -> list[Phase]:
-        self._size, self._leftover = 0, None
+        self._size = 0
+        self._leftover: str | None = None
         self._workplace: Path | None = None
         self._workplace = self._store.workplace(draft, self._channel.rank)
         return list(self._content.snapshot(self._workplace, asynchronous=background))
@@ -133,7 +135,7 @@ class Saver:
             assert workplace is not None
             settle(self._channel, failure(lambda: self._store.begin(draft)) if chief else None)
             for phase in phases:
-                settle(self._channel, failure(lambda phase=phase: phase(workplace)))
+                settle(self._channel, failure(partial(phase, workplace)))
             files: dict[str, FileFacts] = {}
             problem = failure(lambda: files.update(self._deliver(draft)))
             lists = settle(self._channel, problem, {name: [facts.size, facts.sha256] for name, facts in files.items()})
