@@ -1,0 +1,272 @@
+"""The local cluster as a whole: a real supervisor, real shims, real programs, and what survives which death."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.local import limits
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.podfiles import read_json
+from fairlead.errors import NameTaken, NotFound
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Retry, Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase, Workload
+
+PYTHON = sys.executable
+
+
+class Desk:
+    """A user at this machine: submits, waits, looks, and kills what they can find."""
+
+    def __init__(self, home: Path, workdir: Path) -> None:
+        self.cluster = LocalCluster.open(home)
+        self.workdir = workdir
+
+    def submit(self, run: str, **changes: Any) -> Workload:
+        values = {"name": "train", "ranks_per_node": 1, "workdir": str(self.workdir), "grace_s": 5.0, **changes}
+        workload = self.cluster.submit(Training(run=run, **values))
+        self.cluster.nudge()
+        return workload
+
+    def want(self, workload: Workload, intent: Intent) -> None:
+        self.cluster.set_intent(workload.uid, intent)
+        self.cluster.nudge()
+
+    def until(self, workload: Workload, what: Callable[[Workload], bool], limit_s: float = 20.0) -> Workload:
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            now = self.cluster.store.get(workload.uid)
+            if what(now):
+                return now
+            time.sleep(0.02)
+        raise AssertionError(f"still {now.status}; {[e.reason.message for e in self.cluster.events(workload.uid)]}")
+
+    def running(self, workload: Workload) -> Workload:
+        return self.until(workload, lambda w: w.status.phase is Phase.RUNNING)
+
+    def ended(self, workload: Workload) -> Workload:
+        return self.until(workload, lambda w: w.status.phase.is_final)
+
+    def output(self, workload: Workload) -> list[str]:
+        return [line.text for line in self.cluster.logs(workload.uid)]
+
+    def pid(self, workload: Workload, what: str) -> int:
+        """Process id of the first rank or of the shim of the newest pod."""
+        pod = self.cluster.pods(workload.uid)[-1]
+        path = self.cluster.home.pod(workload.uid, pod.uid)
+        if what == "shim":
+            return int((read_json(path / "claimed.json") or {})["pid"])
+        return int(next(iter((read_json(path / "started.json") or {})["pids"].values())))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path / "home", tmp_path)
+    yield desk
+    for workload in desk.cluster.workloads():
+        if not workload.status.phase.is_final:
+            desk.want(workload, Intent.STOP)
+            desk.ended(workload)
+    pid = desk.cluster.supervisor_pid()
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+    desk.cluster.close()
+
+
+def script(desk: Desk, text: str) -> str:
+    (desk.workdir / "script.py").write_text(text)
+    return f"{PYTHON} script.py"
+
+
+# The first start lasts; the next ends well at once.
+ONCE = "test $FAIRLEAD_ATTEMPT -gt 0 || sleep 30"
+
+
+def test_ranks_find_torchruns_environment_and_their_output_is_kept(desk: Desk) -> None:
+    run = desk.submit("echo $RANK of $WORLD_SIZE, local $LOCAL_RANK on node $NODE_RANK", nodes=2, ranks_per_node=2)
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
+    assert sorted(desk.output(run)) == [
+        "0 of 4, local 0 on node 0",
+        "1 of 4, local 1 on node 0",
+        "2 of 4, local 0 on node 1",
+        "3 of 4, local 1 on node 1",
+    ]
+
+
+def test_state_is_private_and_the_environment_goes_when_the_run_is_over(desk: Desk) -> None:
+    run = desk.submit("sleep 0.5")
+    home = desk.cluster.home
+    desk.running(run)
+    pod = home.pod(run.uid, f"{run.uid}-0-0")
+    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(home.environment(run.uid).stat().st_mode) == 0o600
+    assert stat.S_IMODE((pod / "pod.json").stat().st_mode) == 0o600
+    desk.ended(run)
+    time.sleep(0.1)
+    assert not home.environment(run.uid).exists()
+    assert not (pod / "pod.json").exists()
+
+
+def test_another_process_sees_the_same_state(desk: Desk) -> None:
+    run = desk.submit("sleep 0.2")
+    code = (
+        "from pathlib import Path; from fairlead.cluster.local.cluster import LocalCluster; import sys;"
+        "print(LocalCluster.open(Path(sys.argv[1])).find('train').uid)"
+    )
+    argv = [PYTHON, "-c", code, str(desk.cluster.home.path)]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == run.uid
+
+
+def test_a_name_is_taken_until_its_run_is_over(desk: Desk) -> None:
+    run = desk.submit("sleep 0.3")
+    with pytest.raises(NameTaken, match="fairlead attach train"):
+        desk.submit("true")
+    desk.ended(run)
+    assert desk.ended(desk.submit("true")).status.phase is Phase.SUCCEEDED
+
+
+def test_near_names_are_told_when_one_is_not_found(desk: Desk) -> None:
+    desk.ended(desk.submit("true", name="language-model"))
+    with pytest.raises(NotFound, match="Did you mean language-model"):
+        desk.cluster.find("langauge-model")
+
+
+@pytest.mark.parametrize("victim", ["rank", "shim"])
+def test_a_killed_process_restarts_the_gang_whole(desk: Desk, victim: str) -> None:
+    run = desk.submit(ONCE, nodes=2)
+    desk.running(run)
+    os.kill(desk.pid(run, victim), signal.SIGKILL)
+    ended = desk.ended(run)
+    assert (ended.status.phase, ended.status.attempt) == (Phase.SUCCEEDED, 1)
+    assert ended.status.last_failure is not None
+    assert ended.status.last_failure.code is (Code.KILLED if victim == "rank" else Code.POD_LOST)
+
+
+def test_a_killed_supervisor_is_replaced_and_nothing_starts_again(desk: Desk) -> None:
+    run = desk.submit("echo once; sleep 1")
+    desk.running(run)
+    pid = desk.cluster.supervisor_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    ended = desk.ended(run)
+    assert (ended.status.phase, ended.status.attempt) == (Phase.SUCCEEDED, 0)
+    assert desk.output(run) == ["once"]
+
+
+def test_everything_killed_at_once_goes_on_with_the_next_command(desk: Desk) -> None:
+    run = desk.submit(ONCE)
+    desk.running(run)
+    supervisor, shim = desk.cluster.supervisor_pid(), desk.pid(run, "shim")
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(shim, signal.SIGKILL)
+    time.sleep(0.1)
+    desk.cluster.nudge()
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
+
+
+def test_a_failing_program_is_shown_with_the_end_of_its_traceback(desk: Desk) -> None:
+    run = desk.submit(script(desk, "def f():\n    raise ValueError('bad batch')\nf()\n"))
+    reason = desk.ended(run).status.reason
+    assert reason.code is Code.PROGRAM_FAILED
+    assert reason.message == "rank 0 of 1 failed with exit code 1: ValueError: bad batch; `retry` allows no restart"
+    assert reason.detail[0] == "Traceback (most recent call last):"
+    assert reason.detail[-1] == "ValueError: bad batch"
+
+
+def test_a_program_is_retried_as_often_as_it_may_be(desk: Desk) -> None:
+    retry = Retry(program=2, backoff_s=0.05, max_backoff_s=1)
+    run = desk.submit("echo attempt $FAIRLEAD_ATTEMPT; exit 3", retry=retry)
+    assert desk.ended(run).status.phase is Phase.FAILED
+    assert desk.output(run) == ["attempt 0", "attempt 1", "attempt 2"]
+
+
+def test_a_program_that_ignores_the_notice_is_killed_after_its_grace(desk: Desk) -> None:
+    run = desk.submit("trap '' TERM; echo deaf; while true; do sleep 0.1; done", grace_s=0.5)
+    desk.until(run, lambda _: desk.output(run) == ["deaf"])
+    asked = time.monotonic()
+    desk.want(run, Intent.STOP)
+    assert desk.ended(run).status.phase is Phase.STOPPED
+    assert 0.4 < time.monotonic() - asked < 5
+
+
+def test_a_suspended_run_holds_nothing_and_resumes(desk: Desk) -> None:
+    run = desk.submit(ONCE)
+    desk.running(run)
+    desk.want(run, Intent.SUSPEND)
+    held = desk.until(run, lambda w: w.status.reason.code is Code.SUSPENDED)
+    assert held.status.phase is Phase.PENDING
+    assert all(pod.phase.is_final for pod in desk.cluster.pods(run.uid))
+    desk.want(run, Intent.RUN)
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
+
+
+def test_a_stopped_run_resumes_with_the_environment_of_whoever_resumes_it(desk: Desk) -> None:
+    run = desk.submit(f"echo color $COLOR; {ONCE}")
+    desk.running(run)
+    desk.want(run, Intent.STOP)
+    desk.ended(run)
+    desk.cluster.set_intent(run.uid, Intent.RUN, environ={**os.environ, "COLOR": "green"})
+    desk.cluster.nudge()
+    desk.until(run, lambda w: w.status.phase is Phase.SUCCEEDED)
+    assert desk.output(run)[-1] == "color green"
+
+
+def test_time_is_up_at_max_duration(desk: Desk) -> None:
+    ended = desk.ended(desk.submit("sleep 30", max_duration_s=0.5))
+    assert (ended.status.phase, ended.status.reason.code) == (Phase.FAILED, Code.DEADLINE_EXCEEDED)
+
+
+def test_silence_for_the_stall_timeout_is_a_hang(desk: Desk) -> None:
+    run = desk.submit("echo started; sleep 30", stall_timeout_s=1.0, retry=Retry(infrastructure=0))
+    ended = desk.ended(run)
+    assert (ended.status.phase, ended.status.reason.code) == (Phase.FAILED, Code.STALLED)
+
+
+def test_the_second_run_waits_and_says_for_what(desk: Desk) -> None:
+    whole = Resources(cpu_milli=desk.cluster.node().cpu_milli)
+    first = desk.submit("sleep 30", name="first", resources=whole)
+    desk.running(first)
+    second = desk.submit("true", name="second", resources=whole)
+    waiting = desk.until(second, lambda w: w.status.reason.code is Code.WAITING_FOR_RESOURCES)
+    assert "held by first" in waiting.status.reason.message
+    desk.want(first, Intent.STOP)
+    assert desk.ended(second).status.phase is Phase.SUCCEEDED
+
+
+def test_a_failing_set_up_is_told_as_such(desk: Desk) -> None:
+    run = desk.submit("echo never", setup="echo preparing; cat /does/not/exist")
+    reason = desk.ended(run).status.reason
+    assert reason.code is Code.START_FAILED
+    assert "never" not in desk.output(run)
+
+
+@pytest.mark.skipif(limits.enforcement().parent is None, reason="memory limits are not enforced for this user")
+def test_a_program_over_its_memory_limit_is_named_out_of_memory(desk: Desk) -> None:
+    memory = Resources(memory_bytes=64 * 1024**2)
+    run = desk.submit(script(desk, "data = []\nwhile True: data.append(bytearray(1 << 20))\n"), resources=memory)
+    ended = desk.ended(run)
+    assert (ended.status.phase, ended.status.reason.code) == (Phase.FAILED, Code.OUT_OF_MEMORY)
+    assert "64 MiB" in ended.status.reason.message
+    assert "twice without progress" in ended.status.reason.message
+
+
+def test_deleting_stops_first_and_leaves_nothing(desk: Desk) -> None:
+    run = desk.submit("sleep 30")
+    desk.running(run)
+    desk.want(run, Intent.DELETE)
+    deadline = time.monotonic() + 10
+    while desk.cluster.home.run(run.uid).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not desk.cluster.home.run(run.uid).exists()
+    with pytest.raises(NotFound):
+        desk.cluster.store.get(run.uid)

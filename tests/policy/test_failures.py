@@ -1,0 +1,86 @@
+"""Who is to blame, and which rank was first."""
+
+import signal
+
+from fairlead.policy.failures import Blame, Failure, diagnose
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Grant, Node, Pod, PodPhase, Progress, RankExit
+
+NODE = Node(name="localhost", cpu_milli=4000, memory_bytes=8 * 1024**3)
+SPEC = Training(name="train", run="python train.py", nodes=1, ranks_per_node=2)
+
+
+def exited(
+    rank: int, at: float = 10.0, *, code: int | None = None, by: int | None = None, oom: bool = False
+) -> RankExit:
+    return RankExit(rank=rank, at=at, exit_code=code, signal=by, out_of_memory=oom)
+
+
+def gang(*exits: RankExit, phase: PodPhase = PodPhase.FAILED, index: int = 0) -> Pod:
+    return Pod(
+        uid=f"w-0-{index}",
+        workload_uid="w",
+        attempt=0,
+        index=index,
+        node="localhost",
+        grant=Grant(),
+        phase=phase,
+        created_at=0.0,
+        started_at=10.0,
+        active_at=40.0,
+        exits=exits,
+    )
+
+
+def diagnosed(*pods: Pod, spec: Training = SPEC, progress: Progress | None = None, now: float = 100.0) -> Failure:
+    failure = diagnose(spec, pods, (NODE,), progress, now)
+    assert failure is not None
+    return failure
+
+
+def test_nothing_is_wrong_with_a_gang_that_ended_well() -> None:
+    well = gang(exited(0, code=0), exited(1, code=0), phase=PodPhase.SUCCEEDED)
+    assert diagnose(SPEC, (well,), (NODE,), None, 1.0) is None
+
+
+def test_the_first_error_is_the_cause() -> None:
+    failure = diagnosed(gang(exited(1, 10.0, code=1), exited(0, 10.1, by=signal.SIGTERM)))
+    assert (failure.blame, failure.reason.code) == (Blame.PROGRAM, Code.PROGRAM_FAILED)
+    assert failure.reason.message == "rank 1 of 2 failed with exit code 1"
+
+
+def test_a_kill_explains_the_error_that_its_peer_reported_at_the_same_moment() -> None:
+    failure = diagnosed(gang(exited(1, 10.0, code=1), exited(0, 10.01, by=signal.SIGKILL)))
+    assert (failure.blame, failure.reason.code) == (Blame.INFRASTRUCTURE, Code.KILLED)
+
+
+def test_our_own_kill_long_after_the_error_explains_nothing() -> None:
+    failure = diagnosed(gang(exited(1, 10.0, code=1), exited(0, 12.0, by=signal.SIGKILL)))
+    assert failure.blame is Blame.PROGRAM
+
+
+def test_a_crash_is_the_programs_own() -> None:
+    failure = diagnosed(gang(exited(0, by=signal.SIGSEGV)), progress=Progress(step=41))
+    assert failure.reason.message == "rank 0 of 2 crashed with SIGSEGV after step 41"
+
+
+def test_out_of_memory_is_named_with_the_limit_and_the_remedy() -> None:
+    spec = Training(name="train", run="x", resources=Resources(memory_bytes=512 * 1024**2))
+    failure = diagnosed(gang(exited(0, by=signal.SIGKILL, oom=True)), spec=spec)
+    assert (failure.blame, failure.reason.code) == (Blame.INFRASTRUCTURE, Code.OUT_OF_MEMORY)
+    assert "more than the limit of 512 MiB" in failure.reason.message
+    assert "resources.memory" in str(failure.reason.remedy)
+
+
+def test_a_lost_pod_explains_whatever_its_peers_report() -> None:
+    lost, peer = gang(phase=PodPhase.LOST, index=0), gang(exited(1, code=1), index=1)
+    assert diagnosed(lost, peer).reason.code is Code.POD_LOST
+
+
+def test_silence_for_the_stall_timeout_is_a_hang_and_not_a_moment_before() -> None:
+    spec = Training(name="train", run="x", stall_timeout_s=60.0)
+    pod = gang(phase=PodPhase.RUNNING)
+    assert diagnose(spec, (pod,), (NODE,), None, 99.9) is None
+    assert diagnosed(pod, spec=spec, now=100.0).reason.code is Code.STALLED

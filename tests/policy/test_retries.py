@@ -1,0 +1,63 @@
+"""Whether and when a failed run starts again."""
+
+from typing import Any
+
+from fairlead.policy.failures import Blame, Failure
+from fairlead.policy.retries import Again, GiveUp, retry
+from fairlead.specs.training import Retry, Training
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Progress, Status
+
+NOW = 1_000.0
+
+
+def spec(**changes: Any) -> Training:
+    return Training(name="train", run="x", retry=Retry(**changes))
+
+
+def status(**changes: Any) -> Status:
+    reason = Reason(code=Code.RANKS_STARTED, message="started")
+    return Status(phase=Phase.RUNNING, reason=reason, since=NOW - 5, **changes)
+
+
+def failure(code: Code = Code.KILLED) -> Failure:
+    blame = Blame.PROGRAM if code is Code.PROGRAM_FAILED else Blame.INFRASTRUCTURE
+    return Failure(blame=blame, reason=Reason(code=code, message="it failed"))
+
+
+def test_the_program_gets_no_second_chance_unless_it_was_asked_for() -> None:
+    assert isinstance(retry(spec(), status(), failure(Code.PROGRAM_FAILED), None, NOW), GiveUp)
+
+
+def test_the_program_is_retried_as_often_as_asked_with_a_wait_that_doubles() -> None:
+    waits = []
+    for failures in range(3):
+        before = status(program_failures=failures)
+        verdict = retry(spec(program=3, backoff_s=2), before, failure(Code.PROGRAM_FAILED), None, NOW)
+        assert isinstance(verdict, Again)
+        waits.append(verdict.at - NOW)
+    assert waits == [2.0, 4.0, 8.0]
+
+
+def test_the_first_disruption_restarts_at_once() -> None:
+    assert retry(spec(), status(), failure(), None, NOW) == Again(at=NOW, program_failures=0, disruptions=1)
+
+
+def test_disruptions_without_progress_wait_longer_each_time_and_end() -> None:
+    before = status(disruptions=2, last_failure=failure().reason, failed_step=7)
+    verdict = retry(spec(infrastructure=3, backoff_s=1), before, failure(), Progress(step=7), NOW)
+    assert verdict == Again(at=NOW + 2.0, program_failures=0, disruptions=3)
+    assert isinstance(retry(spec(infrastructure=2), before, failure(), Progress(step=7), NOW), GiveUp)
+
+
+def test_progress_forgives_all_disruptions() -> None:
+    before = status(disruptions=9, last_failure=failure().reason, failed_step=7)
+    assert retry(spec(), before, failure(), Progress(step=8), NOW) == Again(at=NOW, program_failures=0, disruptions=1)
+
+
+def test_out_of_memory_twice_without_progress_is_final() -> None:
+    oom = failure(Code.OUT_OF_MEMORY)
+    before = status(disruptions=1, last_failure=oom.reason, failed_step=4)
+    assert isinstance(retry(spec(), status(), oom, Progress(step=4), NOW), Again)
+    assert isinstance(retry(spec(), before, oom, Progress(step=4), NOW), GiveUp)
+    assert isinstance(retry(spec(), before, oom, Progress(step=9), NOW), Again)
