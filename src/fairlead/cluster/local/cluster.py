@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from fairlead.cluster.local import machine
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.locks import is_held
 from fairlead.cluster.local.logs import read_logs
@@ -46,6 +45,9 @@ class LocalCluster:
     def node(self) -> Node:
         """This machine; asked for once, since its hardware does not change under a process."""
         if self._node is None:
+            # Here and not above: what only lists runs need not load what looks at hardware.
+            from fairlead.cluster.local import machine
+
             self._node = machine.node()
         return self._node
 
