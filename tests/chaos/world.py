@@ -107,7 +107,10 @@ class Round:
             final = json.loads((files / f"final-{rank}.json").read_text())
             assert final["loss"] == undisturbed_loss(self.seed, rank), told
             self._check_steps(files / f"steps-{rank}", told)
-        left = processes_of(self.run.uid)
+        # The last act of a shim, and the end of a warm launcher, come just after the run's.
+        deadline = time.monotonic() + 5.0
+        while (left := processes_of(self.run.uid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert not left, f"{told}; left behind: {left}"
 
     def story(self) -> str:
@@ -183,7 +186,7 @@ def undisturbed_loss(seed: int, rank: int) -> float:
 
 
 def processes_of(run_uid: str) -> list[int]:
-    """Processes whose environment names the run, launchers apart: those are the supervisor's and go with it."""
+    """Processes of the program, its shims and its launcher: their environment names the run."""
     mark = f"FAIRLEAD_RUN_UID={run_uid}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):

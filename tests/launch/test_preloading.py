@@ -15,7 +15,8 @@ from fairlead.runtime.preloading import find_preload, leading_imports
     [
         ('"""Doc."""\nfrom __future__ import annotations\nimport os, sys\nimport torch\n', ["torch"]),
         ("import numpy as np\nfrom torch.nn import functional\nx = f()\nimport torch.optim", ["numpy", "torch.nn"]),
-        ("import fairlead\n", ["torch.distributed", "torch.distributed.checkpoint"]),
+        ("import fairlead\n", []),
+        ("import fairlead\nimport torch\n", ["torch", "torch.distributed", "torch.distributed.checkpoint"]),
         ("N = 3\ndef f(a, b=1):\n  return a\nimport torch", ["torch"]),
         ("import os\nos.environ['OMP_NUM_THREADS'] = '4'\nimport torch", []),
         ("import helpers\nimport torch", []),

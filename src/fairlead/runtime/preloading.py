@@ -60,6 +60,16 @@ def find_preload(script: str | None, module: str | None, workdir: str) -> Preloa
 
 def leading_imports(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
     """The preloadable modules imported before anything else happens, and what happens then; "" if nothing does."""
+    found, why = _leading(body)
+    if "fairlead" in found:
+        found.remove("fairlead")
+        # Our library saves torch's state through these; without torch it never imports it.
+        if any(name.partition(".")[0] == "torch" for name in found):
+            found.extend(name for name in _SESSION if name not in found)
+    return found, why
+
+
+def _leading(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
     found: list[str] = []
     for statement in body:
         if isinstance(statement, ast.Import):
@@ -75,7 +85,7 @@ def leading_imports(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
             if top in _PRELOADED:
                 found.append(name)
             elif top == "fairlead":
-                found.extend(_SESSION)
+                found.extend(["fairlead"] if "fairlead" not in found else [])
             elif top not in _HARMLESS and top not in _stdlib():
                 return found, f"line {statement.lineno}"
     return found, ""
