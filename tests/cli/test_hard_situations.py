@@ -52,9 +52,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers(fairlead: Fairlead, tmp_
     assert "Ask for less (`resources.cpu`)" in ended.stderr
 
 
-def test_a_program_error_shows_its_traceback_and_the_next_command(
-    fairlead: Fairlead, tmp_path: Path
-) -> None:
+def test_a_program_error_shows_its_traceback_and_the_next_command(fairlead: Fairlead, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise ValueError('batch 7 has 3 channels')\n")
     ended = fairlead("run", "--", "python", "bad.py")
     assert ended.returncode == 1
