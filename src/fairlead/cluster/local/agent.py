@@ -148,7 +148,9 @@ class Agent:
         if is_held(path / "shim.lock") or (path / "claimed.json").exists():
             return
         if memory.requested_at is not None and now - memory.requested_at < START_TIMEOUT_S:
-            return
+            # A launcher that ended without a claim on the pod will never make one.
+            if not memory.through_launcher or not self._launchers.has_ended(pod.workload_uid):
+                return
         workload = self._store.get(pod.workload_uid)
         path.mkdir(parents=True, exist_ok=True)
         (self._home.run(workload.uid) / "files").mkdir(exist_ok=True)
@@ -171,6 +173,7 @@ class Agent:
             cgroup = limits.create(self._limits.parent, pod.uid, workload.spec.resources.memory_bytes)
         around = Surroundings(
             environ=environ,
+            own_environ=os.environ,
             master_port=port_for(self._home, workload.uid, pod.attempt),
             library=self._library,
             cgroup=cgroup,
@@ -237,7 +240,8 @@ def _library(home: Home) -> Path:
 
     directory = home.path / "library"
     directory.mkdir(exist_ok=True)
-    link, package = directory / "fairlead", Path(fairlead.__file__).parent
+    # Resolved: a supervisor that a shim started may itself have found the package through this very link.
+    link, package = directory / "fairlead", Path(fairlead.__file__).resolve().parent
     if not link.is_symlink() or link.readlink() != package:
         temporary = directory / f".fairlead-{os.getpid()}-{time.monotonic_ns()}"
         temporary.symlink_to(package)

@@ -16,7 +16,7 @@ from fairlead.state.snapshot import Workload
 
 log = logging.getLogger(__name__)
 
-RUNTIME = Path(fairlead.runtime.__file__).parent
+RUNTIME = Path(fairlead.runtime.__file__).resolve().parent
 
 
 class Launchers:
@@ -49,6 +49,11 @@ class Launchers:
         except BrokenPipeError:
             return False
         return True
+
+    def has_ended(self, workload_uid: str) -> bool:
+        """Whether the run's launcher is gone."""
+        process = self._warm.get(workload_uid)
+        return process is None or process.poll() is not None
 
     def start_cold(self, pod_dir: Path) -> None:
         """Start a shim by itself."""

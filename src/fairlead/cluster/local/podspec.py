@@ -20,6 +20,7 @@ class Surroundings:
 
     Attributes:
         environ: The submitter's environment.
+        own_environ: The supervisor's, for the one that a shim starts when it finds none.
         master_port: Rendezvous port of this attempt; the one above it is for agreements among ranks.
         library: Directory that holds the package ``fairlead`` and nothing else.
         cgroup: Group with the pod's memory limit; None for no limit.
@@ -27,6 +28,7 @@ class Surroundings:
     """
 
     environ: Mapping[str, str]
+    own_environ: Mapping[str, str]
     master_port: int
     library: Path
     cgroup: Path | None
@@ -59,6 +61,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
         "log_max_bytes": LOG_MAX_BYTES,
         "log_files": LOG_FILES,
         "supervisor": [sys.executable, "-m", "fairlead.control.supervisor", str(home.path)],
+        "supervisor_env": dict(around.own_environ),
         "supervisor_lock": str(home.lock),
         "poke": str(home.socket),
     }
