@@ -147,10 +147,10 @@ class Agent:
         path = self._home.pod(pod.workload_uid, pod.uid)
         if is_held(path / "shim.lock") or (path / "claimed.json").exists():
             return
-        if memory.requested_at is not None and now - memory.requested_at < START_TIMEOUT_S:
-            # A launcher that ended without a claim on the pod will never make one.
-            if not memory.through_launcher or not self._launchers.has_ended(pod.workload_uid):
-                return
+        # A launcher that ended without a claim on the pod will never make one.
+        hopeless = memory.through_launcher and self._launchers.has_ended(pod.workload_uid)
+        if memory.requested_at is not None and now - memory.requested_at < START_TIMEOUT_S and not hopeless:
+            return
         workload = self._store.get(pod.workload_uid)
         path.mkdir(parents=True, exist_ok=True)
         (self._home.run(workload.uid) / "files").mkdir(exist_ok=True)
