@@ -2,7 +2,7 @@
 
 import signal
 
-# A shell that starts the tests in the background has them ignore these, and every process they start would inherit that.
+# A shell that starts the tests in the background has them ignore these, and every process below would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
