@@ -1,7 +1,7 @@
 """Seeded rounds on real processes, each with one to three faults at random instants.
 
 Cheaper tests cover each recovery alone; only this one finds the instants between two steps of any of them.
-FAIRLEAD_CHAOS_ROUNDS=200 runs more of them, with other seeds after the first forty.
+FAIRLEAD_CHAOS_ROUNDS=200 runs more of them, with other seeds after the first twenty.
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 
 from tests.chaos.world import Round, begin, end
 
-ROUNDS = int(os.environ.get("FAIRLEAD_CHAOS_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("FAIRLEAD_CHAOS_ROUNDS", "20"))
 DISK_BYTES = 6 * 1024 * 1024
 
 pytestmark = pytest.mark.slow
