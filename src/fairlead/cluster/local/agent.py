@@ -236,12 +236,10 @@ def _finished(pod: Pod, ended: dict[str, Any], started: dict[str, Any] | None) -
 
 def _library(home: Home) -> Path:
     """A directory that holds the package ``fairlead`` and nothing else, for interpreters that lack it."""
-    import fairlead
-
     directory = home.path / "library"
     directory.mkdir(exist_ok=True)
     # Resolved: a supervisor that a shim started may itself have found the package through this very link.
-    link, package = directory / "fairlead", Path(fairlead.__file__).resolve().parent
+    link, package = directory / "fairlead", Path(__file__).resolve().parents[2]
     if not link.is_symlink() or link.readlink() != package:
         temporary = directory / f".fairlead-{os.getpid()}-{time.monotonic_ns()}"
         temporary.symlink_to(package)
