@@ -119,9 +119,8 @@ class Round:
 
     def _check_steps(self, record: Path, told: str) -> None:
         done = 0
-        # A kill during an asynchronous save costs the steps since the save before it as well, which is less than one
-        # interval; a damaged checkpoint costs one more; while the disk is full none can be kept, nor this record.
-        allowed = INTERVAL * (2 + self.faults.count("corrupt"))
+        # Each damaged checkpoint costs one interval more; while the disk is full none can be kept, nor this record.
+        allowed = INTERVAL * (1 + self.faults.count("corrupt"))
         if "disk-full" in self.faults:
             return
         for line in record.read_text().splitlines():

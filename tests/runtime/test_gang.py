@@ -69,11 +69,13 @@ def test_ranks_killed_in_the_middle_of_a_save_leave_the_one_before_good(tmp_path
         gang.signal(0, signal.SIGKILL)
         gang.signal(1, signal.SIGKILL)
         assert gang.wait() == [-signal.SIGKILL, -signal.SIGKILL]
-    assert steps_in(to)[-1] == 8
+    newest = steps_in(to)[-1]
+    assert 8 <= newest < 12
+    assert len(losses(tmp_path, 0)) <= newest + 4
     assert len(list(to.glob(".partial-*"))) == 1
     with Gang(programs.train, 20, tmp_path, pod_dir=tmp_path / "b", to=to, attempt=1) as gang:
         gang.finish()
-        assert gang.report()["resumed_step"] == 8
+        assert gang.report()["resumed_step"] == newest
     assert steps_in(to)[-1] == 20
     assert list(to.glob(".partial-*")) == []
 

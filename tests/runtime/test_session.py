@@ -1,5 +1,6 @@
 """The run of one rank, without torch: when it saves, what it loads, how it stops."""
 
+import itertools
 import os
 import pickle
 import random
@@ -37,7 +38,7 @@ def open_run(tmp_path: Path, to: Path) -> Callable[..., Run]:
     return make
 
 
-def count(session: Run, steps: int) -> tuple[int, dict[str, Any]]:
+def count(session: Run, steps: int, *, save_at: tuple[int, ...] = ()) -> tuple[int, dict[str, Any]]:
     """Count to a number of steps; where it started, and the state at the end."""
     state = {"count": 0}
     with session as run:
@@ -45,7 +46,7 @@ def count(session: Run, steps: int) -> tuple[int, dict[str, Any]]:
         for step in range(start, steps):
             state["count"] += 1
             run.progress(step + 1, total=steps)
-            run.checkpoint(step + 1)
+            run.checkpoint(step + 1, force=step + 1 in save_at)
             assert run._saver is None or run._saver.wait(10)
     return start, state
 
@@ -70,8 +71,12 @@ def test_first_start_begins_at_nothing_and_the_last_step_is_saved(
 
 
 def test_every_so_many_steps_and_the_newest_are_kept(open_run: Callable[..., Run], to: Path) -> None:
-    count(open_run(every_steps=3, keep=2), 11)
-    assert steps_in(to) == [9, 11]
+    count(open_run(every_steps=3, keep=100), 11)
+    saved = [0, *steps_in(to)]
+    assert saved[-1] == 11
+    assert all(1 <= later - earlier <= 3 for earlier, later in itertools.pairwise(saved))
+    count(open_run(keep=2), 14, save_at=(12, 13))
+    assert steps_in(to) == [13, 14]
 
 
 def test_every_so_many_seconds(open_run: Callable[..., Run], to: Path) -> None:
@@ -106,13 +111,13 @@ def test_random_generators_go_on_where_they_were(open_run: Callable[..., Run]) -
 def test_damaged_newest_falls_back_to_the_one_before(
     open_run: Callable[..., Run], to: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    count(open_run(every_steps=2), 6)
+    count(open_run(), 6, save_at=(2, 4))
     path = to / "step-000000000006" / "rank-00000" / "objects.pickle"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     path = to / "step-000000000004" / "rank-00000" / "random.pickle"
     size = path.stat().st_size
     path.write_bytes(b"short")
-    assert count(open_run(every_steps=3), 7) == (2, {"count": 7})
+    assert count(open_run(), 7, save_at=(3, 6)) == (2, {"count": 7})
     assert [message for kind, message in read_events(tmp_path) if kind == "CheckpointDamaged"] == [
         "The checkpoint of step 6 cannot be used: rank-00000/objects.pickle has another content than was written; "
         "trying the one before.",
@@ -223,13 +228,11 @@ def test_full_disk_fails_the_save_and_training_goes_on(tmp_path: Path) -> None:
         pytest.skip("a full disk needs a mount, and this machine refuses one")
     try:
         state: dict[str, Any] = {"data": b""}
-        with Run(
-            Environment(pod_dir=pod_dir, run_dir=pod_dir, checkpoint_to=str(disk / "c"), every_steps=2, keep=1)
-        ) as run:
+        with Run(Environment(pod_dir=pod_dir, run_dir=pod_dir, checkpoint_to=str(disk / "c"), keep=1)) as run:
             run.resume(state=state)
             for step in range(1, 9):
                 state["data"] = bytes(2_000_000 if step in (3, 4, 5) else 100_000)
-                run.checkpoint(step)
+                run.checkpoint(step, force=step % 2 == 0)
                 assert run._saver is not None
                 run._saver.wait()
                 if step == 5:

@@ -28,11 +28,13 @@ class Verdict:
         stop: A stop notice came to some rank.
         due: Some rank found that a checkpoint is due.
         busy: Some rank still works on the save before.
+        over: Some rank found that the training must not go on without a newer checkpoint.
     """
 
     stop: bool
     due: bool
     busy: bool
+    over: bool
 
 
 class Agreement:
@@ -60,7 +62,7 @@ class Agreement:
         self._calls += 1
         return self._calls >= self._gap
 
-    def agree(self, step: int, *, stop: bool, due: bool, busy: bool) -> Verdict:
+    def agree(self, step: int, *, stop: bool, due: bool, busy: bool, over: bool) -> Verdict:
         """Exchange; every rank must come here at the same step.
 
         Raises:
@@ -69,17 +71,17 @@ class Agreement:
         wish = 0
         if self._channel.rank == 0:
             wish = self._wish((self._clock() - self._since) / max(self._calls, 1))
-        vector = self._channel.maximum([int(stop), int(due), int(busy), wish, step, -step])
-        newest, oldest = vector[4], -vector[5]
+        vector = self._channel.maximum([int(stop), int(due), int(busy), int(over), wish, step, -step])
+        newest, oldest = vector[5], -vector[6]
         if newest != oldest:
             raise AgreementFailed(
                 f"run.checkpoint() was called for step {oldest} on one rank and for step {newest} on another; "
                 "call it on every rank, with the same steps"
             )
-        self._gap = max(vector[3], 1)
+        self._gap = max(vector[4], 1)
         self._calls = 0
         self._since = self._clock()
-        return Verdict(stop=bool(vector[0]), due=bool(vector[1]), busy=bool(vector[2]))
+        return Verdict(stop=bool(vector[0]), due=bool(vector[1]), busy=bool(vector[2]), over=bool(vector[3]))
 
     def _wish(self, step_s: float) -> int:
         if self._channel.world_size == 1 or step_s * SHARE >= self.cost_s:
@@ -95,6 +97,6 @@ class Agreement:
         costs = []
         for _ in range(PROBES + 1):
             start = self._clock()
-            self._channel.maximum([0, 0, 0, 1, 0, 0])
+            self._channel.maximum([0, 0, 0, 0, 1, 0, 0])
             costs.append(self._clock() - start)
         return min(costs[1:])

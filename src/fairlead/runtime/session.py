@@ -19,6 +19,7 @@ from typing import Any
 
 from fairlead.runtime.agreement import Agreement
 from fairlead.runtime.channels import Alone, Channel, Gloo, open_stars
+from fairlead.runtime.checkpoint.cadence import Cadence
 from fairlead.runtime.checkpoint.content import Content, Files, Objects
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
@@ -101,8 +102,7 @@ class Run:
         self._channels: list[Channel] = []
         self._saving: Channel | None = None
         self._last_step: int | None = None
-        self._tried_step = 0
-        self._tried_at = time.monotonic()
+        self._cadence = self._new_cadence(0)
 
     @property
     def rank(self) -> int:
@@ -216,9 +216,10 @@ class Run:
     def checkpoint(self, step: int, *, save: Callable[[Path], object] | None = None, force: bool = False) -> None:
         """Save if it is time, or if a stop notice came; cheap otherwise. Call it after every step, on every rank.
 
-        A save copies the state and goes on in the background. When it fails the training continues, and the next one is
-        tried when it is due. After a stop notice the very state of this step is saved at once, on all ranks, and the
-        program ends.
+        A save copies the state and goes on in the background. It begins early, by the time that the last one took, and
+        the training waits for it when the newest complete checkpoint is an interval old: a kill costs no more than the
+        interval. When it fails the training continues, and the next one is tried when it is due. After a stop notice
+        the very state of this step is saved at once, on all ranks, and the program ends.
 
         Args:
             step: Completed steps.
@@ -239,21 +240,30 @@ class Run:
             raise Misuse("run.checkpoint() was called without run.resume() of the same form; call resume(...) first")
         self._last_step = step
         agreement = self._agree()
-        scheduled = force or self._step_is_due(step)
-        if not agreement.comes_now() and not scheduled:
+        if not agreement.comes_now() and not force and not (self._saver and self._cadence.at_limit(step)):
             return
-        busy = self._saver is not None and self._saver.busy
-        due = scheduled or (self.rank == 0 and self._time_is_due())
-        verdict = agreement.agree(step, stop=self.stop_requested, due=due, busy=busy)
+        saver, chief = self._saver, self.rank == 0
+        verdict = agreement.agree(
+            step,
+            stop=self.stop_requested,
+            due=force or (chief and self._cadence.due(step)),
+            busy=saver is not None and saver.busy,
+            over=chief and self._cadence.over(step, gap=agreement.gap),
+        )
         if verdict.stop:
             self._stop(step)
-        if not verdict.due or self._saver is None or self._saver.newest == step:
+        if saver is None:
             return
-        if verdict.busy:
-            if not force:
-                return
-            self._saver.wait()
-        self._save(step, background=True)
+        if verdict.busy and (verdict.over or force):
+            self._wait(saver)
+        elif verdict.busy:
+            return
+        else:
+            self._cadence.agree()
+        # A save that was waited for is new enough; without one, the training goes on only when this step is saved.
+        must = verdict.over and not verdict.busy
+        if saver.newest != step and (force or must or (verdict.due and not verdict.over)):
+            self._save(step, background=not must)
 
     def __enter__(self) -> "Run":
         global _active
@@ -294,19 +304,24 @@ class Run:
         if not self._entered:
             raise Misuse("the run is not open; use it inside `with fairlead.run() as run:`")
 
-    def _step_is_due(self, step: int) -> bool:
-        """The same on all ranks, so that they need not ask each other."""
-        every = self._environment.every_steps
-        return every is not None and self._saver is not None and step // every > self._tried_step // every
+    def _new_cadence(self, step: int) -> Cadence:
+        environment = self._environment
+        return Cadence(every_s=environment.every_s, every_steps=environment.every_steps, step=step)
 
-    def _time_is_due(self) -> bool:
-        every_s = self._environment.every_s
-        return every_s is not None and time.monotonic() - self._tried_at >= every_s
+    def _wait(self, saver: Saver) -> None:
+        began = time.monotonic()
+        saver.wait()
+        self._cadence.waited(time.monotonic() - began)
+        self._cadence.agree()
 
     def _save(self, step: int, *, background: bool) -> None:
         assert self._saver is not None
-        self._tried_step, self._tried_at = step, time.monotonic()
+        self._cadence.begin(step)
+        began = time.monotonic()
         self._saver.save(step, background=background)
+        self._cadence.waited(time.monotonic() - began)
+        if not background:
+            self._cadence.agree()
 
     def _stop(self, step: int) -> None:
         self._tell_stop()
@@ -333,6 +348,7 @@ class Run:
             self._reporter.event(kind, message, warn=warn)
 
     def _saved(self, saved: Saved) -> None:
+        self._cadence.end(seconds=saved.seconds, blocked_s=saved.blocked_s)
         if saved.problem is not None:
             then = "the program ends without it" if self.stop_requested else "the training goes on"
             self._note(
@@ -359,7 +375,7 @@ class Run:
 
     def _resumed(self, saver: Saver, restored: Restored) -> None:
         saver.unusable.update(item.step for item in restored.rejected)
-        self._tried_step, self._tried_at = restored.step, time.monotonic()
+        self._cadence = self._new_cadence(restored.step)
         if restored.saved_by == 0:
             return
         saver.newest = restored.step

@@ -104,7 +104,7 @@ CHECKPOINT = Section(
         Key(
             name="every",
             kind=EVERY,
-            doc="Time or steps between checkpoints: a duration (10m) or a count (200 steps).",
+            doc="The most work that a kill may cost: a duration (10m) or a count (200 steps).",
             attributes=("every_s", "every_steps"),
             example="10m",
             also=("interval", "frequency", "period", "every_steps", "every_s", "save_steps", "save_every"),

@@ -1,0 +1,115 @@
+"""When a save begins, and when the training waits for one, so that a kill costs no more than the interval.
+
+A save in the background counts only at its end, so a kill in the middle of it falls back to the save before. Two rules
+keep the loss at the interval: a save begins early, by the time that the last one took, and the training goes no
+further while the newest complete checkpoint is an interval old. docs/decisions/0003 has the reasoning.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MARGIN = 1.25
+"""The next save may take this much longer than the last before the training has to wait for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A state of the training: its completed steps, and the seconds it had trained by then, waiting not counted."""
+
+    step: int
+    at: float
+
+
+class Cadence:
+    """The rhythm of one rank's saves.
+
+    Every rank keeps one, and only the opinion of rank 0 on ``due`` and ``over`` counts, told to the others in the
+    exchange. ``at_limit`` is the same on all ranks, because it changes only by what all of them know.
+    """
+
+    def __init__(
+        self,
+        *,
+        every_s: float | None,
+        every_steps: int | None,
+        step: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._every_s = every_s
+        self._every_steps = every_steps
+        self._clock = clock
+        self._waited_s = 0.0
+        start = Point(step=step, at=clock())
+        self._begun = start
+        # Written by the thread that saves, read by the training's: always replaced whole.
+        self._kept = start
+        self._save_s: float | None = None
+        self._blocked_s = 0.0
+        self._limit = None if every_steps is None else step + every_steps
+
+    def due(self, step: int) -> bool:
+        """Whether a save should begin after this step."""
+        if self._every_steps is not None:
+            return step - self._begun.step >= self._every_steps - self._lead_steps(step)
+        if self._every_s is not None:
+            return self._trained_s() - self._begun.at >= self._every_s - self._lead_s(self._every_s)
+        return False
+
+    def over(self, step: int, *, gap: int = 1) -> bool:
+        """Whether a kill before this is asked again, ``gap`` steps later, would cost more than the interval."""
+        if self._every_steps is not None:
+            return step - self._kept.step >= self._every_steps
+        if self._every_s is not None:
+            return self._trained_s() - self._kept.at + gap * self._step_s(step) > self._every_s
+        return False
+
+    def at_limit(self, step: int) -> bool:
+        """Whether the ranks have to ask each other at this step, because they may not go on without a newer save."""
+        return self._limit is not None and step >= self._limit
+
+    def begin(self, step: int) -> None:
+        """A save of this step begins."""
+        self._begun = Point(step=step, at=self._trained_s())
+
+    def end(self, *, seconds: float, blocked_s: float) -> None:
+        """The save that began last is over. A failure counts too: trying again at each step would stop the training."""
+        self._kept = self._begun
+        self._save_s, self._blocked_s = seconds, blocked_s
+
+    def agree(self) -> None:
+        """All ranks know that no save is under way."""
+        if self._every_steps is not None:
+            self._limit = self._kept.step + self._every_steps
+
+    def waited(self, seconds: float) -> None:
+        """The training stood still for a save; nothing of that can be lost, and it is no part of its steps' time."""
+        self._waited_s += seconds
+
+    def _trained_s(self) -> float:
+        return self._clock() - self._waited_s
+
+    def _step_s(self, step: int) -> float:
+        steps = step - self._begun.step
+        return (self._trained_s() - self._begun.at) / steps if steps > 0 else 0.0
+
+    def _lead_s(self, every_s: float) -> float:
+        """How long before the end of the interval the save begins; 0 to wait for it.
+
+        With b the part of a save that always blocks, d the rest, I the interval and x the lead, the training stands
+        still for the share (max(0, d - x) + b) / (I - x). That is least at x = d when d + b < I, and at x = 0 when not.
+        """
+        if self._save_s is None:
+            # Nothing is known yet. Half the interval hides the longest save that could be hidden at all times.
+            return every_s / 2
+        lead_s = MARGIN * max(self._save_s - self._blocked_s, 0.0)
+        return lead_s if lead_s + self._blocked_s < every_s else 0.0
+
+    def _lead_steps(self, step: int) -> int:
+        assert self._every_steps is not None
+        if self._save_s is None:
+            return self._every_steps // 2
+        step_s = self._step_s(step)
+        lead_s = self._lead_s(self._every_steps * step_s)
+        return min(math.ceil(lead_s / step_s), self._every_steps - 1) if step_s > 0 else 0
