@@ -91,7 +91,8 @@ class Past:
     def submit(self, name: str, *, team: str = "default", phase: Phase | None = Phase.SUCCEEDED) -> Workload:
         """A run in a phase; None leaves it as it is submitted, for a supervisor to find."""
         spec = Training(name=name, team=team, run="sleep 60", workdir="/")
-        run = self.cluster.store.submit(f"{len(self.cluster.workloads()):011x}", spec, 1_700_000_000.0)
+        number = len(self.cluster.workloads())
+        run = self.cluster.store.submit(f"{number:011x}", spec, 1_700_000_000.0 + number)
         if phase is None:
             return run
         reason = Reason(code=Code.PROGRAM_FAILED, message=f"made {phase.value} by a test")

@@ -66,13 +66,17 @@ class Terminal:
         self._print(format_line(line, run, with_name=self._several))
 
     def event(self, run: Workload, event: EventRecord) -> None:
-        self._print(_say_event(run, event, self._several), style="dim")
+        self._print(_say_event(run, event, self._several), style=self._style("dim"))
 
     def progress(self, runs: list[Workload]) -> None:
-        self._live.update(_bars(runs))
+        self._live.update(_bars(runs, self._style("bold")))
 
     def end(self, run: Workload) -> None:
         self._print(_conclusion(run))
+
+    def _style(self, style: str) -> str:
+        """The style, or none for who sets NO_COLOR: rich itself keeps bold and dim then."""
+        return "" if self._console.no_color else style
 
     def _print(self, text: str, style: str | None = None) -> None:
         # A line that is longer than the terminal is wide is the terminal's to wrap, so that it can be copied whole.
@@ -124,21 +128,21 @@ def _conclusion(run: Workload) -> str:
     return told
 
 
-def _bars(runs: list[Workload]) -> Any:
+def _bars(runs: list[Workload], name_style: str) -> Any:
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 1))
     for run in runs:
-        grid.add_row(*_bar(run))
+        grid.add_row(*_bar(run, name_style))
     return grid
 
 
-def _bar(run: Workload) -> list[Any]:
+def _bar(run: Workload, name_style: str) -> list[Any]:
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
     progress, state = run.progress, run.status
-    name = Text(f"{run.spec.name} {state.phase.value}, {plural(run.spec.world_size, 'rank')}", style="bold")
+    name = Text(f"{run.spec.name} {state.phase.value}, {plural(run.spec.world_size, 'rank')}", style=name_style)
     if progress is None or progress.step is None:
         return [name, Text(state.reason.message)]
     cells: list[Any] = [name]
