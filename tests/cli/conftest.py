@@ -1,7 +1,6 @@
 """A user at a command line: in this process where nothing else is tested, as whole processes where that matters."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
+from tests.home import end_everything
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +41,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FAIRLEAD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     yield tmp_path
-    if not (tmp_path / "home" / "fairlead.db").is_file():
-        return
-    cluster = LocalCluster.open(tmp_path / "home")
-    for run in cluster.store.active()[0]:
-        cluster.set_intent(run.uid, Intent.STOP)
-    while cluster.supervisor_alive() and cluster.store.has_work():
-        cluster.nudge()
-        cluster.wait(0.5)
-    pid = cluster.supervisor_pid()
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
-    cluster.close()
+    end_everything(tmp_path / "home")
 
 
 @pytest.fixture
