@@ -56,6 +56,25 @@ def test_a_module_finds_what_it_finds_in_a_fresh_interpreter(tmp_path: Path) -> 
 
 
 @pytest.mark.torch
+def test_a_program_with_an_optimizer_does_what_it_does_in_a_fresh_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys\nimport threading\nimport torch\n\n"
+        "torch.manual_seed(1)\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "print([p.tolist() for p in model.parameters()], torch.initial_seed(), threading.active_count())\n"
+        "print(sorted(name for name in sys.modules if name.startswith('torch.')))\n"
+    )
+    cold, warm = both(tmp_path, "python train.py")
+    assert [stream for _, stream, _ in cold.lines()] == ["o", "o"]
+    assert warm.lines() == cold.lines()
+
+
+@pytest.mark.torch
 def test_ranks_draw_different_random_numbers_but_the_same_from_torch(tmp_path: Path) -> None:
     (tmp_path / "draw.py").write_text(
         "import numpy\nimport random\nimport torch\n"

@@ -30,6 +30,20 @@ def test_only_leading_imports_are_preloaded(source: str, modules: list[str]) -> 
     assert leading_imports(ast.parse(source).body)[0] == modules
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ndef main():\n  return torch.optim.SGD([], lr=1)",
+        "import torch\nfrom torch import nn, optim\n",
+        "import torch\nfrom torch.optim import AdamW\n",
+        "import torch\nimport torch.optim as o\n",
+    ],
+)
+def test_what_an_optimizer_imports_is_preloaded_with_it(source: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert find_preload("train.py", None, str(tmp_path)).modules[-1] == "torch._dynamo"
+
+
 def test_a_script_beside_a_namesake_of_a_module_is_not_preloaded(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch")
     assert find_preload("train.py", None, str(tmp_path)).modules == ("torch",)

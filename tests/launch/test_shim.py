@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.runtime import podfiles
 from fairlead.runtime.leftovers import kill_leftovers
 from tests.launch.pods import RUNTIME, PodDir, is_alive, until
 
@@ -55,6 +57,30 @@ def test_a_claimed_pod_without_its_shim_is_never_run(pod: PodDir) -> None:
     pod.start().processes[0].wait(10)
     assert not (pod.path / "exit.json").exists()
     assert not (pod.path.parent / "ran").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a full disk needs a mount, and that needs root")
+def test_a_full_disk_delays_the_claim_and_loses_no_pod(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a full disk needs a mount, and this machine refuses one")
+    pod = PodDir(disk / "pod").write("echo done")
+    try:
+        ballast = disk / "ballast"
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        pod.start()
+        until(lambda: podfiles.is_locked(str(pod.path / "shim.lock")), "the shim")
+        time.sleep(0.3)
+        assert pod.processes[0].poll() is None
+        ballast.unlink()
+        assert pod.end()["ranks"][0]["exit_code"] == 0
+    finally:
+        pod.clean_up()
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_program_that_does_not_exist_ends_as_in_a_shell(pod: PodDir) -> None:

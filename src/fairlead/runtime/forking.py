@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import importlib.machinery
 import os
@@ -125,6 +126,8 @@ class Warm:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         ranks.release_signals()
+        # Frozen objects are never collected, and extension modules complain of leaks at the end.
+        gc.unfreeze()
         main_thread: Any = threading.main_thread()
         if hasattr(main_thread, "_set_native_id"):
             main_thread._set_native_id()

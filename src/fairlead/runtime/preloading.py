@@ -15,6 +15,8 @@ from typing import NamedTuple
 # Known to leave one thread, no open file and no state that differs between a process and its fork.
 _PRELOADED = ("numpy", "torch")
 _SESSION = ("torch.distributed", "torch.distributed.checkpoint")
+# Making any optimizer imports it, which takes as long as torch itself.
+_OPTIMIZER = "torch._dynamo"
 
 
 class Preload(NamedTuple):
@@ -47,6 +49,8 @@ def find_preload(script: str | None, module: str | None, workdir: str) -> Preloa
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
             return Preload((), f"{path} cannot be read as Python: {error}", first)
         names, why = leading_imports(tree.body)
+        if "torch" in {name.partition(".")[0] for name in (*found, *names)} and _names_optimizer(tree):
+            names.append(_OPTIMIZER)
         found += [name for name in names if name not in found]
         if why and index + 1 < len(files):
             return Preload((), f"{why} in {path} comes first", first)
@@ -106,6 +110,20 @@ def shadowed(directory: str, names: Iterable[str]) -> str | None:
         if is_package or suffix in ("py", "pyc") or suffix.endswith("so"):
             return os.path.join(directory, entry)
     return None
+
+
+def _names_optimizer(tree: ast.Module) -> bool:
+    """Whether the file speaks of torch.optim anywhere."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "optim":
+            return True
+        if isinstance(node, ast.Import) and any(alias.name.startswith("torch.optim") for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            module = str(node.module)
+            if module.startswith("torch.optim") or (module == "torch" and any(a.name == "optim" for a in node.names)):
+                return True
+    return False
 
 
 def _files_of(module: str, workdir: str) -> list[str]:

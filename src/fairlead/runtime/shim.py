@@ -84,7 +84,8 @@ class Shim:
         self._num_oom_kills = processes.num_oom_kills(self._cgroup)
 
     def run(self, warm: Warm | None, why: str | None) -> bool:
-        podfiles.write_json(os.path.join(self._dir, "claimed.json"), {"pid": os.getpid(), "at": time.time()})
+        if not self._claim():
+            return False
         self._take_signals()
         processes.adopt_orphans()
         processes.name_process("fairlead-shim")
@@ -102,6 +103,18 @@ class Shim:
         self._poke()
         self._look_for_supervisor(time.monotonic())
         return False
+
+    def _claim(self) -> bool:
+        """Makes the pod ours, waiting for a full disk: ending here would leave a pod that nobody starts for a while."""
+        while True:
+            try:
+                podfiles.write_json(os.path.join(self._dir, "claimed.json"), {"pid": os.getpid(), "at": time.time()})
+            except OSError:
+                if not os.path.exists(os.path.join(self._dir, "pod.json")):
+                    return False  # the pod is over, or was deleted
+                time.sleep(_RETRY_S)
+            else:
+                return True
 
     def _set_up(self) -> tuple[str | None, list[str]]:
         """Runs the set-up once for each stamp; a sentence and its last lines when it fails."""

@@ -1,0 +1,129 @@
+"""How long the training stands still for a checkpoint: ours beside torch.save and torch's own asynchronous save.
+
+    python -m benchmarks.checkpoint [--megabytes 200] [--saves 5] [--json]
+
+One process, a module of that many megabytes without optimizer, a local directory. ``blocked`` is how long the call kept
+the training; ``complete`` is when the checkpoint counts: for ours checksummed, synced to disk and sealed by its
+manifest, for the others when the call or its future is done, which includes no sync and no checksum.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+import fairlead
+
+TIMEOUT_S = 120.0
+
+Times = dict[str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=200, help="size of the state (default 200)")
+    parser.add_argument("--saves", type=int, default=5, help="saves of each kind; the first is not counted (default 5)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    arguments = parser.parse_args()
+    width = int((arguments.megabytes * 1e6 / 4 / 8) ** 0.5)
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(8)))
+    figures: dict[str, Times] = {}
+    with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-") as name:
+        for label, measure in (("torch.save", plain), ("dcp.async_save", torchs_own), ("fairlead", ours)):
+            directory = Path(name) / label
+            directory.mkdir()
+            figures[label] = measure(model, directory, arguments.saves + 1)
+    medians = {
+        label: {key: statistics.median(values[1:]) for key, values in times.items()} for label, times in figures.items()
+    }
+    if arguments.json:
+        print(json.dumps({"megabytes": arguments.megabytes, "seconds": figures, "medians": medians}))
+        return
+    print(f"{arguments.megabytes} MB{'blocked ms':>24}{'complete s':>14}")
+    for label, times in medians.items():
+        print(f"{label:<16}{times['blocked'] * 1000:>14.0f}{times['complete']:>14.2f}")
+
+
+def plain(model: nn.Module, directory: Path, saves: int) -> Times:
+    """``torch.save`` of the state, the training waiting."""
+
+    def save(step: int) -> Callable[[], object]:
+        torch.save(model.state_dict(), directory / f"{step}.pt")
+        return lambda: None
+
+    return timed(save, directory, saves)
+
+
+def torchs_own(model: nn.Module, directory: Path, saves: int) -> Times:
+    """``torch.distributed.checkpoint.async_save`` with its default staging."""
+    with one_process_group():
+
+        def save(step: int) -> Callable[[], object]:
+            future = dcp.async_save(model.state_dict(), checkpoint_id=str(directory / str(step)))
+            assert isinstance(future, Future)
+            return future.result
+
+        return timed(save, directory, saves)
+
+
+def ours(model: nn.Module, directory: Path, saves: int) -> Times:
+    """``run.checkpoint`` in the middle of a training."""
+    with one_process_group(), fairlead.run(checkpoint_to=directory) as run:
+        run.resume(model=model)
+
+        def save(step: int) -> Callable[[], object]:
+            run.checkpoint(step, force=True)
+            manifest = directory / f"step-{step:012d}" / "MANIFEST.json"
+            return lambda: until(manifest.exists)
+
+        return timed(save, directory, saves)
+
+
+def timed(save: Callable[[int], Callable[[], object]], directory: Path, saves: int) -> Times:
+    """Seconds that each call blocked, and until each was complete."""
+    times: Times = {"blocked": [], "complete": []}
+    for step in range(1, saves + 1):
+        os.sync()
+        began = time.perf_counter()
+        wait = save(step)
+        times["blocked"].append(time.perf_counter() - began)
+        wait()
+        times["complete"].append(time.perf_counter() - began)
+    return times
+
+
+def until(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not met():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no complete checkpoint within {TIMEOUT_S} s")
+        time.sleep(0.002)
+
+
+@contextmanager
+def one_process_group() -> Iterator[None]:
+    """Both asynchronous ways want a gloo group, even of one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
