@@ -7,22 +7,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fairlead import errors as errors
+    from fairlead.api import RunHandle as RunHandle
     from fairlead.api import Training as Training
+    from fairlead.api import find as find
     from fairlead.runtime.session import Stopped as Stopped
     from fairlead.runtime.session import run as run
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "RunHandle": "fairlead.api",
     "Training": "fairlead.api",
+    "find": "fairlead.api",
     "run": "fairlead.runtime.session",
     "Stopped": "fairlead.runtime.session",
 }
 
-__all__ = ["Stopped", "Training", "__version__", "run"]
+__all__ = ["RunHandle", "Stopped", "Training", "__version__", "errors", "find", "run"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("fairlead.errors")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'fairlead' has no attribute {name!r}")

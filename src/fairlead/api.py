@@ -10,7 +10,7 @@ from typing import Any
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.control.admission import Admission, check
-from fairlead.errors import InvalidSpec, NotFound
+from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
 
@@ -124,32 +124,55 @@ class RunHandle:
         self._cluster.nudge()
 
 
+def find(name: str, *, team: str | None = None) -> RunHandle:
+    """The unfinished or else newest run of that name; a uid, or the unique beginning of one, serves as well.
+
+    Raises:
+        NotFound: Nothing of that name.
+    """
+    cluster = LocalCluster.open()
+    return RunHandle(cluster, cluster.find(name, team).uid)
+
+
 def submit(cluster: LocalCluster, spec: TrainingSpec, *, environ: Mapping[str, str] | None = None) -> Workload:
     """Submit an admitted spec and see that somebody looks after it. A name that a finished run has gets a number."""
-    taken = {workload.spec.name for workload in cluster.workloads() if workload.status.phase.is_final}
-    name, number = spec.name, 2
-    while name in taken:
-        name, number = f"{spec.name[:46]}-{number}", number + 1
-    workload = cluster.submit(replace(spec, name=name), environ=environ)
+    workload = cluster.submit(replace(spec, name=free_name(cluster, spec.name)), environ=environ)
     cluster.nudge()
     return workload
+
+
+def free_name(cluster: LocalCluster, wanted: str) -> str:
+    """The name, or with a number behind it the first one that no finished run has."""
+    if wanted not in cluster.store.names():
+        return wanted
+    taken = {workload.spec.name for workload in cluster.workloads() if workload.status.phase.is_final}
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted[:45]}-{number}", number + 1
+    return name
 
 
 def read(path: str | os.PathLike[str]) -> tuple[TrainingSpec, ...]:
     """Every training run of a file.
 
     Raises:
-        InvalidSpec: Something in it is wrong, or it holds no training run.
+        InvalidSpec: Something in it is wrong.
         NotFound: There is no such file.
+        Conflict: It holds something that this cluster has no use for.
     """
     from fairlead.specs.reading import load_file
 
+    source = os.fspath(path)
     if not Path(path).exists():
-        raise NotFound(f"There is no file {os.fspath(path)!r} here ({Path.cwd()}).")
-    found = tuple(spec for spec in load_file(path) if isinstance(spec, TrainingSpec))
-    if not found:
-        raise InvalidSpec((f"{os.fspath(path)}: it holds no Training, which is what can be run.",))
-    return found
+        raise NotFound(f"There is no file {source!r} here ({Path.cwd()}).")
+    specs = load_file(path)
+    others = [f"{type(spec).__name__} {spec.name!r}" for spec in specs if not isinstance(spec, TrainingSpec)]
+    if others:
+        raise Conflict(
+            f"{source}: {', '.join(others)}: the local cluster is one machine of one user and has no teams and pools; "
+            "what they ask for would not be honoured. Keep them in a file of their own."
+        )
+    return tuple(spec for spec in specs if isinstance(spec, TrainingSpec))
 
 
 def in_directory(spec: TrainingSpec, directory: Path) -> TrainingSpec:

@@ -1,16 +1,17 @@
-"""``fairlead attach``: follow a run that is under way."""
+"""``fairlead attach``: follow runs that are under way."""
 
 import click
 
 from fairlead.cli.follow import follow
-from fairlead.cli.names import RunName
+from fairlead.cli.names import RunName, find_all
 from fairlead.cluster.local.cluster import LocalCluster
 
 
 @click.command()
-@click.argument("name", type=RunName())
-def attach(name: str) -> int:
-    """Follow NAME as `fairlead run` does; Ctrl-C leaves it running."""
+@click.argument("names", nargs=-1, required=True, type=RunName())
+@click.option("--json", "json_", is_flag=True, help="An object a line: log, event, progress and end.")
+def attach(names: tuple[str, ...], json_: bool) -> int:
+    """Follow NAMES as `fairlead run` does; Ctrl-C leaves them running."""
     cluster = LocalCluster.open()
     cluster.nudge()
-    return follow(cluster, cluster.find(name).uid)
+    return follow(cluster, find_all(cluster, names), json_=json_)

@@ -8,8 +8,8 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of SHELL; `eval "$(fairlead completion bash)"` turns it on."""
-    from fairlead.cli.main import group
+    from fairlead.cli.main import COMPLETION, group
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows the three shells of the choice above"
-    print(kind(group, {}, "fairlead", "_FAIRLEAD_COMPLETE").source())
+    print(kind(group, {}, "fairlead", COMPLETION).source())

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from fairlead.cli.show import as_json
-from fairlead.cluster.local import limits
+from fairlead.cli.show import as_json, json_option
+from fairlead.cluster.local import limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.errors import ClusterError
 from fairlead.policy.quantities import say_cpu, say_memory
 
+ASK_S = 30.0
 LOW_DISK_BYTES = 5 * 1024**3
 
 
@@ -26,11 +28,16 @@ class Finding:
 
 
 @click.command()
-@click.option("--json", "json_", is_flag=True, help="JSON instead of text.")
+@json_option
 def doctor(json_: bool) -> int:
     """Look at this machine. Exit code 1 when something would get in the way."""
-    cluster = LocalCluster.open()
-    findings = [_python(), _torch(), _machine(cluster), _memory_limits(), _state(cluster), _supervisor(cluster)]
+    findings = [_python(), _torch(), _machine(), _memory_limits()]
+    try:
+        cluster = LocalCluster.open()
+    except ClusterError as error:
+        findings.append(Finding(what="state", ok=False, says=str(error)))
+    else:
+        findings += [_state(cluster), _supervisor(cluster)]
     if json_:
         print(as_json([asdict(finding) for finding in findings]))
     else:
@@ -49,15 +56,19 @@ def _python() -> Finding:
 
 def _torch() -> Finding:
     code = "import importlib.metadata as m; print(m.version('torch'))"
-    ended = subprocess.run([shutil.which("python") or sys.executable, "-c", code], capture_output=True, text=True)
+    try:
+        asked = [shutil.which("python") or sys.executable, "-c", code]
+        ended = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(what="torch", ok=False, says=f"the Python that runs use cannot be asked: {error}")
     if ended.returncode != 0:
         says = "not in the Python that runs use; `pip install torch` there, if your programs need it"
         return Finding(what="torch", ok=True, says=says)
     return Finding(what="torch", ok=True, says=ended.stdout.strip())
 
 
-def _machine(cluster: LocalCluster) -> Finding:
-    node = cluster.node()
+def _machine() -> Finding:
+    node = machine.node()
     gpus = ", ".join(gpu.model for gpu in node.gpus) or "no GPU that NVML knows"
     return Finding(what="machine", ok=True, says=f"{say_cpu(node.cpu_milli)}, {say_memory(node.memory_bytes)}, {gpus}")
 

@@ -1,154 +1,150 @@
-"""Following a run: its output as it comes, its phases, and a line of progress at the bottom of a terminal."""
+"""Following runs until all are over: their output as it comes, what happens to them, and how far they are."""
 
 import queue
 import sys
 import threading
 import time
-from typing import Any
+from typing import Protocol
 
-from fairlead.cli.logs import format_line
-from fairlead.cli.show import message, say_progress, say_reason
+from fairlead.cli.show import message
+from fairlead.cli.streams import discard
+from fairlead.cli.views import Json, Plain, Terminal
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.port import LogLine
-from fairlead.policy.quantities import say_duration
+from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.errors import FairleadError, NotFound
 from fairlead.state.snapshot import Phase, Workload
 
 EXIT_CODES = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 3}
+DELETED = 5
 DETACHED = 130
+# Of several runs the first of these that came up.
+WORST_FIRST = (1, DELETED, 3, 0)
 LOOK_S = 0.2
-PLAIN_PROGRESS_S = 5.0
+NUDGE_S = 1.0
+DRAIN_S = 10.0
 
 
-def follow(cluster: LocalCluster, uid: str) -> int:
-    """Show the run until it is over; the exit code that tells how. Ctrl-C leaves it running."""
-    run = cluster.store.get(uid)
+class View(Protocol):
+    """What is made of what happens to runs."""
+
+    def __enter__(self) -> "View": ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def line(self, run: Workload, line: LogLine) -> None: ...
+
+    def event(self, run: Workload, event: EventRecord) -> None: ...
+
+    def progress(self, runs: list[Workload]) -> None:
+        """Called a few times a second with the runs that are not over."""
+
+    def end(self, run: Workload) -> None: ...
+
+
+def follow(cluster: LocalCluster, runs: list[Workload], *, json_: bool = False) -> int:
+    """Show the runs until all are over; the exit code that tells how. Ctrl-C or a closed pipe leaves them running."""
+    names = [run.spec.name for run in runs]
     try:
-        ended = _terminal(cluster, run) if sys.stderr.isatty() else _plain(cluster, run)
-    except KeyboardInterrupt:
-        name = run.spec.name
-        message(
-            f"\nDetached; {name} goes on. `fairlead attach {name}` follows it again, `fairlead stop {name}` stops it."
-        )
+        with _view(json_, several=len(runs) > 1) as view:
+            codes = _until_over(cluster, runs, view)
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        if isinstance(error, BrokenPipeError):
+            discard(sys.stdout)
+        what = f"{names[0]} goes on" if len(names) == 1 else f"{len(names)} runs go on"
+        again = " ".join(names)
+        message(f"\nDetached; {what}. `fairlead attach {again}` follows again, `fairlead stop {again}` stops.")
         return DETACHED
-    _conclude(ended)
-    return EXIT_CODES[ended.status.phase]
+    return next(code for code in WORST_FIRST if code in codes)
+
+
+def _view(json_: bool, *, several: bool) -> View:
+    if json_:
+        return Json()
+    terminal = all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
+    return Terminal(several=several) if terminal else Plain(several=several)
+
+
+def _until_over(cluster: LocalCluster, runs: list[Workload], view: View) -> set[int]:
+    """Exit codes of the runs, each once."""
+    going = [_Watch(cluster, run) for run in runs]
+    codes: set[int] = set()
+    while True:
+        for watch in list(going):
+            try:
+                now = watch.look()
+                for event in watch.events():
+                    view.event(now, event)
+                for line in watch.rest() if now.status.phase.is_final else watch.lines():
+                    view.line(now, line)
+            except NotFound:
+                message(f"\n{watch.run.spec.name} was deleted.")
+                codes.add(DELETED)
+                going.remove(watch)
+                continue
+            if now.status.phase.is_final:
+                going.remove(watch)
+                view.end(now)
+                codes.add(EXIT_CODES[now.status.phase])
+        if not going:
+            return codes
+        view.progress([watch.run for watch in going])
+        cluster.wait(LOOK_S)
 
 
 class _Watch:
-    """What is new of a run: lines of output, events and its state."""
+    """What is new of one run: its state, events and lines of output."""
 
     def __init__(self, cluster: LocalCluster, run: Workload) -> None:
-        self._cluster, self._run = cluster, run
+        self.run = run
+        self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
         self._last_event = 0
         self._nudged = time.monotonic()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def lines(self) -> list[str]:
+    def look(self) -> Workload:
+        """The run as it is; somebody looks after it."""
+        if time.monotonic() - self._nudged > NUDGE_S:
+            self._cluster.nudge()
+            self._nudged = time.monotonic()
+        self.run = self._cluster.store.get(self.run.uid)
+        return self.run
+
+    def events(self) -> tuple[EventRecord, ...]:
+        """What has happened since."""
+        new = self._cluster.events(self.run.uid, after=self._last_event)
+        self._last_event = new[-1].id if new else self._last_event
+        return new
+
+    def lines(self) -> list[LogLine]:
         """Output that has come since."""
         found = []
         while not self._lines.empty():
             line = self._lines.get()
             if line is not None:
-                found.append(format_line(line, self._run.spec.world_size > 1))
+                found.append(line)
         return found
 
-    def events(self) -> list[str]:
-        """What has happened since."""
-        new = self._cluster.events(self._run.uid, after=self._last_event)
-        self._last_event = new[-1].id if new else self._last_event
-        return [f"{event.type}: {event.reason.message}" for event in new]
-
-    def state(self) -> Workload:
-        """The run as it is; somebody looks after it."""
-        if time.monotonic() - self._nudged > 1.0:
-            self._cluster.nudge()
-            self._nudged = time.monotonic()
-        return self._cluster.store.get(self._run.uid)
-
-    def drain(self) -> list[str]:
+    def rest(self) -> list[LogLine]:
         """The rest of the output of a run that is over."""
         found = []
-        while (line := self._lines.get(timeout=10.0)) is not None:
-            found.append(format_line(line, self._run.spec.world_size > 1))
+        try:
+            while (line := self._lines.get(timeout=DRAIN_S)) is not None:
+                found.append(line)
+        except queue.Empty:  # its disk hangs; what came so far is better than nothing
+            message(f"The end of the output of {self.run.spec.name} could not be read in time.")
         return found
 
     def _read(self) -> None:
-        # A connection of its own: one belongs to one thread.
-        cluster = LocalCluster(self._cluster.home)
-        for line in cluster.logs(self._run.uid, follow=True):
-            self._lines.put(line)
-        self._lines.put(None)
-        cluster.close()
-
-
-def _plain(cluster: LocalCluster, run: Workload) -> Workload:
-    watch, told = _Watch(cluster, run), time.monotonic()
-    while True:
-        now = watch.state()
-        for event in watch.events():
-            message(f"* {event}")
-        for line in watch.drain() if now.status.phase.is_final else watch.lines():
-            print(line, flush=True)
-        if now.status.phase.is_final:
-            return now
-        if time.monotonic() - told > PLAIN_PROGRESS_S and now.progress is not None:
-            message(f"* {say_progress(now.progress)}")
-            told = time.monotonic()
-        cluster.wait(LOOK_S)
-
-
-def _terminal(cluster: LocalCluster, run: Workload) -> Workload:
-    from rich.console import Console
-    from rich.live import Live
-
-    watch = _Watch(cluster, run)
-    console = Console(stderr=True, highlight=False)
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        while True:
-            now = watch.state()
-            for event in watch.events():
-                console.print(f"* {event}", style="dim", markup=False)
-            for line in watch.drain() if now.status.phase.is_final else watch.lines():
-                console.print(line, markup=False)
-            if now.status.phase.is_final:
-                return now
-            live.update(_bar(now))
-            cluster.wait(LOOK_S)
-
-
-def _bar(run: Workload) -> Any:
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-
-    progress, state = run.progress, run.status
-    grid = Table.grid(padding=(0, 1))
-    cells: list[Any] = [f"[bold]{run.spec.name}[/] {state.phase.value}, {run.spec.world_size} ranks"]
-    if progress is not None and progress.step is not None:
-        if progress.total_steps:
-            cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=24))
-        cells.append(say_progress(progress))
-        left = _time_left(run)
-        if left is not None:
-            cells.append(f"{say_duration(left)} left")
-    else:
-        cells.append(state.reason.message)
-    grid.add_row(*cells)
-    return grid
-
-
-def _time_left(run: Workload) -> float | None:
-    """Seconds to the last step at the pace of this start; None before there is one."""
-    progress = run.progress
-    if progress is None or not progress.step or not progress.total_steps:
-        return None
-    done = progress.step - (progress.resumed_step or 0)
-    spent = progress.updated_at - run.status.since
-    return None if done <= 0 or spent <= 0 else (progress.total_steps - progress.step) * spent / done
-
-
-def _conclude(run: Workload) -> None:
-    name, state = run.spec.name, run.status
-    message(f"\n{name} is {state.phase.value}: {say_reason(state.reason)}")
-    if state.phase is Phase.FAILED:
-        message(f"Next: `fairlead logs {name}`; when it is mended, `fairlead resume {name}`.")
+        try:
+            # A connection of its own: one belongs to one thread.
+            cluster = LocalCluster(self._cluster.home)
+            for line in cluster.logs(self.run.uid, follow=True):
+                self._lines.put(line)
+            cluster.close()
+        except FairleadError as error:
+            # A run that was deleted is told of elsewhere; anything else goes on without its output.
+            if not isinstance(error, NotFound):
+                message(f"fairlead: {error}")
+        finally:
+            self._lines.put(None)

@@ -6,93 +6,126 @@ from collections.abc import Callable
 
 import click
 
-from fairlead.cli.names import RunName
-from fairlead.cli.show import message
+from fairlead.cli.names import RunName, find_all
+from fairlead.cli.show import as_json, message, run_json
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import Conflict, NotFound
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Workload
 
-names = click.argument("names", nargs=-1, required=True, type=RunName())
+LOOK_S = 0.5
+NUDGE_S = 1.0
+
+names_argument = click.argument("names", nargs=-1, required=True, type=RunName())
 wait_option = click.option("--no-wait", is_flag=True, help="Return at once instead of when it is so.")
+json_option = click.option("--json", "json_", is_flag=True, help="The runs as they are then, as JSON.")
 
 
 @click.command()
-@names
+@names_argument
 @wait_option
-def stop(names: tuple[str, ...], no_wait: bool) -> None:
+@json_option
+def stop(names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
     """Stop NAMES: each gets a stop notice, saves a checkpoint of the step it is at, and ends."""
-    for cluster, run in _find(names):
+    cluster = LocalCluster.open()
+    runs = find_all(cluster, names)
+    for run in runs:
         if run.status.phase.is_final:
             message(f"{run.spec.name} is {run.status.phase.value} already.")
-            continue
-        _want(cluster, run, Intent.STOP, no_wait, lambda now: now.status.phase.is_final)
+    going = [run for run in runs if not run.status.phase.is_final]
+    _want(cluster, going, Intent.STOP, None if no_wait else lambda now: now.status.phase.is_final)
+    _show(cluster, runs, json_)
 
 
 @click.command()
-@names
+@names_argument
 @wait_option
-def suspend(names: tuple[str, ...], no_wait: bool) -> None:
+@json_option
+def suspend(names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
     """Stop NAMES for now: they save a checkpoint, hold nothing, and wait for `fairlead resume`."""
-    for cluster, run in _find(names):
+    cluster = LocalCluster.open()
+    runs = find_all(cluster, names)
+    for run in runs:
         if run.status.phase.is_final:
             raise Conflict(f"{run.spec.name} is {run.status.phase.value}; only an unfinished run can be suspended.")
-        _want(cluster, run, Intent.SUSPEND, no_wait, lambda now: now.status.reason.code is Code.SUSPENDED)
+    _want(cluster, runs, Intent.SUSPEND, None if no_wait else _is_suspended)
+    _show(cluster, runs, json_)
 
 
 @click.command()
-@names
-def resume(names: tuple[str, ...]) -> None:
+@names_argument
+@json_option
+def resume(names: tuple[str, ...], json_: bool) -> None:
     """Let NAMES go on from their newest good checkpoints, with the environment of this shell."""
-    for cluster, run in _find(names):
+    cluster = LocalCluster.open()
+    runs = find_all(cluster, names)
+    for run in runs:
         if run.status.phase is Phase.SUCCEEDED:
             raise Conflict(
                 f"{run.spec.name} has succeeded; there is nothing left to do. `fairlead run` starts it anew."
             )
-        cluster.set_intent(run.uid, Intent.RUN)
-        cluster.nudge()
+    _want(cluster, runs, Intent.RUN, None)
+    for run in runs:
         message(f"{run.spec.name} goes on. Follow it with `fairlead attach {run.spec.name}`.")
+    _show(cluster, runs, json_)
 
 
 @click.command()
-@names
+@names_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @wait_option
-def delete(names: tuple[str, ...], yes: bool, no_wait: bool) -> None:
+@json_option
+def delete(names: tuple[str, ...], yes: bool, no_wait: bool, json_: bool) -> None:
     """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at a place of yours stay."""
-    wanted = _find(names)
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete {', '.join(run.spec.name for _, run in wanted)} and their logs?", abort=True, err=True)
-    for cluster, run in wanted:
-        cluster.set_intent(run.uid, Intent.DELETE)
-        cluster.nudge()
-        while not no_wait:
-            try:
-                cluster.store.get(run.uid)
-            except NotFound:
-                message(f"{run.spec.name} is deleted.")
-                break
-            cluster.wait(0.5)
-
-
-def _find(names: tuple[str, ...]) -> list[tuple[LocalCluster, Workload]]:
-    """All of them before any is touched, so that a wrong name changes nothing."""
     cluster = LocalCluster.open()
-    return [(cluster, cluster.find(name)) for name in names]
+    runs = find_all(cluster, names)
+    if not yes:
+        which = ", ".join(run.spec.name for run in runs)
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise click.UsageError(f"there is no terminal to ask on whether to delete {which}; give --yes.")
+        click.confirm(f"Delete {which} and their logs?", abort=True, err=True)
+    for run in runs:
+        cluster.set_intent(run.uid, Intent.DELETE)
+    cluster.nudge()
+    for run in runs:
+        gone = not no_wait and _wait_until_gone(cluster, run)
+        message(f"{run.spec.name} is deleted." if gone else f"{run.spec.name} will be deleted.")
+    if json_:
+        print(as_json([{"name": run.spec.name, "uid": run.uid, "deleted": not no_wait} for run in runs]))
+
+
+def _is_suspended(run: Workload) -> bool:
+    return run.status.phase.is_final or run.status.reason.code is Code.SUSPENDED
 
 
 def _want(
-    cluster: LocalCluster, run: Workload, intent: Intent, no_wait: bool, done: Callable[[Workload], bool]
+    cluster: LocalCluster, runs: list[Workload], intent: Intent, until: Callable[[Workload], bool] | None
 ) -> None:
-    cluster.set_intent(run.uid, intent)
+    """Tell all of them first, so that they stop side by side; then wait for each, if that is wanted."""
+    for run in runs:
+        cluster.set_intent(run.uid, intent)
     cluster.nudge()
-    looked = time.monotonic()
-    while not no_wait:
-        now = cluster.store.get(run.uid)
-        if done(now) or now.status.phase.is_final:
-            message(f"{run.spec.name} is {now.status.phase.value}: {now.status.reason.message}.")
-            return
-        if time.monotonic() - looked > 1.0:
-            cluster.nudge()
-            looked = time.monotonic()
-        cluster.wait(0.5)
+    for run in runs if until is not None else ():
+        now, nudged = cluster.store.get(run.uid), time.monotonic()
+        while until is not None and not until(now):
+            if time.monotonic() - nudged > NUDGE_S:
+                cluster.nudge()
+                nudged = time.monotonic()
+            cluster.wait(LOOK_S)
+            now = cluster.store.get(run.uid)
+        message(f"{run.spec.name} is {now.status.phase.value}: {now.status.reason.message}.")
+
+
+def _wait_until_gone(cluster: LocalCluster, run: Workload) -> bool:
+    while True:
+        try:
+            cluster.store.get(run.uid)
+        except NotFound:
+            return True
+        cluster.nudge()
+        cluster.wait(LOOK_S)
+
+
+def _show(cluster: LocalCluster, runs: list[Workload], json_: bool) -> None:
+    if json_:
+        print(as_json([run_json(cluster.store.get(run.uid)) for run in runs]))

@@ -1,5 +1,6 @@
 """The command ``fairlead``: finds the command's file, and turns errors into a sentence and an exit code."""
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -8,6 +9,7 @@ from typing import Any
 import click
 
 from fairlead import __version__, errors
+from fairlead.cli.streams import discard
 
 # Each command lives in a file of its own, imported only when it is used.
 COMMANDS = {
@@ -27,14 +29,16 @@ COMMANDS = {
     "doctor": ("doctor", "Look for what would get in the way."),
     "completion": ("completion", "Print a shell's completion script."),
 }
+USAGE, TROUBLE, OUR_MISTAKE, DETACHED = 2, 7, 70, 130
 EXIT_CODES = (
-    (errors.InvalidSpec, 2),
+    (errors.InvalidSpec, USAGE),
     (errors.CannotFit, 4),
     (errors.NotFound, 5),
     (errors.NameTaken, 6),
     (errors.Conflict, 6),
-    (errors.FairleadError, 7),
+    (errors.FairleadError, TROUBLE),
 )
+COMPLETION = "_FAIRLEAD_COMPLETE"
 EPILOG = (
     "Exit codes: 0 well, 1 the run failed, 2 wrong usage or spec, 3 the run was stopped, 4 it can never fit here, "
     "5 not found, 6 its state or name does not allow it, 7 the cluster is in trouble, 70 our mistake, 130 detached."
@@ -77,35 +81,82 @@ def group() -> None:
 
 def main() -> None:
     """The entry point; never shows a traceback."""
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(arguments: list[str]) -> int:
+    """Carry out one command line; the exit code."""
+    code = _run(arguments)
     try:
-        result: Any = group.main(prog_name="fairlead", standalone_mode=False)
-        sys.exit(result if isinstance(result, int) else 0)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except click.Abort:
-        sys.exit(130)
-    except errors.FairleadError as error:
-        print(f"fairlead: {error}", file=sys.stderr)
-        sys.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
-    except BrokenPipeError:
+        # Whatever is still in the buffer is written now, while a failure to write it can still be told.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        code = code or _explain(error)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A program may print what this terminal's encoding lacks; that must not end the one who shows it.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        if COMPLETION in os.environ:
+            group.main(prog_name="fairlead", complete_var=COMPLETION)
+        # Not click's own main(): it ends with exit code 1, which is a failed run's, when a pipe is closed.
+        with group.make_context("fairlead", arguments) as context:
+            result: Any = group.invoke(context)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return DETACHED
+    except Exception as error:  # noqa: BLE001 (a user is to see a sentence, not a traceback)
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """Tell the user what went wrong; the exit code for it."""
+    if isinstance(error, BrokenPipeError):
         # Whoever read our output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:  # noqa: BLE001 (a user is to see where the traceback is, not the traceback)
-        print(f"fairlead: our mistake: {type(error).__name__}: {error}", file=sys.stderr)
-        print(f"The traceback is in {_keep_traceback()}; please report it.", file=sys.stderr)
-        sys.exit(70)
+        discard(sys.stdout)
+        discard(sys.stderr)
+        return 0
+    try:
+        return _tell(error)
+    except OSError:  # nor can anything be told
+        discard(sys.stderr)
+        return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), OUR_MISTAKE)
 
 
-def _keep_traceback() -> str:
+def _tell(error: Exception) -> int:
+    if isinstance(error, click.ClickException):
+        error.show()
+        return USAGE
+    if isinstance(error, errors.FairleadError):
+        print(f"fairlead: {error}", file=sys.stderr)
+        return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+    if isinstance(error, OSError):
+        discard(sys.stdout)
+        where = f"{error.filename}: " if error.filename else ""
+        print(
+            f"fairlead: {where}{error.strerror or error}. "
+            "Check that the disk has room and that you may write there; `fairlead doctor` looks at both.",
+            file=sys.stderr,
+        )
+        return TROUBLE
+    print(f"fairlead: our mistake: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"The traceback is in {_keep_traceback(error)}; please report it.", file=sys.stderr)
+    return OUR_MISTAKE
+
+
+def _keep_traceback(error: Exception) -> str:
+    import tempfile
     import traceback
 
-    from fairlead.cluster.local.home import Home
-
-    path = Home.open().path / "crash.txt"
-    path.write_text(traceback.format_exc())
-    return str(path)
+    with tempfile.NamedTemporaryFile("w", prefix="fairlead-crash-", suffix=".txt", delete=False) as file:
+        file.write("".join(traceback.format_exception(error)))
+    return file.name
 
 
 if __name__ == "__main__":

@@ -5,42 +5,101 @@ from dataclasses import replace
 
 import click
 
+from fairlead.api import free_name
 from fairlead.cli.run import specs_of
-from fairlead.cli.show import as_json
+from fairlead.cli.show import as_json, json_option
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.control.admission import IGNORABLE, check
+from fairlead.control.admission import IGNORABLE, Admission, check
+from fairlead.errors import NameTaken
 from fairlead.policy.training import decide
+from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
+CHANGES = 1
+
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(), required=True)
+@click.argument("files", nargs=-1, type=click.Path(readable=False), required=True)
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Plan without honouring this field here.")
-@click.option("--json", "json_", is_flag=True, help="A JSON object for each run.")
+@json_option
 def plan(files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
-    """Show what `fairlead run FILES` would do. Exit code 1: there are changes, as for any new run."""
-    from fairlead.specs.rendering import to_yaml
+    """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
+
+    Exit code 0: nothing to do, all of them are under way already; 1: there are changes; any other: an error.
+    """
+    from fairlead.specs.rendering import render_short, to_yaml
 
     cluster = LocalCluster.open()
-    for spec in specs_of(files, None, ()):
-        admitted = check(spec, (cluster.node(),), ignore=frozenset(ignore))
-        now = time.time()
-        fresh = Status(phase=Phase.PENDING, reason=Reason(code=Code.SUBMITTED, message="submitted"), since=now)
-        asked = Workload(
-            uid="planned", spec=admitted.spec, intent=Intent.RUN, status=fresh, version=1, created_at=now
-        )  # fmt: skip
-        snapshot = cluster.snapshot()
-        changes = decide(replace(snapshot, workloads=(*snapshot.workloads, asked)), now).changes
-        outcome = next(change.status for change in changes if change.workload_uid == "planned" and change.status)
+    wanted = [check(spec, (cluster.node(),), ignore=frozenset(ignore)) for spec in specs_of(files, None, ())]
+    going = [_under_way(cluster, each.spec) for each in wanted]
+    new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
+    outcomes = _decide(cluster, [each.spec for each in new])
+    coming = iter(zip(new, outcomes, strict=True))
+    for each, run in zip(wanted, going, strict=True):
+        admitted, status = (each, run.status) if run is not None else next(coming)
+        spec = admitted.spec
         if json_:
-            notes, phase = list(admitted.notes), outcome.phase.value
-            print(as_json({"name": spec.name, "phase": phase, "reason": outcome.reason.message, "chosen": notes}))
+            change = "none" if run is not None else "submit"
+            said = {"phase": status.phase.value, "reason": status.reason.message, "chosen": list(admitted.notes)}
+            print(as_json({"name": spec.name, "change": change, **said, "spec": render_short(spec)}))
             continue
-        print(to_yaml(admitted.spec, form="short").rstrip())
-        print()
+        print(to_yaml(spec, form="short"))
         for note in admitted.notes:
             print(f"chosen: {note}")
-        verb = "it would start at once" if outcome.phase is Phase.STARTING else "it would wait"
-        print(f"{spec.name}: {verb}: {outcome.reason.message}")
-    return 1
+        if run is not None:
+            print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
+        else:
+            verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
+            print(f"{spec.name}: {verb}: {status.reason.message}")
+    return CHANGES if new else 0
+
+
+def _under_way(cluster: LocalCluster, spec: Training) -> Workload | None:
+    """The unfinished run that is just what is asked for; None when none has the name.
+
+    Raises:
+        NameTaken: An unfinished run has the name and is another one.
+    """
+    same = (run for run in cluster.store.active()[0] if (run.spec.team, run.spec.name) == (spec.team, spec.name))
+    run = next((run for run in same if not run.status.phase.is_final), None)
+    if run is None or run.spec == spec:
+        return run
+    raise NameTaken(
+        f"{spec.name} is {run.status.phase.value} with another spec: {', '.join(_differences(run.spec, spec))}. "
+        f"A run keeps the spec that it was submitted with: stop it first (`fairlead stop {spec.name}`), or give the "
+        "file another `name`."
+    )
+
+
+def _differences(old: Training, new: Training) -> list[str]:
+    """What differs, key by key, as written in files."""
+    from fairlead.specs.rendering import render_short
+
+    before, after = render_short(old), render_short(new)
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return [f"`{key}` ({before.get(key, 'not given')} there, {after.get(key, 'not given')} here)" for key in keys]
+
+
+def _named(cluster: LocalCluster, admitted: Admission) -> Admission:
+    name = free_name(cluster, admitted.spec.name)
+    if name == admitted.spec.name:
+        return admitted
+    note = f"name: {name} (a finished run is {admitted.spec.name})"
+    return replace(admitted, spec=replace(admitted.spec, name=name), notes=(*admitted.notes, note))
+
+
+def _decide(cluster: LocalCluster, specs: list[Training]) -> list[Status]:
+    """What the loop would decide on all of them at its next pass."""
+    now = time.time()
+    reason = Reason(code=Code.SUBMITTED, message="submitted")
+    fresh = Status(phase=Phase.PENDING, reason=reason, since=now)
+    # Submitted one after the other, as `run` would, so that each waits behind those before it.
+    asked = tuple(
+        Workload(uid=f"planned-{n}", spec=spec, intent=Intent.RUN, status=fresh, version=1, created_at=now + n * 1e-6)
+        for n, spec in enumerate(specs)
+    )
+    snapshot = cluster.snapshot()
+    decided = decide(replace(snapshot, workloads=(*snapshot.workloads, *asked)), now)
+    found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
+    return [found.get(run.uid, fresh) for run in asked]

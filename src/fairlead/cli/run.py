@@ -1,5 +1,6 @@
 """``fairlead run``: submit, then follow."""
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +12,23 @@ from fairlead.cli.follow import follow
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.admission import IGNORABLE, check
+from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
 
+SPEC_ENDINGS = (".yaml", ".yml", ".json")
 
-@click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("files", nargs=-1, type=click.Path())
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(readable=False))
 @click.option("--name", help="Name of the run instead of the file's.")
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for the program; may be repeated.")
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Run without honouring this field here.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
-@click.option("--json", "json_", is_flag=True, help="Print the submitted runs as JSON; goes with --detach.")
+@click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
 def run(
     files: tuple[str, ...], name: str | None, env: tuple[str, ...], ignore: tuple[str, ...], detach: bool, json_: bool
 ) -> int:
     """Submit the runs of FILES and follow them; or a command: `fairlead run -- python train.py`."""
-    if json_ and not detach:
-        raise click.UsageError("--json prints what was submitted and goes with --detach.")
     specs = specs_of(files, name, env)
     cluster = LocalCluster.open()
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
@@ -38,37 +40,50 @@ def run(
         if not json_:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{renamed}.")
-    if json_:
-        print(as_json([run_json(workload) for workload in workloads]))
     if detach:
+        if json_:
+            print(as_json([run_json(workload) for workload in workloads]))
         return 0
-    return max(follow(cluster, workload.uid) for workload in workloads)
+    return follow(cluster, workloads, json_=json_)
 
 
 def specs_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> list[Training]:
     """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
-    if all(file.endswith((".yaml", ".yml", ".json")) for file in files):
+    if files[0].endswith(SPEC_ENDINGS):
+        strange = [file for file in files if not file.endswith(SPEC_ENDINGS)]
+        if strange:
+            raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(SPEC_ENDINGS)}.")
         specs = [in_directory(spec, Path(file).parent) for file in files for spec in read(file)]
     else:
-        from fairlead.specs.reading import name_from
-
-        script = next((word for word in files[1:] if not word.startswith("-")), files[0])
-        command = Training(name=name_from(Path(script).stem) or "run", run=shlex.join(files))
-        specs = [in_directory(command, Path.cwd())]
+        specs = [in_directory(_command(files), Path.cwd())]
     if name is not None:
         if len(specs) != 1:
             raise click.UsageError(f"--name names one run; these are {len(specs)}.")
-        specs = [_renamed(specs[0], name)]
-    return [replace(spec, env={**spec.env, **_variables(env)}) for spec in specs]
+        specs = [_changed(specs[0], "--name", name=name)]
+    variables = _variables(env)
+    return [_changed(spec, "--env", env={**spec.env, **variables}) for spec in specs] if variables else specs
 
 
-def _renamed(spec: Training, name: str) -> Training:
+def _command(words: tuple[str, ...]) -> Training:
+    from fairlead.specs.reading import name_from
+
+    program = words[0]
+    if program.endswith(".py") and os.path.isfile(program) and not os.access(program, os.X_OK):
+        raise click.UsageError(f"{program} is not executable; give `fairlead run -- python {shlex.join(words)}`.")
+    script = next((word for word in words[1:] if not word.startswith("-")), program)
     try:
-        return replace(spec, name=name)
-    except ValueError as error:
-        raise click.UsageError(f"--name: {error}") from error
+        return Training(name=name_from(Path(script).stem) or "run", run=shlex.join(words))
+    except BrokenRules as error:
+        raise click.UsageError(f"the command: {error}") from error
+
+
+def _changed(spec: Training, option: str, **changes: object) -> Training:
+    try:
+        return replace(spec, **changes)  # type: ignore[arg-type] # the two callers above give what Training takes
+    except BrokenRules as error:
+        raise click.UsageError(f"{option}: {error.problems[0][1]}") from error
 
 
 def _variables(env: tuple[str, ...]) -> dict[str, str]:

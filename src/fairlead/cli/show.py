@@ -1,14 +1,21 @@
 """How runs look to people, and the same as JSON."""
 
 import json
+import shutil
 import sys
 import time
 from dataclasses import asdict
 from typing import Any
 
+import click
+
 from fairlead.policy.quantities import say_duration
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Progress, Workload
+
+json_option = click.option("--json", "json_", is_flag=True, help="JSON instead of text.")
+
+LEAST_COLUMN = 20
 
 
 def as_json(value: Any) -> str:
@@ -36,12 +43,15 @@ def run_json(workload: Workload) -> dict[str, Any]:
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """Rows in aligned columns; the first is the header and the last column is not padded."""
+    """Rows in aligned columns, the first one the header; on a terminal the last column is cut where it would wrap."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    )
+    room = None
+    if sys.stdout is not None and sys.stdout.isatty():
+        room = max(LEAST_COLUMN, shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths))
+    pads = [*widths, 0]
+    cells = ((*row[:-1], cut(row[-1], room)) for row in rows)
+    lines = ((cell.ljust(pad) for cell, pad in zip(row, pads, strict=True)) for row in cells)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def run_row(workload: Workload) -> tuple[str, ...]:
@@ -52,7 +62,7 @@ def run_row(workload: Workload) -> tuple[str, ...]:
         str(workload.spec.world_size),
         say_progress(workload.progress, short=True),
         f"{say_duration(max(0.0, time.time() - workload.created_at))} ago",
-        _cut(workload.status.reason.message, 100),
+        workload.status.reason.message,
     )
 
 
@@ -73,6 +83,11 @@ def say_progress(progress: Progress | None, *, short: bool = False) -> str:
     return ", ".join(parts)
 
 
+def say_time(at: float) -> str:
+    """A Unix time as the clock on the wall shows it."""
+    return time.strftime("%F %T", time.localtime(at))
+
+
 def say_reason(reason: Reason) -> str:
     """A reason with its further lines and its remedy."""
     lines = [reason.message]
@@ -87,5 +102,6 @@ def message(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 3]}..."
+def cut(text: str, length: int | None) -> str:
+    """The text, shortened to a length if one is given."""
+    return text if length is None or len(text) <= length else f"{text[: length - 3]}..."

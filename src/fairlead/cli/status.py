@@ -1,33 +1,41 @@
-"""``fairlead status``: a listing, or one run with the reason it is as it is."""
+"""``fairlead status``: a listing, or one run in full with the reason it is as it is."""
 
 import time
+from dataclasses import asdict
+from typing import Any
 
 import click
 
-from fairlead.cli.names import RunName
-from fairlead.cli.show import as_json, run_json, run_row, say_progress, say_reason, table
+from fairlead.cli.names import RunName, find
+from fairlead.cli.show import as_json, json_option, run_json, run_row, say_progress, say_reason, say_time, table
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.policy.quantities import plural, say_duration
-from fairlead.state.snapshot import Workload
+from fairlead.cluster.port import EventRecord
+from fairlead.policy.quantities import plural, say_duration, say_resources
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Pod, PodPhase, RankExit, Workload
 
 RECENT = 15
+NEWEST_EVENTS = 5
 
 
 @click.command()
 @click.argument("name", required=False, type=RunName())
 @click.option("--all", "everything", is_flag=True, help="All runs, not only unfinished and recent ones.")
-@click.option("--json", "json_", is_flag=True, help="JSON instead of a table.")
+@json_option
 def status(name: str | None, everything: bool, json_: bool) -> None:
     """List unfinished and recent runs, or say how NAME is and why."""
+    if name is not None and everything:
+        raise click.UsageError("--all lists all runs, NAME is one run: give one of them.")
     cluster = LocalCluster.open()
     cluster.nudge()
     if name is not None:
-        workload = cluster.find(name)
-        print(as_json(run_json(workload)) if json_ else _one(cluster, workload))
+        workload = find(cluster, name)
+        print(as_json(_full_json(cluster, workload)) if json_ else _full(cluster, workload))
         return
     unfinished = cluster.store.active()[0]
     recent = cluster.workloads(limit=None if everything else RECENT)
-    runs = [*unfinished, *(run for run in recent if run.uid not in {other.uid for other in unfinished})]
+    shown = {run.uid for run in unfinished}
+    runs = [*unfinished, *(run for run in recent if run.uid not in shown)]
     if json_:
         print(as_json([run_json(run) for run in runs]))
     elif not runs:
@@ -36,18 +44,91 @@ def status(name: str | None, everything: bool, json_: bool) -> None:
         print(table([("NAME", "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON"), *(run_row(run) for run in runs)]))
 
 
-def _one(cluster: LocalCluster, workload: Workload) -> str:
-    spec, now = workload.spec, time.time()
-    state = workload.status
-    lines = [f"{spec.name} is {state.phase.value}: {say_reason(state.reason)}", ""]
-    since = state.started_at
-    if since is not None:
-        lines.append(f"  running     {say_duration((state.finished_at or now) - since)} since its first start")
-    lines.append(f"  ranks       {spec.world_size} on {plural(spec.nodes, 'node')}, attempt {state.attempt}")
-    lines.append(f"  progress    {say_progress(workload.progress)}")
+def _full_json(cluster: LocalCluster, workload: Workload) -> dict[str, Any]:
+    from fairlead.specs.rendering import render
+
+    pods = [asdict(pod) for pod in cluster.pods(workload.uid)]
+    where = str(cluster.home.run(workload.uid))
+    return {**run_json(workload), "spec": render(workload.spec), "pods": pods, "directory": where}
+
+
+def _full(cluster: LocalCluster, workload: Workload) -> str:
+    spec, state = workload.spec, workload.status
+    events = cluster.events(workload.uid)
+    sections = [
+        [f"{spec.name} is {state.phase.value}: {say_reason(state.reason)}"],
+        [f"  {what:<12} {says}" for what, says in _facts(workload, str(cluster.home.run(workload.uid)))],
+        [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
+        [f"  {say_time(event.at)}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
+        [f"Next: {_next(workload)}"],
+    ]
+    return "\n\n".join("\n".join(section) for section in sections if section)
+
+
+def _facts(workload: Workload, directory: str) -> list[tuple[str, str]]:
+    spec, state = workload.spec, workload.status
+    team = "" if spec.team == "default" else f", team {spec.team}"
+    facts = [("run", spec.run.strip().replace("\n", "; ")), ("id", f"{workload.uid}{team}")]
+    if workload.intent.value != "run" and not state.phase.is_final:
+        facts.append(("wanted", workload.intent.value))
+    each = say_resources(spec.resources)
+    facts.append(("ranks", f"{spec.world_size} on {plural(spec.nodes, 'node')} with {each}; attempt {state.attempt}"))
+    facts.append(("submitted", say_time(workload.created_at)))
+    if state.started_at is not None:
+        lasted = say_duration((state.finished_at or time.time()) - state.started_at)
+        until = "to its end" if state.finished_at else "ago"
+        facts.append(("started", f"{say_time(state.started_at)}, {lasted} {until}"))
+    facts.append(("progress", say_progress(workload.progress)))
     if state.last_failure is not None:
-        lines.append(f"  restarted   {state.last_failure.message}")
-    pods = [pod for pod in cluster.pods(workload.uid) if pod.attempt == state.attempt]
-    lines += [f"  pod {pod.index}       {pod.phase.value} on {pod.node}" for pod in pods]
-    lines += ["", f"Next: `fairlead logs {spec.name}`, `fairlead events {spec.name}`"]
-    return "\n".join(lines)
+        counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
+        facts.append(("restarted", f"{state.last_failure.message} ({counts})"))
+    facts.append(("checkpoints", _checkpoints(spec)))
+    facts.append(("files", directory))
+    return facts
+
+
+def _checkpoints(spec: Training) -> str:
+    wish = spec.checkpoint
+    when = "only at a stop notice"
+    if wish.every_s is not None:
+        when = f"every {say_duration(wish.every_s)}"
+    elif wish.every_steps is not None:
+        when = f"every {plural(wish.every_steps, 'step')}"
+    return f"{when}, {wish.keep} kept, in {wish.to or 'the directory of its files'}"
+
+
+def _latest(pods: tuple[Pod, ...]) -> list[Pod]:
+    """Pods of the newest start that has any."""
+    newest = max((pod.attempt for pod in pods), default=0)
+    return [pod for pod in pods if pod.attempt == newest]
+
+
+def _pod(pod: Pod, spec: Training) -> list[str]:
+    first = pod.index * spec.ranks_on_each_node
+    last = first + spec.ranks_on_each_node - 1
+    ranks = f"rank {first}" if first == last else f"ranks {first} to {last}"
+    ending = ", told to stop" if pod.terminating_since is not None and not pod.phase.is_final else ""
+    lines = [f"  pod {pod.index:<8} {pod.phase.value} on {pod.node}, {ranks}{ending}"]
+    if pod.message:
+        lines.append(f"    {pod.message}")
+    if pod.phase in (PodPhase.FAILED, PodPhase.LOST):
+        lines += [f"    rank {exit_.rank} {_exit(exit_)}" for exit_ in pod.exits if not exit_.ok]
+    return lines
+
+
+def _exit(exit_: RankExit) -> str:
+    if exit_.out_of_memory:
+        return "was killed at its memory limit"
+    return f"ended with exit code {exit_.exit_code}" if exit_.signal is None else f"was ended by signal {exit_.signal}"
+
+
+def _event(event: EventRecord) -> str:
+    return f"{event.type}: {event.reason.message}"
+
+
+def _next(workload: Workload) -> str:
+    name = workload.spec.name
+    if not workload.status.phase.is_final:
+        return f"`fairlead attach {name}`, `fairlead events {name}`, `fairlead stop {name}`"
+    again = "" if workload.status.phase.value == "Succeeded" else f", `fairlead resume {name}`"
+    return f"`fairlead logs {name}`, `fairlead events {name}`{again}"

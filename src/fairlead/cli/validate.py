@@ -4,18 +4,21 @@ import click
 
 from fairlead.cli.show import as_json, message
 from fairlead.errors import InvalidSpec
+from fairlead.policy.quantities import plural
 from fairlead.specs import Spec
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument("files", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option("--show", is_flag=True, help="Print what was understood, in the Kubernetes form.")
 @click.option("--json", "json_", is_flag=True, help="A JSON object: files, specs and problems.")
 def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
     """Check FILES. Exit code 2 when anything is wrong."""
     from fairlead.specs.reading import load_file
-    from fairlead.specs.rendering import to_yaml
+    from fairlead.specs.rendering import render, to_yaml
 
+    if show and json_:
+        raise click.UsageError("--json holds what was understood as well: give one of them.")
     problems: list[str] = []
     specs: list[Spec] = []
     for file in files:
@@ -24,12 +27,13 @@ def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
         except InvalidSpec as error:
             problems += error.problems
     if json_:
-        print(as_json({"files": files, "specs": len(specs), "problems": problems}))
+        print(as_json({"files": files, "specs": [render(spec) for spec in specs], "problems": problems}))
     else:
         if show:
             print("---\n".join(to_yaml(spec) for spec in specs), end="")
         for problem in problems:
             message(problem)
         if not problems:
-            message(f"{len(specs)} specs in {len(files)} files are right.")
+            verb = "is" if len(specs) == 1 else "are"
+            message(f"{plural(len(specs), 'spec')} in {plural(len(files), 'file')} {verb} right.")
     return 2 if problems else 0

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from fairlead.errors import CannotFit, Conflict
 from fairlead.policy.defaults import complete
 from fairlead.policy.placement import why_never
+from fairlead.policy.quantities import say_memory
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 
-IGNORABLE = ("image",)
+IGNORABLE = ("image", "shm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,14 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
             )
         notes.append(f"image: {spec.image} is not used here; the program runs with this machine's own software")
         spec = replace(spec, image=None)
+    if spec.resources.shm_bytes is not None:
+        if "shm" not in ignore:
+            raise Conflict(
+                f"{spec.name}: resources.shm: {say_memory(spec.resources.shm_bytes)} was asked for, but programs "
+                "here share this machine's own /dev/shm. Add `--ignore shm` to run with that, or remove `shm`."
+            )
+        notes.append("resources.shm: this machine's own /dev/shm is used, whatever its size")
+        spec = replace(spec, resources=replace(spec.resources, shm_bytes=None))
     completed = complete(spec, nodes)
     never = why_never(completed.spec, nodes)
     if never is not None:

@@ -6,6 +6,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.errors import ClusterError
+
 # A Unix socket's path may have 107 bytes on Linux and 103 on macOS.
 MAX_SOCKET_PATH = 100
 
@@ -18,15 +20,21 @@ class Home:
 
     @classmethod
     def open(cls, path: Path | None = None) -> "Home":
-        """``path``, or FAIRLEAD_HOME, or the user's state directory; made with mode 0700 when it is missing."""
-        if path is None:
-            given = os.environ.get("FAIRLEAD_HOME")
-            state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-            path = Path(given) if given else Path(state) / "fairlead"
-        path = path.absolute()
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.stat().st_mode & 0o077:
-            path.chmod(0o700)
+        """``path``, or FAIRLEAD_HOME, or the user's state directory; made with mode 0700 when it is missing.
+
+        Raises:
+            ClusterError: It can be neither found nor made, or is not this user's to write.
+        """
+        path = (_default() if path is None else path).absolute()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o700)
+        except OSError as error:
+            raise ClusterError(
+                f"The state directory {path} cannot be used: {error.strerror or error}. "
+                "Set FAIRLEAD_HOME to a directory that you may write to."
+            ) from error
         return cls(path)
 
     @property
@@ -62,3 +70,17 @@ class Home:
     def environment(self, workload_uid: str) -> Path:
         """The submitter's environment, mode 0600, kept while the run may start again."""
         return self.run(workload_uid) / "environment.json"
+
+
+def _default() -> Path:
+    given = os.environ.get("FAIRLEAD_HOME")
+    if given:
+        return Path(given)
+    state = os.environ.get("XDG_STATE_HOME")
+    if state:
+        return Path(state) / "fairlead"
+    home = os.path.expanduser("~")
+    # Without HOME and such a user it stays as it is; an empty HOME would make it the root directory.
+    if not os.path.isabs(home) or os.environ.get("HOME") == "":
+        raise ClusterError("There is no home directory to keep state in; set FAIRLEAD_HOME to a directory.")
+    return Path(home) / ".local" / "state" / "fairlead"

@@ -76,6 +76,7 @@ class Store:
         with self._translated():
             # NORMAL in WAL mode: a killed process loses nothing; a power cut may lose the last moments.
             self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+            self._refuse_newer()
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._migrate()
@@ -324,15 +325,19 @@ class Store:
             (at, uid, run, event.type, dump(event.reason)),
         )
 
-    def _migrate(self) -> None:
+    def _refuse_newer(self) -> None:
+        """Before anything is changed: what a newer version wrote is not ours to touch."""
         found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if found == SCHEMA_VERSION:
-            return
         if found > SCHEMA_VERSION:
             raise ClusterError(
                 f"{self._path} was written by a newer Fairlead (schema {found}, this one knows {SCHEMA_VERSION}). "
                 "Upgrade Fairlead, or set FAIRLEAD_HOME to another directory."
             )
+
+    def _migrate(self) -> None:
+        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if found == SCHEMA_VERSION:
+            return
         self._db.execute("BEGIN EXCLUSIVE")
         try:
             if int(self._db.execute("PRAGMA user_version").fetchone()[0]) == 0:

@@ -1,0 +1,165 @@
+"""The three ways in which followed runs are shown: on a terminal, as plain text, as JSON lines."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from fairlead.cli.logs import format_line
+from fairlead.cli.show import as_json, message, run_json, say_progress, say_reason
+from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.policy.quantities import plural, say_duration
+from fairlead.state.snapshot import Phase, Progress, Workload
+
+PLAIN_PROGRESS_S = 5.0
+
+
+class Plain:
+    """Output to stdout; events, a line of progress now and then, and the end to stderr."""
+
+    def __init__(self, *, several: bool) -> None:
+        self._several = several
+        self._told = time.monotonic()
+
+    def __enter__(self) -> "Plain":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def line(self, run: Workload, line: LogLine) -> None:
+        print(format_line(line, run, with_name=self._several), flush=True)
+
+    def event(self, run: Workload, event: EventRecord) -> None:
+        message(_say_event(run, event, self._several))
+
+    def progress(self, runs: list[Workload]) -> None:
+        if time.monotonic() - self._told < PLAIN_PROGRESS_S:
+            return
+        self._told = time.monotonic()
+        for run in runs:
+            if run.progress is not None:
+                message(f"* {f'{run.spec.name}: ' if self._several else ''}{say_progress(run.progress)}")
+
+    def end(self, run: Workload) -> None:
+        message(_conclusion(run))
+
+
+class Terminal:
+    """Everything above a line for each run that stays at the bottom."""
+
+    def __init__(self, *, several: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._several = several
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> "Terminal":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def line(self, run: Workload, line: LogLine) -> None:
+        self._print(format_line(line, run, with_name=self._several))
+
+    def event(self, run: Workload, event: EventRecord) -> None:
+        self._print(_say_event(run, event, self._several), style=self._style("dim"))
+
+    def progress(self, runs: list[Workload]) -> None:
+        self._live.update(_bars(runs, self._style("bold")))
+
+    def end(self, run: Workload) -> None:
+        self._print(_conclusion(run))
+
+    def _style(self, style: str) -> str:
+        """The style, or none for who sets NO_COLOR: rich itself keeps bold and dim then."""
+        return "" if self._console.no_color else style
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        # A line that is longer than the terminal is wide is the terminal's to wrap, so that it can be copied whole.
+        self._console.print(text, style=style, markup=False, soft_wrap=True)
+
+
+class Json:
+    """Everything as an object a line, each with ``type`` (log, event, progress, end) and ``run``."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Progress] = {}
+
+    def __enter__(self) -> "Json":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def line(self, run: Workload, line: LogLine) -> None:
+        self._print("log", run, asdict(line))
+
+    def event(self, run: Workload, event: EventRecord) -> None:
+        content = asdict(event)
+        self._print("event", run, {"event": content.pop("type"), **content})
+
+    def progress(self, runs: list[Workload]) -> None:
+        for run in runs:
+            if run.progress is not None and run.progress != self._told.get(run.uid):
+                self._told[run.uid] = run.progress
+                self._print("progress", run, asdict(run.progress))
+
+    def end(self, run: Workload) -> None:
+        self._print("end", run, run_json(run))
+
+    def _print(self, kind: str, run: Workload, content: dict[str, Any]) -> None:
+        print(as_json({**content, "type": kind, "run": run.spec.name}), flush=True)
+
+
+def _say_event(run: Workload, event: EventRecord, with_name: bool) -> str:
+    return f"* {f'{run.spec.name}: ' if with_name else ''}{event.type}: {event.reason.message}"
+
+
+def _conclusion(run: Workload) -> str:
+    """How a run ended, and what to do next."""
+    name, state = run.spec.name, run.status
+    told = f"\n{name} is {state.phase.value}: {say_reason(state.reason)}"
+    if state.phase is Phase.FAILED:
+        told += f"\nNext: `fairlead logs {name}`; when it is mended, `fairlead resume {name}`."
+    return told
+
+
+def _bars(runs: list[Workload], name_style: str) -> Any:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1))
+    for run in runs:
+        grid.add_row(*_bar(run, name_style))
+    return grid
+
+
+def _bar(run: Workload, name_style: str) -> list[Any]:
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    progress, state = run.progress, run.status
+    name = Text(f"{run.spec.name} {state.phase.value}, {plural(run.spec.world_size, 'rank')}", style=name_style)
+    if progress is None or progress.step is None:
+        return [name, Text(state.reason.message)]
+    cells: list[Any] = [name]
+    if progress.total_steps:
+        cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=24))
+    cells.append(Text(say_progress(progress)))
+    left = _time_left(run)
+    if left is not None:
+        cells.append(Text(f"{say_duration(left)} left"))
+    return cells
+
+
+def _time_left(run: Workload) -> float | None:
+    """Seconds to the last step at the pace of this start; None before there is one."""
+    progress = run.progress
+    if progress is None or not progress.step or not progress.total_steps:
+        return None
+    done = progress.step - (progress.resumed_step or 0)
+    spent = progress.updated_at - run.status.since
+    return None if done <= 0 or spent <= 0 else (progress.total_steps - progress.step) * spent / done

@@ -1,0 +1,261 @@
+"""Every mistake that a user or a machine can make gets a sentence and the right exit code, never a traceback."""
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairlead.state.snapshot import Phase
+from tests.cli.conftest import Call, Past
+
+READERS = ("run", "plan", "validate")
+
+
+def write(path: str, content: str | bytes) -> None:
+    Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Path("it.yaml").mkdir(), "it.yaml: cannot be read: Is a directory"),
+        (lambda: write("it.yaml", b"\x93NUMPY\x01\x00v\x00\xff\xfe"), "it.yaml:1: not UTF-8 text"),
+        (lambda: write("it.yaml", b"\x7fELF\x00\x00"), "is this a text file?"),
+        (lambda: write("it.yaml", ""), "it.yaml:1: there is no spec in it"),
+        (lambda: write("it.yaml", "run: [\n"), "not valid YAML"),
+        (lambda: write("it.yaml", "run: x\nnodse: 2\n"), "unknown key; did you mean `nodes`?"),
+    ],
+)
+def test_a_file_that_is_no_spec_is_refused_in_words(
+    call: Call, command: str, make: Callable[[], None], says: str
+) -> None:
+    make()
+    ended = call(command, "it.yaml")
+    assert ended.code == 2
+    assert says in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(("command", "code"), [("run", 5), ("plan", 5), ("validate", 2)])
+def test_a_missing_file_is_named(call: Call, command: str, code: int) -> None:
+    ended = call(command, "missing.yaml")
+    assert ended.code == code
+    assert "missing.yaml" in ended.err
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("kind: Team\nname: vision\n---\nrun: echo hi\n", "Team 'vision': the local cluster"),
+        ("kind: Pool\nname: p\nhardware: {cpu: 1, memory: 1Gi}\n", "Pool 'p': the local cluster"),
+        ("run: echo hi\nimage: python:3.12\n", "--ignore image"),
+        ("run: echo hi\nresources: {shm: 1Gi}\n", "--ignore shm"),
+    ],
+)
+def test_what_one_machine_cannot_honour_is_refused_never_ignored(
+    call: Call, command: str, spec: str, says: str
+) -> None:
+    write("it.yaml", spec)
+    ended = call(command, "it.yaml")
+    assert ended.code == 6
+    assert says in ended.err
+    assert call("status").out.startswith("No runs yet")
+
+
+def test_what_may_be_ignored_is_ignored_only_on_request(call: Call) -> None:
+    write("it.yaml", "run: echo hi\nimage: python:3.12\nresources: {shm: 1Gi}\n")
+    ended = call("plan", "it.yaml", "--ignore", "image", "--ignore", "shm")
+    assert ended.code == 1
+    assert "chosen: image: python:3.12 is not used here" in ended.out
+    assert "chosen: resources.shm: this machine's own" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("run",), "give a spec file, or a command"),
+        (("run", "--env", "NOVALUE", "--", "echo"), "give KEY=VALUE"),
+        (("run", "--env", "1X=2", "--", "echo"), "not the name of a variable"),
+        (("run", "--env", "RANK=2", "--", "echo"), "set by Fairlead itself"),
+        (("run", "--name", "Bad Name", "--", "echo"), "is not a name"),
+        (("run", "a.yaml", "b.txt"), "does not end like a spec file"),
+        (("run", "--", "x" * 70_000), "the command"),
+        (("plan",), "Missing argument"),
+        (("logs", "done", "-f", "--tail", "3"), "give one of them"),
+        (("logs", "done", "--rank", "4"), "done has 1 rank, from 0"),
+        (("logs", "done", "--attempt", "2"), "the newest start of done is 0"),
+        (("logs", "done", "--rank", "-1"), "-1"),
+        (("status", "done", "--all"), "give one of them"),
+        (("validate", "--show", "--json", "a.yaml"), "give one of them"),
+        (("delete", "done"), "give --yes"),
+        (("stop",), "Missing argument"),
+        (("completion", "tcsh"), "tcsh"),
+        (("status", "--frobnicate"), "--frobnicate"),
+        (("sotp", "done"), "Did you mean `stop`?"),
+    ],
+)
+def test_wrong_usage_is_explained_and_has_exit_code_2(
+    call: Call, past: Past, arguments: tuple[str, ...], says: str
+) -> None:
+    past.submit("done")
+    ended = call(*arguments)
+    assert ended.code == 2, ended
+    assert says in ended.err
+    assert past.cluster.find("done").status.phase is Phase.SUCCEEDED
+
+
+def test_a_script_that_needs_python_before_it_is_told_so(call: Call) -> None:
+    write("train.py", "print(1)\n")
+    ended = call("run", "train.py")
+    assert ended.code == 2
+    assert "`fairlead run -- python train.py`" in ended.err
+
+
+@pytest.mark.parametrize("command", ["logs", "events", "attach", "stop", "suspend", "resume", "status"])
+def test_an_unknown_run_is_told_near_names_and_nothing_is_done_to_the_known_one(
+    call: Call, past: Past, command: str
+) -> None:
+    past.submit("training", phase=Phase.FAILED)
+    names = ("trainign",) if command == "status" else ("training", "trainign")
+    ended = call(command, *names)
+    assert ended.code == 5
+    assert "Did you mean training?" in ended.err
+    assert past.cluster.find("training").intent.value == "stop"
+
+
+def test_of_two_unfinished_runs_of_one_name_none_is_taken_for_the_other(call: Call, past: Past) -> None:
+    for team in ("red", "blue"):
+        past.submit("same", team=team, phase=Phase.RESTARTING)
+    ended = call("stop", "same")
+    assert ended.code == 6
+    assert "red/same, blue/same" in ended.err
+    assert call("stop", "red/same", "--no-wait").code == 0
+    intents = {run.spec.team: run.intent.value for run in past.cluster.workloads()}
+    assert intents == {"red": "stop", "blue": "run"}
+
+
+@pytest.mark.parametrize(
+    ("command", "phase", "says"),
+    [
+        ("suspend", Phase.SUCCEEDED, "only an unfinished run"),
+        ("resume", Phase.SUCCEEDED, "nothing left to do"),
+        ("suspend", Phase.FAILED, "only an unfinished run"),
+    ],
+)
+def test_what_a_run_is_past_is_refused(call: Call, past: Past, command: str, phase: Phase, says: str) -> None:
+    past.submit("done", phase=phase)
+    ended = call(command, "done")
+    assert ended.code == 6
+    assert says in ended.err
+
+
+def test_stopping_what_has_ended_is_no_mistake(call: Call, past: Past) -> None:
+    past.submit("done")
+    ended = call("stop", "done")
+    assert ended.code == 0
+    assert "done is Succeeded already." in ended.err
+
+
+def test_without_a_home_directory_the_remedy_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FAIRLEAD_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "")
+    ended = call("status")
+    assert ended.code == 7
+    assert "set FAIRLEAD_HOME" in ended.err
+
+
+def test_a_file_in_place_of_the_state_directory_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("file", "")
+    for home in ("file", "file/inside"):
+        monkeypatch.setenv("FAIRLEAD_HOME", home)
+        ended = call("status")
+        assert ended.code == 7
+        assert "Set FAIRLEAD_HOME to a directory that you may write to." in ended.err
+    looked = call("doctor")
+    assert looked.code == 1
+    assert "!!  state" in looked.out
+
+
+def test_a_database_of_a_newer_version_is_left_alone(call: Call, desk: Path) -> None:
+    (desk / "home").mkdir()
+    with sqlite3.connect(desk / "home" / "fairlead.db") as database:
+        database.execute("PRAGMA user_version = 99")
+    before = (desk / "home" / "fairlead.db").read_bytes()
+    ended = call("status")
+    assert ended.code == 7
+    assert "written by a newer Fairlead" in ended.err
+    assert (desk / "home" / "fairlead.db").read_bytes() == before
+    (desk / "home" / "fairlead.db").unlink()
+
+
+def test_a_database_that_is_none_is_told(call: Call, desk: Path) -> None:
+    (desk / "home").mkdir()
+    write("home/fairlead.db", b"no database at all, but long enough to look like one" * 20)
+    ended = call("status")
+    assert ended.code == 7
+    assert "cannot be used: file is not a database" in ended.err
+    (desk / "home" / "fairlead.db").unlink()
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None and os.geteuid() == 0, reason="root may write everywhere")
+def test_a_state_directory_that_may_not_be_written_is_told(process: Call, desk: Path) -> None:
+    plain = "setpriv --bounding-set=-dac_override,-dac_read_search " if os.geteuid() == 0 else ""
+    (desk / "shut").mkdir(mode=0o500)
+    ended = process(shell=f"{plain}{{fairlead}} status", env={"FAIRLEAD_HOME": str(desk / "shut" / "home")})
+    assert ended.code == 7
+    assert "Permission denied. Set FAIRLEAD_HOME" in ended.err
+    write("it.yaml", "run: echo hi\n")
+    Path("it.yaml").chmod(0)
+    ended = process(shell=f"{plain}{{fairlead}} run it.yaml")
+    assert ended.code == 2
+    assert "it.yaml: cannot be read: Permission denied" in ended.err
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_submitted_run(process: Call) -> None:
+    assert process("status").code == 0
+    # No file may grow: what a full disk does to whoever writes, also to root.
+    ended = process(shell="ulimit -f 0; {fairlead} run -d -- echo hi")
+    assert ended.code == 7
+    assert "Check that the disk has room" in ended.err
+    assert process("status").out.startswith("No runs yet")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(process: Call, past: Past) -> None:
+    for number in range(50):
+        past.submit(f"run-{number}")
+    for command in ("status --all", "events", "schema", "--help"):
+        ended = process(shell=f"set -o pipefail; {{fairlead}} {command} | head -c 1 > /dev/null")
+        assert (ended.code, ended.err) == (0, ""), command
+
+
+def test_output_that_cannot_be_written_is_an_error(process: Call) -> None:
+    ended = process(shell="{fairlead} status > /dev/full")
+    assert ended.code == 7
+    assert "No space left on device" in ended.err
+
+
+def test_closed_streams_are_no_error(process: Call) -> None:
+    for closed in (">&-", "2>&-", "<&-"):
+        assert process(shell=f"{{fairlead}} status {closed}").code == 0, closed
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output_any_more(process: Call, desk: Path) -> None:
+    write("slow.py", "import time\nfor n in range(8): print(n, flush=True) or time.sleep(0.2)\nopen('end', 'w')\n")
+    ended = process(shell="set -o pipefail; {fairlead} run -- python slow.py | head -n 1")
+    assert ended.code == 130
+    assert ended.out == "0\n"
+    assert "Detached; slow goes on." in ended.err
+    assert process("attach", "slow").code == 0
+    assert (desk / "end").exists()
+
+
+def test_output_that_the_terminal_cannot_show_is_escaped(process: Call) -> None:
+    ended = process("run", "--name", "words", "--", "echo", "gr\u00fcn", env={"PYTHONIOENCODING": "ascii"})
+    assert ended.code == 0
+    assert "gr\\xfcn" in ended.out

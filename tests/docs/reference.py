@@ -1,0 +1,99 @@
+"""The parts of the guide that follow from the code, so that they cannot lag behind it.
+
+    python -m tests.docs.reference        writes them into docs/
+
+Between `<!-- begin: NAME -->` and `<!-- end: NAME -->` a page holds what the function of that name gives.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING
+from pathlib import Path
+
+import click
+
+from fairlead.cli.main import COMMANDS, group
+from fairlead.specs.keys import KINDS, POOL, TEAM, TRAINING
+from fairlead.specs.kinds import Key, Listed, Mapped, Section
+from fairlead.specs.rendering import default_of
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def keys_of(section: Section, prefix: str = "") -> Iterator[tuple[str, Key, Section]]:
+    """Dotted name, key and section of every key, those of a mapping just after it."""
+    for key in section.keys:
+        yield prefix + key.name, key, section
+        if isinstance(key.kind, Section):
+            yield from keys_of(key.kind, f"{prefix}{key.name}.")
+
+
+def table(section: Section) -> str:
+    """Every key with its type, default and example."""
+    lines = ["| key | type | default | example | |", "|---|---|---|---|---|"]
+    for name, key, owner in keys_of(section):
+        cells = (f"`{name}`", say_type(key), say_default(key, owner), f"`{key.name}: {key.example}`", key.doc)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def say_type(key: Key) -> str:
+    """What may be given, as a person says it."""
+    if isinstance(key.kind, Section):
+        lone = key.kind.key(key.kind.shorthand) if key.kind.shorthand else None
+        return "mapping" if lone is None else f"mapping, or {say_type(lone)}"
+    if isinstance(key.kind, Mapped):
+        return "mapping of names to texts"
+    return f"list; each {key.kind.item.what}" if isinstance(key.kind, Listed) else key.kind.what
+
+
+def say_default(key: Key, owner: Section) -> str:
+    """The default as it would be written; what an absent value means is in the key's sentence."""
+    if key.required:
+        return "required"
+    if isinstance(key.kind, (Section, Mapped, Listed)):
+        return "-"
+    values = default_of(key, owner.type)
+    assert MISSING not in values, key.name
+    if all(value is None for value in values):
+        return "-"
+    return f"`{str(key.kind.render(values[0] if len(values) == 1 else values)).lower()}`"
+
+
+def commands() -> str:
+    """The help of every command."""
+    context = click.Context(group, info_name="fairlead")
+    blocks = []
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        assert command is not None
+        with click.Context(command, info_name=name, parent=context, terminal_width=100) as own:
+            blocks.append(f"## {name}\n\n```text\n{command.get_help(own)}\n```")
+    return "\n\n".join(blocks)
+
+
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "specs.md": {
+        "Training": lambda: table(TRAINING),
+        "Team": lambda: table(TEAM),
+        "Pool": lambda: table(POOL),
+    },
+    "commands.md": {"commands": commands},
+}
+assert set(PARTS["specs.md"]) == set(KINDS)
+
+
+def up_to_date(page: str) -> str:
+    """The page with its parts as the code says today."""
+    text = (DOCS / page).read_text()
+    for name, make in PARTS[page].items():
+        begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
+        found = re.search(re.escape(begin) + ".*?" + re.escape(end), text, re.DOTALL)
+        assert found is not None, f"{page} has no part {name}"
+        text = text.replace(found[0], f"{begin}\n{make()}\n\n{end}")
+    return text
+
+
+if __name__ == "__main__":
+    for page in PARTS:
+        (DOCS / page).write_text(up_to_date(page))

@@ -1,0 +1,56 @@
+"""Every fenced example of the guide and of the README is run or validated."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.examples import carry_out, examples_of, first_missing
+from tests.home import end_everything
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# They train for real.
+SLOW = {"checkpoints.md", "torchrun.md"}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("FAIRLEAD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (tmp_path / "work").mkdir()
+    yield tmp_path / "work"
+    end_everything(tmp_path / "home")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.name) for page in PAGES]
+)
+def test_every_example_of_the_page_holds(page: Path, desk: Path) -> None:
+    for example in examples_of(page, ROOT):
+        carry_out(example, desk)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_every_fence_of_the_page_is_found(page: Path) -> None:
+    fences = sum(line.startswith("```") for line in page.read_text().splitlines())
+    assert fences == 2 * len(examples_of(page, ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
+    import re
+
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_output_is_compared_line_by_line_in_order() -> None:
+    output = "a  1\nb  2\nc  3\n"
+    assert first_missing(["a 1", "c ..."], output) is None
+    assert first_missing(["...", "b 2"], output) is None
+    assert first_missing(["c 3", "a 1"], output) == "a 1"
+    assert first_missing(["a 2"], output) == "a 2"
+    assert first_missing(["a"], output) == "a"

@@ -1,0 +1,116 @@
+"""The reference parts of the guide say what the code says."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.main import EPILOG, EXIT_CODES
+from fairlead.specs.keys import KINDS
+from fairlead.specs.kinds import Key, Section
+from fairlead.specs.reading import parse
+from fairlead.state.reasons import Code
+from tests.docs.reference import DOCS, PARTS, keys_of, up_to_date
+
+SOURCE = DOCS.parent / "src" / "fairlead"
+# Codes that some decision gives as a reason.
+USED = {
+    code.value
+    for code in Code
+    for path in SOURCE.rglob("*.py")
+    if path.name != "reasons.py" and f"Code.{code.name}" in path.read_text()
+}
+WHOLE = {
+    "Training": {"name": "a", "run": "python train.py"},
+    "Team": {"name": "a"},
+    "Pool": {"name": "a", "hardware": "{cpu: 1, memory: 1Gi}"},
+}
+
+
+@pytest.mark.parametrize("page", PARTS)
+def test_the_generated_parts_are_up_to_date(page: str) -> None:
+    """`python -m tests.docs.reference` renews them."""
+    assert (DOCS / page).read_text() == up_to_date(page)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key"), [(kind, name, key) for kind, whole in KINDS.items() for name, key, _ in keys_of(whole)]
+)
+def test_the_example_of_every_key_is_a_right_spec(kind: str, name: str, key: Key) -> None:
+    value = key.example
+    path = name.split(".")
+    for place in range(len(path) - 1, 0, -1):
+        others = _others_required(KINDS[kind], path[:place], path[place])
+        value = "{" + ", ".join([f"{path[place]}: {value}", *others]) + "}"
+    given = {"kind": kind, **WHOLE[kind], path[0]: value}
+    assert parse("\n".join(f"{key}: {text}" for key, text in given.items()))
+
+
+def _others_required(whole: Section, path: list[str], without: str) -> list[str]:
+    section = whole
+    for name in path:
+        inner = next(key for key in section.keys if key.name == name).kind
+        assert isinstance(inner, Section)
+        section = inner
+    return [f"{key.name}: {key.example}" for key in section.keys if key.required and key.name != without]
+
+
+def rows(page: str, columns: int) -> Iterator[list[str]]:
+    """Cells of the page's table rows with so many columns, but for headers."""
+    for line in (DOCS / page).read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| ") and len(cells) == columns and not cells[0].startswith("reason"):
+            yield cells
+
+
+def test_every_reason_code_is_explained_once_and_no_other() -> None:
+    explained = [cells[0].strip("`") for cells in rows("troubleshooting.md", 3)]
+    assert sorted(explained) == sorted(code.value for code in Code)
+
+
+def sentences() -> set[str]:
+    """Texts of the sources with `*` for what is filled in, one for each string that the code puts together."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = (str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
+                found.add("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found
+
+
+def test_every_explained_sentence_is_one_that_the_code_says() -> None:
+    """A quoted sentence is made of pieces between `...`; each piece must stand in a text of the sources."""
+    said = sentences()
+    for code, sentence, _ in rows("troubleshooting.md", 3):
+        if sentence.startswith("*"):
+            assert (sentence == "*said by nothing yet*") == (code.strip("`") not in USED), code
+            continue
+        pieces = [piece.strip(" ;,") for piece in sentence.strip('"').split("...")]
+        for piece in filter(None, pieces):
+            assert any(piece in text for text in said), f"{code}: {piece!r}"
+
+
+def test_every_exit_code_is_in_the_table_and_in_the_help() -> None:
+    listed = {int(cells[0]) for cells in rows("commands.md", 2) if cells[0].isdigit()}
+    helped = {int(number) for number in re.findall(r"\b\d+\b", EPILOG)}
+    assert listed == helped
+    assert {code for _, code in EXIT_CODES} <= listed
+
+
+def test_the_index_has_every_page() -> None:
+    index = (DOCS / "README.md").read_text()
+    for page in DOCS.glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in index, page.name
+
+
+def test_no_page_is_longer_than_a_person_reads() -> None:
+    for page in DOCS.glob("*.md"):
+        lines = page.read_text().splitlines()
+        assert len(lines) < 260 or page.name == "commands.md", page.name
+        assert all(line.isascii() for line in lines), page.name
+        assert isinstance(page, Path)
