@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,17 @@ OWN_PATH = "/fairlead"
 TEXT_MOST = 65_536
 ITEMS_MOST = 64
 OVERLAY_MOST = 262_144
+SET_BY_FAIRLEAD = re.compile(
+    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|GRACE_S|CHECKPOINT_(TO|EVERY_S|EVERY_STEPS|KEEP)"
+    "|NODE|POD_IP|INSTRUCTIONS|COMMAND|SETUP)|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
+    "|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)"
+)
 
 # Sentences that the API server of a cluster says too.
 FOREIGN_LABEL = f"names under {OWN_DOMAIN} are Fairlead's own; choose another"
 FOREIGN_VOLUME = f"volumes called {OWN_NAMES}... are Fairlead's own; rename it"
 FOREIGN_CONTAINER = " is Fairlead's own; choose another name"
+SET_BY_US = " is set by Fairlead itself; choose another name"
 FOREIGN_MOUNT = f"{OWN_PATH} is Fairlead's own; choose another place"
 ONLY_CONTAINER = f"the only container is `{RANKS}`; one beside it goes under initContainers, with restartPolicy Always"
 
@@ -130,6 +137,9 @@ def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
                 yield (*path, "name"), ONLY_CONTAINER
             if kind == "initContainers" and (name == RANKS or name.startswith(OWN_NAMES)):
                 yield (*path, "name"), f"`{name}`{FOREIGN_CONTAINER}"
+            for at, variable in enumerate(container.get("env", ())):
+                if SET_BY_FAIRLEAD.fullmatch(variable["name"]) is not None:
+                    yield (*path, "env", at, "name"), quote(variable["name"]) + SET_BY_US
             for at, mount in enumerate(container.get("volumeMounts", ())):
                 if mount["mountPath"] == OWN_PATH or mount["mountPath"].startswith(f"{OWN_PATH}/"):
                     yield (*path, "volumeMounts", at, "mountPath"), FOREIGN_MOUNT

@@ -1,11 +1,10 @@
 """A distributed training run."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fairlead.specs.overlay import Overlay
+from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US, Overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.rules import NAME, PATH, Limit, Rules, Text, broken, enforce, quote
 
@@ -197,17 +196,10 @@ def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if (problem := ENV_NAME.problem(name)) is not None:
             yield "env", problem
         elif SET_BY_FAIRLEAD.fullmatch(name) is not None:
-            yield "env", f"{quote(name)} is set by Fairlead itself; choose another name"
+            yield "env", f"{quote(name)}{SET_BY_US}"
         if (problem := ENV_VALUE.problem(value)) is not None:
             yield "env", f"the value of {quote(name)}: {problem}"
     if len(env) > ENV_MOST:
         yield "env", f"{len(env)} variables; give at most {ENV_MOST}"
     if sum(len(name) + len(value) for name, value in env.items()) > ENV_TOTAL:
         yield "env", f"more than {ENV_TOTAL} characters in all; put large values in a file"
-
-
-SET_BY_FAIRLEAD = re.compile(
-    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|GRACE_S|CHECKPOINT_(TO|EVERY_S|EVERY_STEPS|KEEP))"
-    "|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
-    "|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)"
-)

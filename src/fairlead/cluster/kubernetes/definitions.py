@@ -203,6 +203,10 @@ def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
     for containers in ("containers", "initContainers"):
         path = ("spec", containers, "*", "volumeMounts", "*", "mountPath")
         yield path, validation.rule(test, validation.say(overlay.FOREIGN_MOUNT))
+    test = f"!{validation.matches('self', overlay.SET_BY_FAIRLEAD.pattern)}"
+    for containers in ("containers", "initContainers"):
+        path = ("spec", containers, "*", "env", "*", "name")
+        yield path, validation.rule(test, validation.QUOTED, validation.say(overlay.SET_BY_US))
 
 
 def _branch(branch: Branch) -> dict[str, Any]:

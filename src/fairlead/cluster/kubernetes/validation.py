@@ -9,11 +9,12 @@ import json
 from fairlead.specs import kinds
 from fairlead.specs.advice import advice, limits_of
 from fairlead.specs.kinds import Key, Single
+from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE, TaintEffect
 from fairlead.specs.quantities import CPU, DURATION, GPU, GPU_MEMORY, NUMBER, SIZE, STEPS
 from fairlead.specs.resources import GPU_MOST, GPU_RULES
 from fairlead.specs.rules import MODEL, NAME, Limit, Rules, Text
-from fairlead.specs.training import ENV_NAME, ENV_TOTAL, SET_BY_FAIRLEAD
+from fairlead.specs.training import ENV_NAME, ENV_TOTAL
 
 Rule = dict[str, str]
 
@@ -103,7 +104,7 @@ def env_rules() -> list[Rule]:
     own = f"self.filter(k, {matches('k', SET_BY_FAIRLEAD.pattern)})"
     return [
         *names_rules(ENV_NAME),
-        rule(f"{own}.size() == 0", _quoted(f"{own}[0]"), say(" is set by Fairlead itself; choose another name")),
+        rule(f"{own}.size() == 0", _quoted(f"{own}[0]"), say(SET_BY_US)),
         rule(
             f"self.map(k, k.size() + self[k].size()).sum() <= {ENV_TOTAL}",
             say(f"more than {ENV_TOTAL} characters in all; put large values in a file"),
