@@ -126,8 +126,11 @@ def test_a_killed_api_server_comes_back_with_everything(control_plane: ControlPl
 def test_kubectl_works_with_its_kubeconfig(control_plane: ControlPlane, namespace: str) -> None:
     kubeconfig = control_plane.kubeconfig(namespace=namespace)
     argv = [str(binaries.ensure()["kubectl"]), f"--kubeconfig={kubeconfig}", "get", "configmaps", "--output=name"]
-    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert "configmap/kube-root-ca.crt" in listed
+
+    def listed() -> str:
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    until(lambda: "configmap/kube-root-ca.crt" in listed(), "the certificate that the controller manager gives")
 
 
 def test_a_machine_without_go_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
