@@ -48,8 +48,10 @@ def main():
     total = torch.ones(1)
     dist.all_reduce(total)
     done = time.time()
-    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    path = os.path.join(os.environ["BENCHMARK_OUT"], f"{attempt}-{os.environ['RANK']}")
+    # Counted here: torchrun's own count goes from 0 to 2 at the first restart.
+    out, rank = os.environ["BENCHMARK_OUT"], os.environ["RANK"]
+    attempt = sum(name.endswith("-" + rank) for name in os.listdir(out))
+    path = os.path.join(out, f"{attempt}-{rank}")
     with open(path + ".part", "w") as file:
         file.write(repr((os.getpid(), psutil.Process().create_time(), imported, joined, done)))
     os.rename(path + ".part", path)

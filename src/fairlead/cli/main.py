@@ -23,6 +23,7 @@ COMMANDS = {
     "suspend": ("intents", "Stop runs for now; they hold nothing."),
     "resume": ("intents", "Let suspended, stopped or failed runs go on."),
     "delete": ("intents", "Stop runs and remove all that is kept of them."),
+    "simulate": ("simulate", "Replay a trace on a cluster that need not exist."),
     "validate": ("validate", "Check spec files; tells every mistake at once."),
     "schema": ("schema", "Print the JSON Schema of spec files."),
     "doctor": ("doctor", "Look for what would get in the way."),

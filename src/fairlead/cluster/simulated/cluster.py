@@ -63,6 +63,12 @@ class SimulatedCluster:
         """How many ranks ever began."""
         return self._state.num_starts
 
+    @property
+    def next_at(self) -> float:
+        """When something happens next if nobody does anything; infinity when nothing does."""
+        queue = self._state.queue
+        return queue[0][0] if queue else math.inf
+
     def snapshot(self) -> Snapshot:
         state = self._state
         if self._shown is None or state.reporting:

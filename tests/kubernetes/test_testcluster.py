@@ -1,0 +1,146 @@
+"""The test cluster is a real one: what it claims about itself, shown."""
+
+import subprocess
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+
+PATIENCE_S = 20.0
+
+
+def until(met: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (value := met()):
+        assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s"
+        time.sleep(0.05)
+    return value
+
+
+@pytest.fixture
+def nodes(control_plane: ControlPlane, namespace: str) -> Iterator[list[str]]:
+    names = add_nodes(control_plane, 2, prefix=namespace, labels={"for": namespace})
+    yield names
+    for name in names:
+        control_plane.request("DELETE", f"/api/v1/nodes/{name}")
+
+
+def create_pod(plane: ControlPlane, namespace: str, name: str, *, gpus: int = 0, **annotations: str) -> None:
+    resources = {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
+    pod = {
+        "metadata": {"name": name, "annotations": {f"fake/{k.replace('_', '-')}": v for k, v in annotations.items()}},
+        "spec": {
+            "nodeSelector": {"for": namespace},
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "any", "resources": resources}],
+        },
+    }
+    plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
+
+
+def status_of(plane: ControlPlane, namespace: str, name: str) -> dict[str, Any]:
+    status: dict[str, Any] = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")["status"]
+    return status
+
+
+def until_phase(plane: ControlPlane, namespace: str, name: str, phase: str) -> dict[str, Any]:
+    until(lambda: status_of(plane, namespace, name)["phase"] == phase, f"{name} {phase}")
+    return status_of(plane, namespace, name)
+
+
+def test_it_is_the_version_that_it_says(control_plane: ControlPlane) -> None:
+    assert control_plane.request("GET", "/version")["gitVersion"] == f"v{binaries.NEWEST}"
+
+
+def test_the_scheduler_counts_the_gpus_of_fake_nodes(
+    control_plane: ControlPlane, namespace: str, nodes: list[str]
+) -> None:
+    until(lambda: all(is_ready(control_plane.request("GET", f"/api/v1/nodes/{name}")) for name in nodes), "ready nodes")
+    for index in range(3):
+        create_pod(control_plane, namespace, f"p{index}", gpus=8)
+    until_phase(control_plane, namespace, "p0", "Running")
+    until_phase(control_plane, namespace, "p1", "Running")
+    path = f"/api/v1/namespaces/{namespace}/pods/p2"
+    condition = until(lambda: control_plane.request("GET", path)["status"].get("conditions"), "verdict")[0]
+    assert condition["reason"] == "Unschedulable"
+    assert "Insufficient nvidia.com/gpu" in condition["message"]
+
+
+def test_annotations_say_how_a_pod_ends(control_plane: ControlPlane, namespace: str, nodes: list[str]) -> None:
+    create_pod(control_plane, namespace, "well", run="100ms", message="all done")
+    create_pod(control_plane, namespace, "killed", run="100ms", exit_code="137", reason="OOMKilled")
+    create_pod(control_plane, namespace, "missing", image="missing")
+    ended = until_phase(control_plane, namespace, "well", "Succeeded")["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"], ended["message"]) == (0, "Completed", "all done")
+    ended = until_phase(control_plane, namespace, "killed", "Failed")["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+    status = until(
+        lambda: (s := status_of(control_plane, namespace, "missing")).get("containerStatuses") and s, "image error"
+    )
+    assert status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff"
+
+
+def test_a_deleted_pod_takes_the_time_that_it_was_given(
+    control_plane: ControlPlane, namespace: str, nodes: list[str]
+) -> None:
+    create_pod(control_plane, namespace, "slow", stop="1s")
+    until_phase(control_plane, namespace, "slow", "Running")
+    path = f"/api/v1/namespaces/{namespace}/pods/slow"
+    control_plane.request("DELETE", path)
+    assert control_plane.request("GET", path)["metadata"]["deletionTimestamp"]
+
+    def is_gone() -> bool:
+        try:
+            control_plane.request("GET", path)
+        except urllib.error.HTTPError as error:
+            return error.code == 404
+        return False
+
+    until(is_gone, "end of the pod")
+
+
+def test_a_user_without_a_role_may_do_nothing(control_plane: ControlPlane, namespace: str) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        control_plane.request("GET", f"/api/v1/namespaces/{namespace}/pods", user="nobody")
+
+
+def test_a_killed_api_server_comes_back_with_everything(control_plane: ControlPlane, namespace: str) -> None:
+    body = {"metadata": {"name": "kept"}, "data": {"key": "value"}}
+    control_plane.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
+    control_plane.kill("apiserver")
+    control_plane.kill("etcd")
+    control_plane.restart("etcd")
+    control_plane.restart("apiserver")
+    kept = control_plane.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/kept")
+    assert kept["data"] == {"key": "value"}
+
+
+def test_kubectl_works_with_its_kubeconfig(control_plane: ControlPlane, namespace: str) -> None:
+    kubeconfig = control_plane.kubeconfig(namespace=namespace)
+    argv = [str(binaries.ensure()["kubectl"]), f"--kubeconfig={kubeconfig}", "get", "configmaps", "--output=name"]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert "configmap/kube-root-ca.crt" in listed
+
+
+def test_a_machine_without_go_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setattr(binaries, "GO_PACKAGE", "./no-such-package")
+    with pytest.raises(Unavailable) as told:
+        binaries.ensure()
+    assert str(told.value).startswith("the test cluster is built with Go: none on PATH, and installing")
+    assert "\n" not in str(told.value)
+
+
+def test_an_unknown_version_is_refused() -> None:
+    with pytest.raises(Unavailable, match=r"no Kubernetes 1\.2\.3 for tests; there are"):
+        binaries.ensure("1.2.3")

@@ -1,0 +1,259 @@
+"""etcd, API server, controller manager, scheduler and kwok on loopback: all of Kubernetes but the machines."""
+
+import base64
+import http.client
+import json
+import shutil
+import ssl
+import tempfile
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trustme
+import yaml
+
+from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster.errors import Broken
+from tests.kubernetes.testcluster.processes import Server, free_ports
+
+ADMIN = "admin"
+CLIENT_QPS = 5_000
+"""Requests a second that scheduler and controller manager allow themselves; their defaults are 50 and 20."""
+
+STAGES = Path(__file__).with_name("stages.yaml")
+
+
+class ControlPlane:
+    """One control plane; use it as a context, or ``start`` and ``stop`` it.
+
+    Args:
+        version: Kubernetes version, of those in ``binaries/``.
+        users: Further users by name, each with its groups; their tokens are their names. RBAC gives them nothing.
+        audit: Keep the requests of all users but the control plane's own in ``audit_log``.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str = binaries.NEWEST,
+        users: Mapping[str, Sequence[str]] | None = None,
+        audit: bool = False,
+    ) -> None:
+        self.version = version
+        self._users = {ADMIN: ("system:masters",), **(users or {})}
+        self._audit = audit
+        self._home = Path(tempfile.mkdtemp(prefix="fairlead-testcluster-"))
+        self._servers: dict[str, Server] = {}
+        self.url = ""
+
+    def __enter__(self) -> "ControlPlane":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def audit_log(self) -> Path:
+        """Audit events, one JSON object a line."""
+        return self._home / "audit.jsonl"
+
+    def start(self) -> None:
+        """Start everything; seconds, once the binaries exist.
+
+        Raises:
+            Unavailable: This machine cannot build the binaries.
+            Broken: A part of it did not come up.
+        """
+        paths = binaries.ensure(self.version)
+        etcd_port, peer_port, api_port, kwok_port = free_ports(4)
+        self.url = f"https://127.0.0.1:{api_port}"
+        self._write_identity()
+        self._servers = {
+            server.name: server
+            for server in (
+                self._server("etcd", paths, _etcd(self._home, etcd_port, peer_port)),
+                self._server("apiserver", paths, _apiserver(self._home, api_port, etcd_port, audit=self._audit)),
+                self._server("controller-manager", paths, _controller_manager(self._home)),
+                self._server("scheduler", paths, _scheduler(self._home)),
+                self._server("kwok", paths, _kwok(self._home, kwok_port)),
+            )
+        }
+        try:
+            for name in self._servers:
+                self.restart(name)
+        except Broken:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything and remove its files."""
+        for server in reversed(self._servers.values()):
+            server.stop()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for ``etcd``, ``apiserver``, ``controller-manager``, ``scheduler`` or ``kwok``."""
+        self._servers[name].kill()
+
+    def restart(self, name: str) -> None:
+        """Start a part of it again, and wait until it serves."""
+        server = self._servers[name]
+        server.kill()
+        server.start()
+        if name == "apiserver":
+            server.until(self._is_ready, "/readyz")
+        elif name == "etcd":
+            server.until(lambda: "ready to serve client requests" in server.log_tail(), "client service")
+
+    def kubeconfig(self, user: str = ADMIN, *, namespace: str = "default") -> Path:
+        """A kubeconfig file for a user."""
+        path = self._home / f"kubeconfig-{user}-{namespace}"
+        authority = base64.b64encode((self._home / "ca.pem").read_bytes()).decode()
+        context = {"cluster": "test", "user": user, "namespace": namespace}
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "test",
+                    "contexts": [{"name": "test", "context": context}],
+                    "clusters": [
+                        {"name": "test", "cluster": {"server": self.url, "certificate-authority-data": authority}}
+                    ],
+                    "users": [{"name": user, "user": {"token": user}}],
+                }
+            )
+        )
+        return path
+
+    def request(self, method: str, path: str, body: object = None, *, user: str = ADMIN, kind: str = "json") -> Any:
+        """One request of a user, for tests; the parsed answer.
+
+        Args:
+            kind: Of the body: ``json``, or ``merge-patch+json``, ``apply-patch+yaml`` and the like.
+
+        Raises:
+            urllib.error.HTTPError: The API server refused it.
+        """
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {user}", "Content-Type": f"application/{kind}"},
+        )
+        with urllib.request.urlopen(request, context=self._tls(), timeout=30) as answer:
+            return json.load(answer)
+
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self._home / "ca.pem"))
+
+    def _is_ready(self) -> bool:
+        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {ADMIN}"})
+        try:
+            with urllib.request.urlopen(request, context=self._tls(), timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (OSError, http.client.HTTPException):  # it does not listen yet, or is not ready
+            return False
+
+    def _server(self, name: str, paths: Mapping[str, Path], argv: Sequence[str]) -> Server:
+        binary = paths[{"apiserver": "kube-apiserver"}.get(name) or (name if name in paths else f"kube-{name}")]
+        return Server(name, [str(binary), *argv], self._home / f"{name}.log")
+
+    def _write_identity(self) -> None:
+        """Certificates, the key of service accounts, and the users' tokens."""
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(self._home / "ca.pem"))
+        serving = authority.issue_cert("127.0.0.1", "localhost", "kubernetes.default.svc")
+        serving.private_key_pem.write_to_path(str(self._home / "serving.key"))
+        (self._home / "serving.pem").write_bytes(b"".join(blob.bytes() for blob in serving.cert_chain_pems))
+        authority.issue_cert("service-accounts").private_key_pem.write_to_path(str(self._home / "accounts.key"))
+        lines = [f'{name},{name},{name},"{",".join(groups)}"' for name, groups in self._users.items()]
+        (self._home / "tokens.csv").write_text("\n".join(lines) + "\n")
+        (self._home / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
+        self.kubeconfig()
+
+
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "None", "users": [ADMIN, "system:apiserver"]}, {"level": "Metadata"}],
+}
+
+
+def _etcd(home: Path, port: int, peer_port: int) -> list[str]:
+    return [
+        f"--data-dir={home / 'etcd'}",
+        f"--listen-client-urls=http://127.0.0.1:{port}",
+        f"--advertise-client-urls=http://127.0.0.1:{port}",
+        f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+        f"--initial-advertise-peer-urls=http://127.0.0.1:{peer_port}",
+        f"--initial-cluster=default=http://127.0.0.1:{peer_port}",
+        "--unsafe-no-fsync",
+        "--log-level=info",
+    ]
+
+
+def _apiserver(home: Path, port: int, etcd_port: int, *, audit: bool) -> list[str]:
+    argv = [
+        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--tls-cert-file={home / 'serving.pem'}",
+        f"--tls-private-key-file={home / 'serving.key'}",
+        f"--token-auth-file={home / 'tokens.csv'}",
+        "--authorization-mode=Node,RBAC",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={home / 'accounts.key'}",
+        f"--service-account-signing-key-file={home / 'accounts.key'}",
+        "--service-cluster-ip-range=10.96.0.0/16",
+        # Bound to loopback there is no address that an endpoint may have.
+        "--endpoint-reconciler-type=none",
+        "--max-requests-inflight=2000",
+        "--max-mutating-requests-inflight=1000",
+    ]
+    if audit:
+        argv += [f"--audit-policy-file={home / 'audit-policy.yaml'}", f"--audit-log-path={home / 'audit.jsonl'}"]
+    return argv
+
+
+def _controller_manager(home: Path) -> list[str]:
+    return [
+        f"--kubeconfig={home / 'kubeconfig-admin-default'}",
+        f"--service-account-private-key-file={home / 'accounts.key'}",
+        f"--root-ca-file={home / 'ca.pem'}",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--secure-port=0",
+        f"--kube-api-qps={CLIENT_QPS}",
+        f"--kube-api-burst={CLIENT_QPS}",
+        "--node-monitor-grace-period=5s",
+        "--node-monitor-period=1s",
+    ]
+
+
+def _scheduler(home: Path) -> list[str]:
+    return [
+        f"--kubeconfig={home / 'kubeconfig-admin-default'}",
+        "--leader-elect=false",
+        "--secure-port=0",
+        f"--kube-api-qps={CLIENT_QPS}",
+        f"--kube-api-burst={CLIENT_QPS}",
+    ]
+
+
+def _kwok(home: Path, port: int) -> list[str]:
+    return [
+        f"--kubeconfig={home / 'kubeconfig-admin-default'}",
+        "--manage-all-nodes=false",
+        "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+        "--cidr=10.244.0.1/16",
+        "--node-ip=127.0.0.1",
+        "--node-lease-duration-seconds=40",
+        f"--server-address=127.0.0.1:{port}",
+        f"--config={STAGES}",
+    ]

@@ -1,0 +1,68 @@
+"""Fake nodes, and what their pods do: kwok plays them by ``stages.yaml``.
+
+A pod on a fake node becomes Running at once and runs until it is deleted, unless its annotations say otherwise:
+
+    fake/start        how long until it runs, such as 2s
+    fake/run          how long it runs; without it, for ever
+    fake/exit-code    how its containers end; 0 without it
+    fake/reason       why, such as OOMKilled; Completed or Error without it
+    fake/message      their termination message
+    fake/stop         how long it takes to end once it is deleted
+    fake/image        `missing`: its image cannot be pulled, and it never runs
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+
+
+def add_nodes(
+    plane: ControlPlane,
+    count: int,
+    *,
+    prefix: str = "fake",
+    gpus: int = 8,
+    model: str = "NVIDIA-H100-80GB-HBM3",
+    gpu_memory_mib: int = 81_559,
+    cpu: str = "96",
+    memory: str = "1Ti",
+    pods: int = 110,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+) -> list[str]:
+    """Create fake nodes ``<prefix>-0`` and on, labelled as GPU feature discovery labels real ones; their names."""
+    names = [f"{prefix}-{index}" for index in range(count)]
+    gpu_labels = {
+        "nvidia.com/gpu.product": model,
+        "nvidia.com/gpu.count": str(gpus),
+        "nvidia.com/gpu.memory": str(gpu_memory_mib),
+    }
+    resources: dict[str, str] = {"cpu": cpu, "memory": memory, "pods": str(pods)}
+    if gpus:
+        resources["nvidia.com/gpu"] = str(gpus)
+
+    def create(name: str) -> None:
+        node: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "annotations": {"kwok.x-k8s.io/node": "fake"},
+                "labels": {"kubernetes.io/hostname": name, **(gpu_labels if gpus else {}), **(labels or {})},
+            },
+            "spec": {"taints": list(taints)},
+            "status": {"capacity": resources, "allocatable": resources},
+        }
+        plane.request("POST", "/api/v1/nodes", node)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(create, names))
+    return names
+
+
+def is_ready(node: Mapping[str, Any]) -> bool:
+    """Whether a node says that it is ready."""
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

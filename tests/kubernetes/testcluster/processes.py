@@ -1,0 +1,89 @@
+"""Servers as child processes that end with us, each with a log."""
+
+import ctypes
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.kubernetes.testcluster.errors import Broken
+
+PATIENCE_S = 60.0
+PR_SET_PDEATHSIG = 1
+
+
+class Server:
+    """One server; it may be killed and started again with the same arguments."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path) -> None:
+        self.name = name
+        self._argv = list(argv)
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while it does not run."""
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    def start(self) -> None:
+        """Start it; its output is added to its log."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, and kill it when it does not."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def until(self, met: Callable[[], bool], what: str) -> None:
+        """Wait for something that this server brings about.
+
+        Raises:
+            Broken: It ended, or the patience did.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not met():
+            if self.pid is None:
+                raise Broken(f"{self.name} ended before {what}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise Broken(f"{self.name}: no {what} within {PATIENCE_S:.0f} s:\n{self.log_tail()}")
+            time.sleep(0.02)
+
+    def log_tail(self) -> str:
+        """The last lines of its log."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-25:]) if self._log.exists() else ""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on right now, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in sockets]
+    finally:
+        for probe in sockets:
+            probe.close()
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,86 @@
+"""A trace through the production decisions: small worlds whose outcome can be told by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.control.outcomes import gpus_held, percentile, queue_length, summary
+from fairlead.control.simulation import World, never_fits, simulate
+from fairlead.specs.pool import Hardware, Pool, PoolGpu
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Phase
+from fairlead.traces.arrivals import Arrival
+
+POOL = Pool(
+    name="a",
+    nodes=2,
+    hardware=Hardware(cpu_milli=64_000, memory_bytes=2**38, gpu=PoolGpu(model="A100", count=4)),
+    price_per_hour=10.0,
+)
+
+
+def arrival(name: str, at_s: float, duration_s: float, *, gpus: int = 4, nodes: int = 1, team: str = "t") -> Arrival:
+    resources = Resources(gpu=GpuRequest(milli=1000 * gpus))
+    return Arrival(
+        at_s=at_s,
+        duration_s=duration_s,
+        spec=Training(name=name, team=team, run="x", nodes=nodes, resources=resources),
+    )
+
+
+def test_runs_wait_for_room_and_hold_it_for_their_time() -> None:
+    outcome = simulate([arrival("a", 0, 100), arrival("b", 10, 50), arrival("c", 20, 30)], [POOL])
+    assert [(run.name, run.started_s, run.ended_s) for run in outcome.runs] == [
+        ("a", 0, 100),
+        ("b", 10, 60),
+        ("c", 60, 90),
+    ]
+    assert all(run.phase is Phase.SUCCEEDED for run in outcome.runs)
+    figures = summary(outcome)
+    assert figures.makespan_s == 100
+    assert figures.gpu_utilisation == pytest.approx((4 * 100 + 4 * 50 + 4 * 30) / (8 * 100))
+    assert figures.whole.average_wait_s == pytest.approx(40 / 3)
+    assert figures.cost == pytest.approx(2 * 10 * 100 / 3600)
+    assert figures.idle_cost == pytest.approx((1 - 720 / 800) * 2 * 10 * 100 / 3600)
+
+
+def test_steps_over_time_tell_what_was_held_and_who_waited() -> None:
+    outcome = simulate([arrival("a", 0, 100), arrival("b", 10, 50), arrival("c", 20, 30)], [POOL])
+    assert gpus_held(outcome) == [(0, 4), (10, 8), (60, 8), (90, 4), (100, 0)]
+    assert queue_length(outcome) == [(0, 0), (10, 0), (20, 1), (60, 0)]
+
+
+def test_a_gang_starts_whole_or_waits() -> None:
+    outcome = simulate([arrival("a", 0, 100), arrival("wide", 1, 10, nodes=2)], [POOL])
+    assert [(run.name, run.started_s, run.num_gpus) for run in outcome.runs] == [("a", 0, 4), ("wide", 100, 8)]
+
+
+def test_start_up_is_time_that_is_held() -> None:
+    (run,) = simulate([arrival("a", 0, 100)], [POOL], World(start_s=7)).runs
+    assert run.held == ((0, 107),)
+
+
+def test_failures_restart_from_the_checkpoint_and_the_same_seed_gives_the_same() -> None:
+    world = World(node_mtbf_s=10_000, repair_s=100, checkpoint_s=60, seed=3)
+    trace = [arrival("a", 0, 20_000, nodes=2), arrival("b", 5, 100)]
+    first, again = simulate(trace, [POOL], world), simulate(trace, [POOL], world)
+    assert first == again
+    run = first.runs[0]
+    assert run.phase is Phase.SUCCEEDED
+    lost = len(run.held) - 1
+    assert lost >= 1
+    worked = run.gpu_s / run.num_gpus
+    assert 20_000 < worked <= 20_000 + lost * 60
+    assert simulate(trace, [POOL], replace(world, seed=4)) != first
+
+
+def test_what_can_never_fit_is_told_before() -> None:
+    (reason,) = never_fits([arrival("a", 0, 1), arrival("huge", 0, 1, gpus=16)], [POOL])
+    assert "huge needs 1 node with 16 GPU" in reason.message
+
+
+def test_percentile_is_the_nearest_rank() -> None:
+    assert percentile([], 0.99) is None
+    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
+    assert percentile(list(range(1, 101)), 0.99) == 99

@@ -1,0 +1,75 @@
+"""Trace files mean what they say, and every mistake in one names its file, line and column."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.errors import InvalidSpec
+from fairlead.traces.reading import read_trace
+
+
+def write(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_our_own_table_in_order_of_arrival(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "submit_s,duration_s,name,team,nodes,gpu,cpu,memory,priority\n"
+        "60,3600,second,vision,2,A100:4,8,64Gi,5\n"
+        "0,10.5,,,,,,,\n",
+    )
+    first, second = read_trace(path)
+    assert (first.at_s, first.duration_s, first.spec.name, first.num_gpus) == (0, 10.5, "run-2", 0)
+    assert (second.spec.team, second.spec.nodes, second.spec.priority, second.num_gpus) == ("vision", 2, 5, 8)
+    assert second.spec.resources.memory_bytes == 64 * 2**30
+
+
+def test_the_same_name_twice_gets_a_number(tmp_path: Path) -> None:
+    path = write(tmp_path, "submit_s,duration_s,name\n0,1,a\n1,1,a\n2,1,b\n")
+    assert [arrival.spec.name for arrival in read_trace(path)] == ["a", "a-2", "b"]
+
+
+def test_muri_counts_milliseconds_and_whole_nodes_of_eight(tmp_path: Path) -> None:
+    header = "job_id,num_gpu,submit_time,iterations,model_name,duration,resource_time_0"
+    path = write(tmp_path, f"{header}\n3,16,2000,10,bert,90000,1\n4,2,0,10,dqn,1000,1\n")
+    small, large = read_trace(path)
+    assert (small.at_s, small.duration_s, small.num_gpus, small.spec.nodes) == (0, 1, 2, 1)
+    assert (large.at_s, large.duration_s, large.num_gpus, large.spec.nodes) == (2, 90, 16, 2)
+
+
+def test_philly_counts_seconds(tmp_path: Path) -> None:
+    (job,) = read_trace(write(tmp_path, "job_id,num_gpu,submit_time,duration\n1,0,5,7\n"))
+    assert (job.at_s, job.duration_s, job.num_gpus) == (5, 7, 0)
+
+
+def test_a_spec_file_is_a_trace_of_runs_that_say_how_long_they_take(tmp_path: Path) -> None:
+    text = "name: a\nrun: x\nmax_duration: 2h\n---\nname: b\nrun: y\nmax_duration: 30s\n"
+    assert [arrival.duration_s for arrival in read_trace(write(tmp_path, text, "runs.yaml"))] == [7200, 30]
+    with pytest.raises(InvalidSpec, match="a: max_duration is missing, so nothing says how long it runs"):
+        read_trace(write(tmp_path, "name: a\nrun: x\n", "runs.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("submit_s,duration_s\n", "there is no run in it"),
+        ("a,b\n1,2\n", r"trace.csv:1: the header is a, b; a trace of ours has submit_s and duration_s"),
+        ("", "the header is empty"),
+        ("submit_s,duration_s,gpus\n1,2,3\n", "trace.csv:1: gpus: unknown column; allowed are submit_s"),
+        ("submit_s,duration_s\n1,soon\n", "trace.csv:2: duration_s: 'soon' is not a number"),
+        ("submit_s,duration_s\n1,1\n-1,2\n", "trace.csv:3: submit_s: '-1' is not a number of 0 or more"),
+        ("submit_s,duration_s,nodes\n1,1,many\n", 'trace.csv:2: nodes: "many" is not a whole number'),
+        ("submit_s,duration_s,gpu\n1,1,A100:0\n", r"trace.csv:2: resources.gpu: "),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InvalidSpec, match=message):
+        read_trace(write(tmp_path, text))
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="cannot be read as a trace: No such file or directory"):
+        read_trace(tmp_path / "gone.csv")
