@@ -1,8 +1,8 @@
 """The fenced examples of a Markdown page, and how each kind is carried out.
 
-yaml is validated, json is read, python is run, console is run and its output compared, text is what a person reads.
-A name, as the fence's second word or as a first line `# NAME`, keeps an example as a file for those after it; such
-python is only compiled.
+yaml is validated, json is read, csv is read as a trace, python is run, console is run and its output compared, text is
+what a person reads. A first line `# NAME` keeps csv, yaml and python as a file for the examples after it; such python
+is only compiled.
 `<!-- before: CODE -->` just ahead of a python example is run before it, for what a reader has already.
 """
 
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.specs.reading import parse
+from fairlead.traces.reading import read_trace
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180.0
 MARK = "\x1e"
 KINDS = ("yaml", "json", "csv", "python", "console", "text")
 _FENCE = re.compile(
-    r"(?:<!-- before:\n(?P<before>.*?)-->\n)?^```(?P<kind>\w*)(?: (?P<name>\S+))?\n(?P<body>.*?)^```$",
-    re.DOTALL | re.MULTILINE,
+    r"(?:<!-- before:\n(?P<before>.*?)-->\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 _FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
 
@@ -36,7 +36,12 @@ class Example:
     kind: str
     body: str
     before: str = ""
-    file: str | None = None
+
+    @property
+    def file(self) -> str | None:
+        """The name under which later examples find it."""
+        named = _FILE.match(self.body)
+        return named[1] if named is not None else None
 
 
 def examples_of(page: Path) -> list[Example]:
@@ -49,27 +54,24 @@ def examples_of(page: Path) -> list[Example]:
             kind=found["kind"],
             body=found["body"],
             before=found["before"] or "",
-            file=found["name"] or _named(found["kind"], found["body"]),
         )
         for found in _FENCE.finditer(text)
     ]
-
-
-def _named(kind: str, body: str) -> str | None:
-    found = _FILE.match(body) if kind in ("yaml", "python") else None
-    return None if found is None else found[1]
 
 
 def carry_out(example: Example, directory: Path) -> None:
     """Do what the example says, in the directory of its page. Raises AssertionError when it does not hold."""
     where = f"{example.page}:{example.line}"
     assert example.kind in KINDS, f"{where}: a block of kind {example.kind!r}, which nothing checks"
-    if example.file is not None:
+    if example.file is not None and example.kind in ("csv", "yaml", "python"):
         path = directory / example.file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(example.body)
     if example.kind == "yaml":
         parse(example.body, source=where, default_name="example")
+    elif example.kind == "csv":
+        assert example.file is not None, f"{where}: a table without a `# NAME`"
+        read_trace(directory / example.file)
     elif example.kind == "json":
         for line in example.body.splitlines():
             json.loads(line)

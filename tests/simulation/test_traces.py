@@ -17,7 +17,7 @@ def write(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
 def test_our_own_table_in_order_of_arrival(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        "submit_s,duration_s,name,team,nodes,gpu,cpu,memory,priority\n"
+        "# a comment\nsubmit_s,duration_s,name,team,nodes,gpu,cpu,memory,priority\n"
         "60,3600,second,vision,2,A100:4,8,64Gi,5\n"
         "0,10.5,,,,,,,\n",
     )
@@ -60,7 +60,7 @@ def test_a_spec_file_is_a_trace_of_runs_that_say_how_long_they_take(tmp_path: Pa
         ("", "the header is empty"),
         ("submit_s,duration_s,gpus\n1,2,3\n", "trace.csv:1: gpus: unknown column; allowed are submit_s"),
         ("submit_s,duration_s\n1,soon\n", "trace.csv:2: duration_s: 'soon' is not a number"),
-        ("submit_s,duration_s\n1,1\n-1,2\n", "trace.csv:3: submit_s: '-1' is not a number of 0 or more"),
+        ("submit_s,duration_s\n1,1\n# more\n-1,2\n", "trace.csv:4: submit_s: '-1' is not a number of 0 or more"),
         ("submit_s,duration_s,nodes\n1,1,many\n", 'trace.csv:2: nodes: "many" is not a whole number'),
         ("submit_s,duration_s,gpu\n1,1,A100:0\n", r"trace.csv:2: resources.gpu: "),
     ],

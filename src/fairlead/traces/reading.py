@@ -1,7 +1,7 @@
 """Trace files into arrivals: our own table, those of public traces by their headers, and spec files.
 
 Our own table is CSV with a header. `submit_s` and `duration_s` are required, both in seconds; `name team nodes gpu cpu
-memory priority` are as in a spec, empty where the spec's default holds.
+memory priority` are as in a spec, empty where the spec's default holds. Lines that begin with # say nothing.
 """
 
 import csv
@@ -35,10 +35,11 @@ def read_trace(path: Path) -> tuple[Arrival, ...]:
     if path.suffix in (".yaml", ".yml"):
         return tuple(_of_spec(spec, path) for spec in load_file(path))
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            table = csv.DictReader(file)
-            columns = tuple(table.fieldnames or ())
-            rows = [{key: value or "" for key, value in row.items() if key} for row in table]
+        with path.open(encoding="utf-8-sig") as file:
+            lines = [(number, line) for number, line in enumerate(file, 1) if not line.startswith("#")]
+        table = csv.DictReader(line for _, line in lines)
+        columns = tuple(table.fieldnames or ())
+        rows = [{key: value or "" for key, value in row.items() if key} for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InvalidSpec((f"{path}: cannot be read as a trace: {reason}",)) from error
@@ -47,7 +48,7 @@ def read_trace(path: Path) -> tuple[Arrival, ...]:
     problems: list[str] = []
     for index, row in enumerate(rows):
         try:
-            arrivals.append(convert(row, index, f"{path}:{index + 2}"))
+            arrivals.append(convert(row, index, f"{path}:{lines[index + 1][0]}"))
         except InvalidSpec as error:
             problems.extend(error.problems)
             if len(problems) >= 20:
