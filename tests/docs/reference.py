@@ -64,7 +64,7 @@ def say_default(key: Key, owner: Section) -> str:
 
 def commands() -> str:
     """The help of every command."""
-    context = click.Context(group, info_name="fairlead")
+    context = click.Context(group, info_name="fairlead", **group.context_settings)
     blocks = []
     for name in COMMANDS:
         command = group.get_command(context, name)
