@@ -11,7 +11,7 @@ import pytest
 from fairlead.state.snapshot import Phase
 from tests.cli.conftest import Call, Past
 
-READERS = ("run", "plan", "validate")
+READERS = ("run", "plan", "validate", "render")
 
 
 def write(path: str, content: str | bytes) -> None:
@@ -40,7 +40,7 @@ def test_a_file_that_is_no_spec_is_refused_in_words(
     assert ended.out == ""
 
 
-@pytest.mark.parametrize(("command", "code"), [("run", 5), ("plan", 5), ("validate", 2)])
+@pytest.mark.parametrize(("command", "code"), [("run", 5), ("plan", 5), ("validate", 2), ("render", 2)])
 def test_a_missing_file_is_named(call: Call, command: str, code: int) -> None:
     ended = call(command, "missing.yaml")
     assert ended.code == code

@@ -11,7 +11,7 @@ NO_UID = "00000000-0000-0000-0000-000000000000"
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument("files", nargs=-1, required=True, type=click.Path(readable=False))
 @click.option("--pods", is_flag=True, help="Also what the operator would create for the first start.")
 def render(files: tuple[str, ...], pods: bool) -> int:
     """Print FILES in the Kubernetes form, as YAML."""
