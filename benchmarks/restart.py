@@ -1,9 +1,9 @@
 """How long a gang is down when one of its ranks is killed: from kill -9 to the first all-reduce of the next attempt.
 
-    python -m benchmarks.restart [--kills 5] [--ranks 4] [--json]
+    python -m benchmarks.restart [--kills 5] [--ranks 4] [--only forked|exec] [--json]
 
-Ours with ranks forked from a warm process, ours with `launch: exec`, and torchrun with `--max-restarts`, each on this
-machine with gloo and without a checkpoint to load. The table's other columns say where our time goes, in seconds after
+With ranks forked from a warm process and with `launch: exec`, on this machine with gloo and without a checkpoint to
+load. The table's other columns say where the time goes, in seconds after
 the kill: the failure is decided on, every process of the gang is gone, the shim has started the next ranks, the last
 rank exists, has imported torch, has its process group.
 """
@@ -13,12 +13,10 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +28,10 @@ BIN = Path(sys.executable).parent
 BAR_S = 1.5
 TIMEOUT_S = 300.0
 STEADY_S = 1.0
+WAYS = {"forked": Launch.AUTO, "exec": Launch.EXEC}
 STAGES = ("decided", "ended", "started", "process", "imported", "joined", "all-reduce")
 
 SCRIPT = """
-import contextlib
 import os
 import time
 import torch
@@ -48,20 +46,16 @@ def main():
     total = torch.ones(1)
     dist.all_reduce(total)
     done = time.time()
-    # Counted here: torchrun's own count goes from 0 to 2 at the first restart.
-    out, rank = os.environ["BENCHMARK_OUT"], os.environ["RANK"]
-    attempt = sum(name.endswith("-" + rank) for name in os.listdir(out))
-    path = os.path.join(out, f"{attempt}-{rank}")
+    attempt = int(os.environ["FAIRLEAD_ATTEMPT"])
+    path = os.path.join(os.environ["BENCHMARK_OUT"], f"{attempt}-{os.environ['RANK']}")
     with open(path + ".part", "w") as file:
         file.write(repr((os.getpid(), psutil.Process().create_time(), imported, joined, done)))
     os.rename(path + ".part", path)
-    # Under torchrun nothing of ours: our notice of SIGTERM, which nobody looks at here, would keep ranks alive.
-    with fairlead.run() if "FAIRLEAD_RUN" in os.environ else contextlib.nullcontext() as run:
+    with fairlead.run() as run:
         for step in range(10**9):
             total.fill_(1)
             dist.all_reduce(total)
-            if run is not None:
-                run.progress(attempt * 10**6 + step)
+            run.progress(attempt * 10**6 + step)
             time.sleep(0.02)
 
 main()
@@ -72,23 +66,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=5, help="kills of each gang (default 5)")
     parser.add_argument("--ranks", type=int, default=4, help="ranks on this machine (default 4)")
-    parser.add_argument("--only", help="one of the three ways, by its name in the table")
+    parser.add_argument("--only", choices=WAYS, help="one of the two ways")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
-    ways: dict[str, Callable[[Path, int, int], list[dict[str, float]]]] = {
-        "fairlead": lambda out, ranks, kills: through_fairlead(out, ranks, kills, Launch.AUTO),
-        "fairlead, exec": lambda out, ranks, kills: through_fairlead(out, ranks, kills, Launch.EXEC),
-        "torchrun": through_torchrun,
-    }
     seconds: dict[str, list[dict[str, float]]] = {}
     if not arguments.json:
         print(f"{'median seconds after the kill':<30}" + "".join(f"{stage:>11}" for stage in STAGES), flush=True)
-    for name, way in ways.items():
+    for name, launch in WAYS.items():
         if arguments.only not in (None, name):
             continue
         with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-", ignore_cleanup_errors=True) as directory:
             (Path(directory) / "script.py").write_text(SCRIPT)
-            seconds[name] = way(Path(directory), arguments.ranks, arguments.kills)
+            seconds[name] = measure(Path(directory), arguments.ranks, arguments.kills, launch)
         if not arguments.json:
             print(f"{name:<30}{row(seconds[name])}", flush=True)
     if arguments.json:
@@ -98,12 +87,11 @@ def main() -> None:
 
 
 def row(kills: list[dict[str, float]]) -> str:
-    """The median of each stage; torchrun has no record of the first three."""
-    medians = (statistics.median(kill[stage] for kill in kills) if stage in kills[0] else None for stage in STAGES)
-    return "".join(f"{'-' if median is None else f'{median:.2f}':>11}" for median in medians)
+    """The median of each stage."""
+    return "".join(f"{statistics.median(kill[stage] for kill in kills):>11.2f}" for stage in STAGES)
 
 
-def through_fairlead(directory: Path, ranks: int, kills: int, launch: Launch) -> list[dict[str, float]]:
+def measure(directory: Path, ranks: int, kills: int, launch: Launch) -> list[dict[str, float]]:
     """Kills rank 1 of a run on the local cluster, again and again."""
     cluster = LocalCluster.open(directory / "home")
     spec = Training(
@@ -142,35 +130,6 @@ def _one_kill(cluster: LocalCluster, uid: str, directory: Path, ranks: int, atte
     wait_for(lambda: _path(cluster, pods[attempt + 1], "started.json").exists())
     started = _read(cluster, pods[attempt + 1], "started.json")["at"]
     return {"decided": decided.at - killed_at, "ended": ended - killed_at, "started": started - killed_at, **stages}
-
-
-def through_torchrun(directory: Path, ranks: int, kills: int) -> list[dict[str, float]]:
-    """The same for torchrun's own restarts."""
-    # Some of its restarts count twice.
-    argv = [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={ranks}", f"--max-restarts={9 * kills}"]
-    argv.append("script.py")
-    with process(argv, directory):
-        found = []
-        for attempt in range(kills):
-            before = reports(directory, ranks, attempt)
-            time.sleep(STEADY_S)
-            killed_at = time.time()
-            os.kill(int(before[1][0]), signal.SIGKILL)
-            found.append(rank_stages(reports(directory, ranks, attempt + 1), killed_at))
-        return found
-
-
-@contextmanager
-def process(argv: list[str], directory: Path) -> Any:
-    """A process in the background, told to stop at the end."""
-    started = subprocess.Popen(
-        argv, cwd=directory, env=environment(directory), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield
-    finally:
-        started.terminate()
-        started.wait(TIMEOUT_S)
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -216,5 +175,4 @@ def _read(cluster: LocalCluster, pod: Pod, name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        main()
+    main()
