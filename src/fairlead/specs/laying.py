@@ -27,8 +27,13 @@ def _plain(node: Node) -> Any:
         return node.text.lower() == "true"
     if node.tag is Tag.INT:
         return parse_whole(node.text) if len(node.text) <= 20 else float("inf")
-    # A number with a point is never what a field takes; as text it would be taken for a quantity.
-    return float(node.text.replace(".inf", "inf").replace(".nan", "nan")) if node.tag is Tag.FLOAT else node.text
+    return _number(node.text) if node.tag is Tag.FLOAT else node.text
+
+
+def _number(text: str) -> int | float:
+    """A number with a point or an exponent, which no field takes unless it is whole."""
+    number = float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    return int(number) if number.is_integer() else number
 
 
 def _is_nothing(node: Node) -> bool:
