@@ -2,7 +2,6 @@
 
 import json
 import random
-import time
 import urllib.error
 from typing import Any
 
@@ -19,29 +18,8 @@ from tests.kubernetes.objects import RIGHT, mutated, whole
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 
 NUM_INVALID = 300
-TIMEOUT_S = 30.0
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TRAININGS = "/apis/fairlead.dev/v1alpha1/namespaces/{}/trainings"
-
-
-@pytest.fixture(scope="module")
-def plane(control_plane: ControlPlane) -> ControlPlane:
-    """The control plane with our kinds in it."""
-    query = "fieldManager=test&force=true&fieldValidation=Strict"
-    for each in definitions():
-        path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
-        control_plane.request("PATCH", path, each, kind="apply-patch+yaml")
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        try:
-            for plural in ("trainings", "teams", "pools"):
-                control_plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
-        except urllib.error.HTTPError:
-            assert time.monotonic() < deadline, "the kinds are not served"
-            time.sleep(0.2)
-        else:
-            break
-    return control_plane
 
 
 def test_the_definitions_are_accepted_without_a_complaint(plane: ControlPlane) -> None:

@@ -51,8 +51,8 @@ class Overlay:
 
 
 def overlay(pod: Mapping[str, Any]) -> Overlay:
-    """The overlay with these fields."""
-    return Overlay(text=json.dumps(pod, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    """The overlay with these fields; null is the same as leaving a field out, as it is for an API server."""
+    return Overlay(text=json.dumps(_given(pod), sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 def problems(value: Any) -> Iterator[tuple[Path, str]]:
@@ -60,6 +60,7 @@ def problems(value: Any) -> Iterator[tuple[Path, str]]:
     found = list(_problems(value, POD, ()))
     yield from found
     if not found:
+        value = _given(value)
         yield from _own(value)
         if len(json.dumps(value, ensure_ascii=False)) > OVERLAY_MOST:
             yield (), f"more than {OVERLAY_MOST} characters in all; use objects of the cluster and name them here"
@@ -73,6 +74,12 @@ def dotted(path: Path) -> str:
     return text
 
 
+def _given(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _given(inner) for name, inner in value.items() if inner is not None}
+    return [_given(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(branch, Tree):
         if not isinstance(value, dict):
@@ -82,10 +89,10 @@ def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, st
             known = branch.fields.get(name)
             if known is None:
                 yield (*path, name), _unknown(name, branch)
-            else:
+            elif inner is not None:
                 yield from _problems(inner, known, (*path, name))
         for name in branch.required:
-            if name not in value:
+            if value.get(name) is None:
                 yield (*path, name), "missing; give it"
     elif isinstance(branch, Items):
         if not isinstance(value, list):
@@ -102,7 +109,8 @@ def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, st
             yield path, f"{len(value)} names; give at most {ITEMS_MOST}"
         else:
             for name, inner in value.items():
-                yield from _problems(inner, branch.values, (*path, name))
+                if inner is not None:
+                    yield from _problems(inner, branch.values, (*path, name))
     elif not _is(value, branch):
         remedy = "; put it in quotes" if branch in _TEXTS and not isinstance(value, (dict, list)) else ""
         yield path, f"{_show(value)} is not {branch}{remedy}"

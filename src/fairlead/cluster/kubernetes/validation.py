@@ -73,7 +73,12 @@ def text_rules(wanted: Text) -> list[Rule]:
     if not wanted.blank:
         found.append(rule('self.trim() != ""', say("it is blank; give some text, or remove the key")))
     if wanted.pattern is not None:
-        test = f'self.trim() == "" || {matches("self", wanted.pattern)}'
+        # Of a blank text it is enough to say that it is blank.
+        test = (
+            matches("self", wanted.pattern)
+            if wanted.blank
+            else f'self.trim() == "" || {matches("self", wanted.pattern)}'
+        )
         found.append(rule(test, QUOTED, say(f" is not {wanted.what}")))
     elif wanted.lines:
         sentence = "it holds a NUL or half a surrogate pair, which no program can be given"
