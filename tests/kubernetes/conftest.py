@@ -2,18 +2,24 @@
 
 import os
 import secrets
+import time
+import urllib.error
 from collections.abc import Iterator
 
 import pytest
 
+from fairlead.cluster.kubernetes.definitions import definitions
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SERVED_TIMEOUT_S = 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for the control plane is a Kubernetes test."""
     for item in items:
-        if {"control_plane", "namespace"} & set(getattr(item, "fixturenames", ())):
+        if {"control_plane", "namespace", "plane"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.kubernetes)
 
 
@@ -29,6 +35,26 @@ def control_plane() -> Iterator[ControlPlane]:
         yield plane
     finally:
         plane.stop()
+
+
+@pytest.fixture(scope="session")
+def plane(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane with our kinds in it."""
+    query = "fieldManager=test&force=true&fieldValidation=Strict"
+    for each in definitions():
+        path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
+        control_plane.request("PATCH", path, each, kind="apply-patch+yaml")
+    deadline = time.monotonic() + SERVED_TIMEOUT_S
+    while True:
+        try:
+            for plural in ("trainings", "teams", "pools"):
+                control_plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
+        except urllib.error.HTTPError:
+            assert time.monotonic() < deadline, "the kinds are not served"
+            time.sleep(0.2)
+        else:
+            break
+    return control_plane
 
 
 @pytest.fixture
