@@ -64,10 +64,11 @@ def test_the_scheduler_counts_the_gpus_of_fake_nodes(
     control_plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:
     until(lambda: all(is_ready(control_plane.request("GET", f"/api/v1/nodes/{name}")) for name in nodes), "ready nodes")
-    for index in range(3):
-        create_pod(control_plane, namespace, f"p{index}", gpus=8)
+    create_pod(control_plane, namespace, "p0", gpus=8)
+    create_pod(control_plane, namespace, "p1", gpus=8)
     until_phase(control_plane, namespace, "p0", "Running")
     until_phase(control_plane, namespace, "p1", "Running")
+    create_pod(control_plane, namespace, "p2", gpus=8)
     path = f"/api/v1/namespaces/{namespace}/pods/p2"
     condition = until(lambda: control_plane.request("GET", path)["status"].get("conditions"), "verdict")[0]
     assert condition["reason"] == "Unschedulable"

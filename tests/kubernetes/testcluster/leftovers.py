@@ -1,6 +1,7 @@
 """What clusters make on this machine, and taking it away, also after the process that made it was killed.
 
-Everything is named after the cluster's directory: network namespaces and cgroups by its last part, mounts lie below it. A cluster holds a lock in its directory for as long as it lives, so the next one knows what is left over.
+Everything is named after the cluster's directory: network namespaces and cgroups by its last part; mounts lie below it.
+A cluster holds a lock in its directory for as long as it lives, so the next one knows what is left over.
 """
 
 import contextlib
