@@ -15,7 +15,6 @@ import trustme
 import yaml
 
 from tests.kubernetes.testcluster import binaries, leftovers
-from tests.kubernetes.testcluster.errors import Broken
 from tests.kubernetes.testcluster.processes import Server, free_ports
 
 ADMIN = "admin"
@@ -81,8 +80,9 @@ class ControlPlane:
         paths = binaries.ensure(self.version)
         etcd_port, peer_port, self._api_port, kwok_port = free_ports(4)
         self.url = f"https://127.0.0.1:{self._api_port}"
+        self._prepare()
         self._write_identity()
-        self._servers = {
+        self._servers |= {
             server.name: server
             for server in (
                 self._server("etcd", paths, _etcd(self._home, etcd_port, peer_port)),
@@ -96,7 +96,7 @@ class ControlPlane:
             for name in self._servers:
                 self.restart(name)
             self.await_namespace("default")
-        except Broken:
+        except BaseException:
             self.stop(keep_logs=True)
             raise
 
@@ -192,12 +192,15 @@ class ControlPlane:
         return Server(name, [str(binary), *argv], self._home / f"{name}.log", network=self._network)
 
     def _apiserver(self, etcd_port: int) -> list[str]:
-        return [
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            f"--secure-port={self._api_port}",
-            *_apiserver(self._home, etcd_port, audit=self._audit),
-        ]
+        return [*self._listening, *_apiserver(self._home, etcd_port, audit=self._audit)]
+
+    @property
+    def _listening(self) -> list[str]:
+        """The API server's flags for where it is reached."""
+        return ["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self._api_port}"]
+
+    def _prepare(self) -> None:
+        """What the servers need before they start."""
 
     @property
     def _network(self) -> str | None:

@@ -47,7 +47,7 @@ def remove(home: Path, *, keep_logs: bool) -> None:
     _remove_cgroups(home.name)
     for namespace in _namespaces(home.name):
         subprocess.run(["ip", "netns", "delete", namespace.name], check=True)
-    _remove_sockets(home)
+    _remove_files_elsewhere(home)
     if not keep_logs:
         shutil.rmtree(home, ignore_errors=True)
         return
@@ -60,11 +60,11 @@ def remove(home: Path, *, keep_logs: bool) -> None:
 
 def cgroups(name: str) -> list[Path]:
     """The cgroups of this name and all below them, the deepest first."""
-    found = [path for top in _hierarchies() for path in (top / name, *(top / name).rglob("*")) if path.is_dir()]
+    found = [path for top in hierarchies() for path in (top / name, *(top / name).rglob("*")) if path.is_dir()]
     return sorted(found, key=lambda path: len(path.parts), reverse=True)
 
 
-def _hierarchies() -> Iterator[Path]:
+def hierarchies() -> Iterator[Path]:
     return (path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink())
 
 
@@ -123,7 +123,13 @@ def _remove_cgroups(name: str) -> None:
             cgroup.rmdir()
 
 
-def _remove_sockets(home: Path) -> None:
-    """Shims keep their sockets in one place of the machine, and write down where."""
-    for address in home.glob("*/containerd/state/io.containerd.runtime.v2.task/k8s.io/*/address"):
-        Path(address.read_text().removeprefix("unix://")).unlink(missing_ok=True)
+def _remove_files_elsewhere(home: Path) -> None:
+    """Shims keep sockets in one place of the machine, CNI its results in another, kubelet its links to logs in a third."""
+    for task in home.glob("*/containerd/state/io.containerd.runtime.v2.task/k8s.io/*"):
+        with contextlib.suppress(FileNotFoundError):
+            Path((task / "address").read_text().removeprefix("unix://")).unlink(missing_ok=True)
+        for result in Path("/var/lib/cni/results").glob(f"*-{task.name}-*"):
+            result.unlink()
+    for link in Path("/var/log/containers").glob("*.log"):
+        if link.is_symlink() and link.readlink().is_relative_to(home):
+            link.unlink()
