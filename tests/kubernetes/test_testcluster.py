@@ -89,6 +89,15 @@ def test_annotations_say_how_a_pod_ends(control_plane: ControlPlane, namespace: 
     assert status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff"
 
 
+def test_a_lost_node_is_not_ready_and_comes_back(control_plane: ControlPlane, namespace: str, nodes: list[str]) -> None:
+    path = f"/api/v1/nodes/{nodes[0]}"
+    until(lambda: is_ready(control_plane.request("GET", path)), "a ready node")
+    for value, expected in (("true", False), (None, True)):
+        annotations = {"metadata": {"annotations": {"fake/lost": value}}}
+        control_plane.request("PATCH", path, annotations, kind="merge-patch+json")
+        until(lambda: is_ready(control_plane.request("GET", path)) is expected, f"ready: {expected}")  # noqa: B023
+
+
 def test_a_deleted_pod_takes_the_time_that_it_was_given(
     control_plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:

@@ -50,8 +50,9 @@ class ControlPlane:
         self._users = {ADMIN: ("system:masters",), **(users or {})}
         self._audit = audit
         leftovers.sweep()
-        self._home = leftovers.new_home()
-        self._alive = (self._home / leftovers.LOCK).open("w")
+        self.home = leftovers.new_home()
+        """Everything of it, logs among it; gone when it stops."""
+        self._alive = (self.home / leftovers.LOCK).open("w")
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         self._servers: dict[str, Server] = {}
         self.url = ""
@@ -66,9 +67,14 @@ class ControlPlane:
         )
 
     @property
+    def kubectl(self) -> Path:
+        """A kubectl that fits."""
+        return binaries.ensure(self.version, ["kubectl"])["kubectl"]
+
+    @property
     def audit_log(self) -> Path:
         """Audit events, one JSON object a line."""
-        return self._home / "audit.jsonl"
+        return self.home / "audit.jsonl"
 
     def start(self) -> None:
         """Start everything; seconds, once the binaries exist.
@@ -85,11 +91,11 @@ class ControlPlane:
         self._servers |= {
             server.name: server
             for server in (
-                self._server("etcd", paths, _etcd(self._home, etcd_port, peer_port)),
+                self._server("etcd", paths, _etcd(self.home, etcd_port, peer_port)),
                 self._server("apiserver", paths, self._apiserver(etcd_port)),
-                self._server("controller-manager", paths, _controller_manager(self._home)),
-                self._server("scheduler", paths, _scheduler(self._home)),
-                self._server("kwok", paths, _kwok(self._home, kwok_port)),
+                self._server("controller-manager", paths, _controller_manager(self.home)),
+                self._server("scheduler", paths, _scheduler(self.home)),
+                self._server("kwok", paths, _kwok(self.home, kwok_port)),
             )
         }
         try:
@@ -104,7 +110,7 @@ class ControlPlane:
         """Kill everything and remove its files, but for the logs if somebody wants to read them."""
         for server in reversed(self._servers.values()):
             server.kill()
-        leftovers.remove(self._home, keep_logs=keep_logs)
+        leftovers.remove(self.home, keep_logs=keep_logs)
         self._alive.close()
 
     def await_namespace(self, name: str) -> None:
@@ -128,12 +134,12 @@ class ControlPlane:
 
     def kubeconfig(self, user: str = ADMIN, *, namespace: str = "default") -> Path:
         """A kubeconfig file for a user."""
-        path = self._home / f"kubeconfig-{user}-{namespace}"
+        path = self.home / f"kubeconfig-{user}-{namespace}"
         self._write_kubeconfig(path, self.url, user, namespace)
         return path
 
     def _write_kubeconfig(self, path: Path, url: str, user: str, namespace: str) -> None:
-        authority = base64.b64encode((self._home / "ca.pem").read_bytes()).decode()
+        authority = base64.b64encode((self.home / "ca.pem").read_bytes()).decode()
         context = {"cluster": "test", "user": user, "namespace": namespace}
         path.write_text(
             yaml.safe_dump(
@@ -177,7 +183,7 @@ class ControlPlane:
         return True
 
     def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self._home / "ca.pem"))
+        return ssl.create_default_context(cafile=str(self.home / "ca.pem"))
 
     def _is_ready(self) -> bool:
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {ADMIN}"})
@@ -189,10 +195,10 @@ class ControlPlane:
 
     def _server(self, name: str, paths: Mapping[str, Path], argv: Sequence[str]) -> Server:
         binary = paths[name if name in paths else f"kube-{name}"]
-        return Server(name, [str(binary), *argv], self._home / f"{name}.log", network=self._network)
+        return Server(name, [str(binary), *argv], self.home / f"{name}.log", network=self._network)
 
     def _apiserver(self, etcd_port: int) -> list[str]:
-        return [*self._listening, *_apiserver(self._home, etcd_port, audit=self._audit)]
+        return [*self._listening, *_apiserver(self.home, etcd_port, audit=self._audit)]
 
     @property
     def _listening(self) -> list[str]:
@@ -215,15 +221,15 @@ class ControlPlane:
     def _write_identity(self) -> None:
         """Certificates, the key of service accounts, and the users' tokens."""
         authority = trustme.CA()
-        authority.cert_pem.write_to_path(str(self._home / "ca.pem"))
+        authority.cert_pem.write_to_path(str(self.home / "ca.pem"))
         serving = authority.issue_cert("127.0.0.1", "localhost", "kubernetes.default.svc", API_SERVICE)
-        serving.private_key_pem.write_to_path(str(self._home / "serving.key"))
-        (self._home / "serving.pem").write_bytes(b"".join(blob.bytes() for blob in serving.cert_chain_pems))
-        authority.issue_cert("service-accounts").private_key_pem.write_to_path(str(self._home / "accounts.key"))
+        serving.private_key_pem.write_to_path(str(self.home / "serving.key"))
+        (self.home / "serving.pem").write_bytes(b"".join(blob.bytes() for blob in serving.cert_chain_pems))
+        authority.issue_cert("service-accounts").private_key_pem.write_to_path(str(self.home / "accounts.key"))
         lines = [f'{name},{name},{name},"{",".join(groups)}"' for name, groups in self._users.items()]
-        (self._home / "tokens.csv").write_text("\n".join(lines) + "\n")
-        (self._home / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
-        self._write_kubeconfig(self._home / INTERNAL, self._internal_url, ADMIN, "default")
+        (self.home / "tokens.csv").write_text("\n".join(lines) + "\n")
+        (self.home / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
+        self._write_kubeconfig(self.home / INTERNAL, self._internal_url, ADMIN, "default")
 
 
 AUDIT_POLICY = {
@@ -279,7 +285,8 @@ def _controller_manager(home: Path) -> list[str]:
         "--secure-port=0",
         f"--kube-api-qps={CLIENT_QPS}",
         f"--kube-api-burst={CLIENT_QPS}",
-        "--node-monitor-grace-period=5s",
+        # Twice as long as kwok takes to renew a lease of 40 s.
+        "--node-monitor-grace-period=20s",
         "--node-monitor-period=1s",
     ]
 

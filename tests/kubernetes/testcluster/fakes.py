@@ -9,6 +9,8 @@ A pod on a fake node becomes Running at once and runs until it is deleted, unles
     fake/message      their termination message
     fake/stop         how long it takes to end once it is deleted
     fake/image        `missing`: its image cannot be pulled, and it never runs
+
+A node with the annotation ``fake/lost`` is not ready, until it is taken away.
 """
 
 from collections.abc import Mapping, Sequence

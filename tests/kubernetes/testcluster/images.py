@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def python_image() -> Path:
                 (directory / "unfinished").rename(archive)
                 layer.unlink()
     return archive
+
+
+def extend(target: Path, name: str, layers: Sequence[Path], *, user: str = "65532") -> None:
+    """An image of `PYTHON` with more layers on top, such as `layer_of` makes."""
+    with tarfile.open(python_image()) as tar, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO(b"[]"))
+        below = manifest[0]["Layers"]
+        tar.extractall(scratch, members=[tar.getmember(layer) for layer in below], filter="data")
+        write_archive(target, name, [*(Path(scratch) / layer for layer in below), *layers], user=user)
 
 
 def layer_of(target: Path, files: Mapping[str, Path]) -> Path:

@@ -124,7 +124,7 @@ def _remove_cgroups(name: str) -> None:
 
 
 def _remove_files_elsewhere(home: Path) -> None:
-    """Shims keep sockets in one place of the machine, CNI its results in another, kubelet its links to logs in a third."""
+    """Shims have sockets in one place of the machine, CNI its results in another, kubelet links to logs in a third."""
     for task in home.glob("*/containerd/state/io.containerd.runtime.v2.task/k8s.io/*"):
         with contextlib.suppress(FileNotFoundError):
             Path((task / "address").read_text().removeprefix("unix://")).unlink(missing_ok=True)

@@ -82,7 +82,7 @@ class RealCluster(ControlPlane):
         number = name.removeprefix("node-")
         for server in ("kubelet", "containerd"):
             self.kill(f"{server}-{number}")
-        for cgroup in leftovers.cgroups(f"{self._home.name}/{number}"):
+        for cgroup in leftovers.cgroups(f"{self.home.name}/{number}"):
             for pid in (cgroup / "cgroup.procs").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
 
@@ -101,11 +101,11 @@ class RealCluster(ControlPlane):
                 raise Broken(f"{archive} was not imported: {done.stderr}")
 
     def _prepare(self) -> None:
-        self._control, made = networks.make(self._home.name, len(self.nodes))
+        self._control, made = networks.make(self.home.name, len(self.nodes))
         self._networks = dict(zip(self.nodes, made, strict=True))
         with socket.create_server(("127.0.0.1", self._api_port), backlog=1024) as listener:
             argv = [sys.executable, str(Path(__file__).with_name("relaying.py")), str(listener.fileno())]
-            log = self._home / "relay.log"
+            log = self.home / "relay.log"
             relay = Server(
                 "relay", [*argv, API_SERVICE, "443"], log, network=self._control, pass_fds=[listener.fileno()]
             )
@@ -131,13 +131,13 @@ class RealCluster(ControlPlane):
         return [*addresses, "--kubelet-preferred-address-types=InternalIP"]
 
     def _directory(self, node: str) -> Path:
-        return self._home / node
+        return self.home / node
 
     def _start_dns(self, program: Path) -> None:
-        corefile = self._home / "Corefile"
-        corefile.write_text(COREFILE.format(kubeconfig=self._home / INTERNAL))
+        corefile = self.home / "Corefile"
+        corefile.write_text(COREFILE.format(kubeconfig=self.home / INTERNAL))
         argv = [str(program), "-conf", str(corefile)]
-        server = Server("coredns", argv, self._home / "coredns.log", network=self._control)
+        server = Server("coredns", argv, self.home / "coredns.log", network=self._control)
         self._servers["coredns"] = server
         server.start()
         server.until(lambda: "CoreDNS-" in server.log_tail(), "greeting")
@@ -151,7 +151,7 @@ class RealCluster(ControlPlane):
         (directory / "resolv.conf").touch()
         (directory / "containerd.toml").write_text(CONTAINERD.format(directory=directory, sandbox=images.PYTHON))
         (directory / "cni" / "10-pods.conflist").write_text(json.dumps(_cni(network.pods, directory)))
-        cgroup = f"/{self._home.name}/{number}"
+        cgroup = f"/{self.home.name}/{number}"
         (directory / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(directory, cgroup)))
         _make_cgroup(cgroup)
         argv = {
@@ -159,7 +159,7 @@ class RealCluster(ControlPlane):
             "kubelet": [
                 str(kubelet),
                 f"--config={directory}/kubelet.yaml",
-                f"--kubeconfig={self._home / INTERNAL}",
+                f"--kubeconfig={self.home / INTERNAL}",
                 f"--root-dir={directory}/kubelet",
                 f"--cert-dir={directory}/certificates",
                 f"--hostname-override={name}",
@@ -167,7 +167,7 @@ class RealCluster(ControlPlane):
             ],
         }
         for server, command in argv.items():
-            log = self._home / f"{server}-{number}.log"
+            log = self.home / f"{server}-{number}.log"
             self._servers[f"{server}-{number}"] = Server(f"{server}-{number}", command, log, network=network.namespace)
 
 
