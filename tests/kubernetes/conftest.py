@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane without nodes; tests add fake ones of their own."""
     plane = ControlPlane(users={"nobody": ["people"]})
     try:
@@ -34,7 +34,7 @@ def control_plane() -> Iterator[ControlPlane]:
     try:
         yield plane
     finally:
-        plane.stop()
+        plane.stop(keep_logs=request.session.testsfailed > 0)
 
 
 @pytest.fixture(scope="session")
@@ -62,5 +62,6 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace of the test's own, deleted after it."""
     name = f"t-{os.getpid()}-{secrets.token_hex(3)}"
     control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    control_plane.await_namespace(name)
     yield name
     control_plane.request("DELETE", f"/api/v1/namespaces/{name}")
