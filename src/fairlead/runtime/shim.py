@@ -68,7 +68,10 @@ class Shim:
         self._cgroup: str | None = pod.get("cgroup")
         self._grace_s = float(pod["grace_s"])
         self._log = podlog.Log(
-            os.path.join(pod_dir, "output.log"), max_bytes=int(pod["log_max_bytes"]), num_files=int(pod["log_files"])
+            os.path.join(pod_dir, "output.log"),
+            max_bytes=int(pod["log_max_bytes"]),
+            num_files=int(pod["log_files"]),
+            echo=bool(pod.get("echo")),
         )
         self._poll = select.poll()
         self._pipes: dict[int, podlog.Stream] = {}
