@@ -120,21 +120,35 @@ class Shim:
                 return True
 
     def _set_up(self) -> tuple[str | None, list[str]]:
-        """Runs the set-up once for each stamp; a sentence and its last lines when it fails."""
-        stamp = self._pod.get("setup_stamp")
-        if not self._pod.get("setup") or (stamp and os.path.exists(stamp)):
-            self._follow_stop()
+        """Runs the set-up once for each stamp, one pod at a time; a sentence and its last lines when it fails."""
+        stamp: str | None = self._pod.get("setup_stamp")
+        self._follow_stop()
+        if not self._pod.get("setup"):
             return None, []
+        if stamp is None:
+            return self._run_setup()
+        while (turn := podfiles.take_lock(f"{stamp}.lock")) is None:
+            if self._is_stopping:
+                return None, []
+            self._wait(_RETRY_S)
+        try:
+            if self._is_stopping or os.path.exists(stamp):
+                return None, []
+            message, tail = self._run_setup()
+            if message is None and not self._is_stopping:
+                with contextlib.suppress(OSError):  # the next pod runs it again, as it must be able to anyway
+                    podfiles.write_json(stamp, {"at": time.time()})
+            return message, tail
+        finally:
+            os.close(turn)
+
+    def _run_setup(self) -> tuple[str | None, list[str]]:
         shell = plan_launch(":", "exec", self._pod["env"]).argv[0]
         self._start_rank(_SETUP, (shell, "-e", "-c", self._pod["setup"]), self._pod["env"])
         self._watch()
         ended = self._exits.pop(_SETUP)
         out, err = self._streams.pop(_SETUP)
-        if ended["exit_code"] == 0:
-            if stamp:
-                podfiles.write_json(stamp, {"at": ended["at"]})
-            return None, []
-        if self._is_stopping:
+        if ended["exit_code"] == 0 or self._is_stopping:
             return None, []
         tail = err.tail() or out.tail()
         how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
