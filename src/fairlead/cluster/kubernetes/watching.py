@@ -61,7 +61,7 @@ class Cache(Generic[T]):
         idle_s: float = IDLE_S,
     ) -> None:
         self._client = client
-        self._path = path
+        self.path = path
         self._read = read
         self._changed = changed
         self._query = query or {}
@@ -92,17 +92,9 @@ class Cache(Generic[T]):
         if self._thread.is_alive():
             self._thread.join(timeout=self._client.limits.try_s)
 
-    def wait_synced(self, timeout_s: float) -> None:
-        """Return when everything is there once.
-
-        Raises:
-            ClusterError: It is not, after the timeout.
-        """
-        if not self._synced.wait(timeout_s):
-            raise self.trouble or ClusterError(f"{self._path} could not be listed within {timeout_s:.0f} s")
-
     @property
     def is_synced(self) -> bool:
+        """Everything was there once."""
         return self._synced.is_set()
 
     def get(self, key: str) -> T | None:
@@ -146,7 +138,7 @@ class Cache(Generic[T]):
                     backoff_s = FIRST_BACKOFF_S
             except ApiError as error:
                 if error.status == 410:
-                    log.info("%s: its instant is no longer kept, listing anew", self._path)
+                    log.info("%s: its instant is no longer kept, listing anew", self.path)
                     self._version = ""
                 else:
                     self._note(error)
@@ -154,7 +146,7 @@ class Cache(Generic[T]):
                 self._note(error)
             except Exception:
                 # A thread of its own has nobody to tell; an object that cannot be read must not end the watch for good.
-                log.exception("%s: our mistake", self._path)
+                log.exception("%s: our mistake", self.path)
                 self._version = ""
             if self._stopping.wait(random.uniform(0.5, 1.0) * backoff_s):
                 return
@@ -163,13 +155,13 @@ class Cache(Generic[T]):
     def _note(self, error: ClusterError) -> None:
         if not self._stopping.is_set():
             self.trouble = error
-            log.warning("%s: %s", self._path, error)
+            log.warning("%s: %s", self.path, error)
 
     def _list(self) -> None:
         self.num_lists += 1
         seen: set[str] = set()
         version = "0"
-        for page in self._client.pages(self._path, self._query):
+        for page in self._client.pages(self.path, self._query):
             version = str(page["metadata"]["resourceVersion"])
             for content in page.get("items") or ():
                 value = self._read(content)
@@ -196,7 +188,7 @@ class Cache(Generic[T]):
             "resourceVersion": self._version,
             "timeoutSeconds": str(seconds),
         }
-        with self._client.stream(self._path, query, idle_s=self._idle_s) as stream:
+        with self._client.stream(self.path, query, idle_s=self._idle_s) as stream:
             self._stream = stream
             self.trouble = None
             try:
@@ -211,7 +203,7 @@ class Cache(Generic[T]):
     def _hear(self, event: Object) -> None:
         kind, content = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
-            what = f"watch of {self._path}"
+            what = f"watch of {self.path}"
             raise ApiError(
                 what, int(content.get("code") or 500), str(content.get("reason") or ""), str(content.get("message"))
             )
