@@ -107,6 +107,20 @@ class Client:
         """One object."""
         return self.request("GET", path, query=query, patience_s=patience_s)
 
+    def text(self, path: str, query: Mapping[str, str] | None = None) -> str:
+        """Something that is no object, such as a log; asked for once."""
+        deadline = time.monotonic() + self.limits.try_s
+        self._pace.wait()
+        try:
+            with self._in_flight:
+                answer = self._send("GET", path, query, None, "", deadline)
+                content = answer.data
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable("GET", path, error) from error
+        if answer.status >= 300:
+            raise _refusal(f"GET {path}", answer.status, content)
+        return content.decode(errors="replace")
+
     def pages(self, path: str, query: Mapping[str, str] | None = None, *, size: int = PAGE) -> Iterator[Object]:
         """The pages of a list, each with its ``items`` and ``metadata``.
 
