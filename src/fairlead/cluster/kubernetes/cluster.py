@@ -77,8 +77,9 @@ class KubernetesCluster:
         return self._shown[1]
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
-        if len(plan.changes) == 1:
-            return (self._carry_out(plan.changes[0]),)
+        uids = [change.workload_uid for change in plan.changes]
+        if len(uids) < 2 or len(set(uids)) < len(uids):
+            return tuple(self._carry_out(change) for change in plan.changes)
         with ThreadPoolExecutor(max_workers=NUM_WRITERS, thread_name_prefix="apply") as writers:
             return tuple(writers.map(self._carry_out, plan.changes))
 
@@ -140,6 +141,7 @@ class KubernetesCluster:
 
     def wait(self, timeout_s: float) -> None:
         self.view.wait(self._seen, timeout_s)
+        self._seen = self.view.epoch
 
     def named(self, name: str, namespace: str) -> Workload:
         """The run of a name.
@@ -222,11 +224,7 @@ class KubernetesCluster:
             run = found.workload
             if run is None or self._namespace not in (None, found.namespace):
                 continue
-            attempt = found.state.gang.attempt if found.state.gang is not None else -1
-            pods = [pod for pod in view.members(found) if not pod.phase.is_final or attempt == run.status.attempt]
-            pods += [
-                stray(pod) for pod in view.pods_of(found.uid).values() if pod.attempt != attempt and not pod.is_over
-            ]
+            pods = [pod for pod in self._pods_of(found) if not pod.phase.is_final or pod.attempt == run.status.attempt]
             is_asked = run.intent in (Intent.RUN, Intent.DELETE)
             if is_asked or not run.status.phase.is_final or any(not pod.phase.is_final for pod in pods):
                 progress = self._progress.get(found.uid, run.progress)
@@ -239,6 +237,12 @@ class KubernetesCluster:
             workloads=tuple(workloads),
             pods=(*ours, *rooms.held_by_others(nodes, objects, ours)),
         )
+
+    def _pods_of(self, found: TrainingObject) -> tuple[Pod, ...]:
+        """The members of a run's latest gang, and live pods of any other."""
+        attempt = -1 if found.state.gang is None else found.state.gang.attempt
+        others = (pod for pod in self.view.pods_of(found.uid).values() if pod.attempt != attempt and not pod.is_over)
+        return (*self.view.members(found), *(stray(pod) for pod in others))
 
     def _carry_out(self, change: Change) -> bool:
         found = self.view.find(change.workload_uid)
@@ -254,20 +258,42 @@ class KubernetesCluster:
                 return False
             found = held
         now = time.time()
+        live = {pod.uid for pod in self._pods_of(found) if not pod.phase.is_final}
+        change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
         state = changed(replace(found, state=self.refreshed(found)), change, now, event_id=self._next_event(now))
         return self.write(found, state)
 
     def _forget(self, found: TrainingObject) -> bool:
-        if any(not pod.is_over for pod in self.view.pods_of(found.uid).values()):
+        if any(not pod.phase.is_final for pod in self._pods_of(found)):
             return False
+        if not found.is_leaving:
+            leaving = self._let_go(found)
+            if leaving is None:
+                return False
+            found = leaving
         rest = tuple(name for name in found.finalizers if name != FINALIZER)
-        if self._with_finalizers(found, rest) is None:
+        if rest != found.finalizers and self._with_finalizers(found, rest) is None:
             return False
         if not rest:
             self.view.trainings.drop(found.key)
         with self._lock:
             self._progress.pop(found.uid, None)
         return True
+
+    def _let_go(self, found: TrainingObject) -> TrainingObject | None:
+        """Have the object deleted, which waits for our finalizer; None when it was no longer as it was found."""
+        preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
+        options = {"propagationPolicy": "Background", "preconditions": preconditions}
+        try:
+            content = self.client.delete(_path(found.namespace, found.name), options)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return None
+            raise
+        if content.get("kind") == "Training":
+            return self.view.trainings.put(content)
+        self.view.trainings.drop(found.key)
+        return replace(found, is_leaving=True, finalizers=())
 
     def _with_finalizers(self, found: TrainingObject, finalizers: tuple[str, ...]) -> TrainingObject | None:
         """The object with these finalizers; None when it was no longer as it was found."""

@@ -192,7 +192,7 @@ def changed(found: TrainingObject, change: Change, now: float, *, event_id: int)
     elif intent is Intent.DELETE:
         intent, heard = state.intent, state.heard
     state = replace(state, status=status, intent=intent, heard=heard)
-    if change.create:
+    if change.create and (state.gang is None or state.gang.attempt != change.create[0].attempt):
         state = replace(state, gang=_gang(change.create, now), ended=(), notices=())
     if change.terminate:
         state = replace(state, notices=_notices(state.notices, change, now))

@@ -12,7 +12,7 @@ OTHERS = "others-"
 
 
 def node_of(node: NodeObject, num_pods: int) -> Node:
-    """A node as placement sees it.
+    """A node as placement sees it, less what the reporter of one run takes beside its grant.
 
     Args:
         num_pods: Pods that are bound there, whoever's.
@@ -20,8 +20,8 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
     device, count = whole_devices(node)
     return Node(
         name=node.key,
-        cpu_milli=node.allocatable.cpu_milli,
-        memory_bytes=node.allocatable.memory_bytes,
+        cpu_milli=max(0, node.allocatable.cpu_milli - REPORTER_CPU_MILLI),
+        memory_bytes=max(0, node.allocatable.memory_bytes - REPORTER_MEMORY_BYTES),
         gpus=tuple(
             Gpu(uuid=f"{device}#{number}", model=node.gpu_model, memory_bytes=node.gpu_memory_bytes)
             for number in range(count)
@@ -40,14 +40,15 @@ def whole_devices(node: NodeObject) -> tuple[str, int]:
 def held_by_others(nodes: Iterable[NodeObject], pods: Iterable[PodObject], ours: Iterable[Pod]) -> list[Pod]:
     """For each node what is bound there beyond the grants of our own live pods, as one pod of no workload.
 
-    What our pods take beside their grants counts too, and room for the reporter of one more.
+    What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
     """
     bound = bound_pods(pods)
     granted: dict[str, list[Pod]] = defaultdict(list)
     for pod in ours:
         if not pod.phase.is_final:
             granted[pod.node].append(pod)
-    return [_rest(node, bound.get(node.key, ()), granted[node.key]) for node in nodes]
+    rests = (_rest(node, bound.get(node.key, ()), granted[node.key]) for node in nodes)
+    return [pod for pod in rests if pod.grant != Grant()]
 
 
 def bound_pods(pods: Iterable[PodObject]) -> Mapping[str, list[PodObject]]:
@@ -77,8 +78,8 @@ def _rest(node: NodeObject, bound: Iterable[PodObject], ours: list[Pod]) -> Pod:
         index=0,
         node=node.key,
         grant=Grant(
-            cpu_milli=max(0, cpu) + REPORTER_CPU_MILLI,
-            memory_bytes=max(0, memory) + REPORTER_MEMORY_BYTES,
+            cpu_milli=max(0, cpu - REPORTER_CPU_MILLI),
+            memory_bytes=max(0, memory - REPORTER_MEMORY_BYTES),
             gpu_uuids=tuple(free[:num_foreign]),
             gpu_milli=1000 if num_foreign else 0,
         ),

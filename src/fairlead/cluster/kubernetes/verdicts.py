@@ -109,7 +109,8 @@ def _verdict(
     if pod.started_at is None and pod.ended is None:
         return _never_started(pod, told=told)
     if told:
-        return PodPhase.FAILED, None if ending is not None and ending.exits else "stopped"
+        seen = ending is not None and ending.exits
+        return (PodPhase.FAILED, None) if seen else (PodPhase.LOST, UNANSWERED)
     cause = _disruption(pod)
     if cause is not None:
         return PodPhase.LOST, cause

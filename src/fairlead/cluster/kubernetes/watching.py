@@ -63,7 +63,7 @@ class Cache(Generic[T]):
         self._client = client
         self.path = path
         self._read = read
-        self._changed = changed
+        self._listeners = [changed]
         self._query = query or {}
         self._idle_s = idle_s
         self._lock = threading.Lock()
@@ -78,6 +78,10 @@ class Cache(Generic[T]):
         self.num_lists = 0
         self.num_watches = 0
         self.heard_at = time.monotonic()
+
+    def listen(self, changed: Callable[[T | None, T | None], None]) -> None:
+        """Tell another of every change; before ``start``."""
+        self._listeners.append(changed)
 
     def start(self) -> None:
         """Begin in a thread of its own."""
@@ -125,6 +129,10 @@ class Cache(Generic[T]):
             before = self._kept.pop(key, None)
         if before is not None:
             self._changed(before, None)
+
+    def _changed(self, before: T | None, after: T | None) -> None:
+        for listener in self._listeners:
+            listener(before, after)
 
     def _run(self) -> None:
         backoff_s = FIRST_BACKOFF_S
