@@ -4,13 +4,14 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fairlead.cluster.kubernetes.agent import Agent
-from fairlead.cluster.kubernetes.client import Client, Limits
+from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
 from fairlead.cluster.kubernetes.definitions import definitions
@@ -119,10 +120,11 @@ class KubernetesHarness:
         for pod in client.items(PODS):
             metadata = pod["metadata"]
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-            client.delete(path, {"gracePeriodSeconds": 0})
+            with suppress(ApiError):  # whoever collects what has no owner may have been faster
+                client.delete(path, {"gracePeriodSeconds": 0})
 
     def _begin(self) -> None:
-        self._client = Client(self._access, Limits(patience_s=2.0))
+        self._client = Client(self._access, Limits(patience_s=8.0))
         self._view = View(self._client)
         self._view.pods.listen(self._note)
         self._view.start()
@@ -137,15 +139,12 @@ class KubernetesHarness:
 
 @pytest.fixture(scope="module")
 def prepared(control_plane: ControlPlane) -> Access:
-    """The kinds, nodes and namespaces that the contract needs."""
-    for definition in definitions():
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        control_plane.request("POST", path, without_rules(definition))
+    """What the contract needs beside the kinds."""
+    prepare(control_plane)
     add_nodes(control_plane, NUM_NODES, prefix="contract", gpus=0)
     for name in ("vision", "speech"):
         control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     wait_for(lambda: all(is_ready(node) for node in control_plane.request("GET", "/api/v1/nodes")["items"]))
-    wait_for(lambda: not _is_unknown(control_plane))
     return load_access((control_plane.kubeconfig(),))
 
 
@@ -190,6 +189,18 @@ class TestKubernetesCluster(ClusterContract):
         pytest.skip(NO_ENDINGS)
 
 
+def prepare(control_plane: ControlPlane) -> None:
+    """Our kinds, if they are not there yet."""
+    client = Client(load_access((control_plane.kubeconfig(),)))
+    for definition in definitions():
+        try:
+            client.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", without_rules(definition))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+    wait_for(lambda: _is_served(client))
+
+
 def without_rules(schema: Any) -> Any:
     """A definition without its expressions, of which other tests tell."""
     if isinstance(schema, dict):
@@ -204,6 +215,9 @@ def wait_for(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def _is_unknown(control_plane: ControlPlane) -> bool:
-    groups = control_plane.request("GET", "/apis")["groups"]
-    return all(group["name"] != "fairlead.dev" for group in groups)
+def _is_served(client: Client) -> bool:
+    try:
+        client.get(TRAININGS)
+    except ApiError:
+        return False
+    return True
