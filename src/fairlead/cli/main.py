@@ -28,6 +28,7 @@ COMMANDS = {
     "render": ("render", "Print spec files as Kubernetes takes them, and their pods."),
     "install": ("install", "Put Fairlead onto a Kubernetes cluster."),
     "schema": ("schema", "Print the JSON Schema of spec files."),
+    "operator": ("operator", "Keep the runs of a Kubernetes cluster going."),
     "doctor": ("doctor", "Look for what would get in the way."),
     "completion": ("completion", "Print a shell's completion script."),
 }

@@ -11,7 +11,7 @@ from typing import cast
 from fairlead.specs.advice import advice, limits_of, wanted
 from fairlead.specs.documents import Mapping, Node, Scalar, Sequence
 from fairlead.specs.keys import API_VERSION, KINDS, TRAINING, Spec
-from fairlead.specs.kinds import ANY, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
+from fairlead.specs.kinds import ANY, WHOLE, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
 from fairlead.specs.laying import read_overlay
 from fairlead.specs.problems import Problems
 from fairlead.specs.rules import BrokenRules, Rules, one_line, quote
@@ -239,6 +239,8 @@ class _Reader:
             sentence = f"{_show(node)} is not text; put it in quotes: `{key.name}: {quote(node.text)}`"
         elif self.is_typed and kind.tags == ANY and node.tag is Tag.FLOAT:
             sentence = f"{_show(node)} is a number with a point; put it in quotes: `{key.name}: {quote(node.text)}`"
+        elif self.is_typed and kind is WHOLE and node.tag is Tag.FLOAT:
+            sentence = f"{_show(node)} is not a whole number; {give}"
         elif node.tag not in kind.tags or (len(node.text) > MOST_QUANTITY and kind.tags != {Tag.TEXT}):
             sentence = f"{_show(node)} is not {kind.what}; {give}"
         if sentence is not None:
