@@ -7,8 +7,8 @@ import click
 from fairlead.cli.main import COMMANDS, group
 
 GOLDEN = Path(__file__).with_name("surface.txt")
-# These print one thing in one form: a schema, which is JSON, a shell's script, and objects for kubectl.
-WITHOUT_JSON = {"schema", "completion", "render", "install"}
+# These print one thing in one form: a schema, which is JSON, a shell script, objects for kubectl, logs as JSON lines.
+WITHOUT_JSON = {"schema", "completion", "render", "install", "operator"}
 
 
 def surface() -> str:

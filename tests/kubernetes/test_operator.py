@@ -1,4 +1,4 @@
-"""The operator over a real control plane: it places gangs, tells why, and loses nothing when it or others are killed."""
+"""The operator over a real control plane: it places gangs, tells why, loses nothing when it or others are killed."""
 
 import threading
 import time
@@ -277,7 +277,7 @@ def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
     access: Access, cluster: KubernetesCluster, namespace: str
 ) -> None:
     count = [0]
-    faults = [
+    faults: list[Refuse | LoseAnswer | None] = [
         Refuse(429, "TooManyRequests", (("Retry-After", "1"),)), LoseAnswer(), Refuse(500), None, Refuse(503), None,
         LoseAnswer(), Refuse(409, "Conflict"), None,
     ]  # fmt: skip

@@ -15,7 +15,9 @@ import click
 @click.option("--image", default="python:3.12-slim", show_default=True, help="For runs that name no image.")
 @click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
 @click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
-@click.option("--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True)
+@click.option(
+    "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Of its log lines."
+)
 def operator(
     context: str | None,
     namespace: str,
