@@ -77,4 +77,4 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     )
 
 
-SCENARIOS = st.builds(Scenario, nodes=nodes(), jobs=jobs(), moves=st.lists(MOVES, min_size=3, max_size=30).map(tuple))
+SCENARIOS = st.builds(Scenario, nodes=nodes(), jobs=jobs(), moves=st.lists(MOVES, min_size=10, max_size=40).map(tuple))
