@@ -49,7 +49,7 @@ class Room:
     def fit(self, resources: Resources) -> Grant | None:
         """What one member would hold here; None when there is no room."""
         cpu, memory = resources.cpu_milli or 0, resources.memory_bytes or 0
-        if not self.node.ready or cpu > self.cpu_milli or memory > self.memory_bytes:
+        if not self.node.ready or self.node.closed is not None or cpu > self.cpu_milli or memory > self.memory_bytes:
             return None
         if resources.gpu is None:
             return Grant(cpu_milli=cpu, memory_bytes=memory)
@@ -97,7 +97,7 @@ def place(spec: Training, free: list[Room]) -> tuple[Placement, ...] | None:
 
 def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     """Why the gang would not fit even if nothing else ran; None when it would."""
-    empty = [Room.of(replace(node, ready=True)) for node in nodes]
+    empty = [Room.of(replace(node, ready=True, closed=None)) for node in nodes]
     if place(spec, empty) is not None:
         return None
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
@@ -138,6 +138,8 @@ def _say_capacity(node: Node) -> str:
 
 
 def _say_free(room: Room, spec: Training) -> str:
+    if not room.node.ready or room.node.closed is not None:
+        return f"{room.node.name} is {room.node.closed or 'not ready'}"
     parts = []
     if spec.resources.gpu is not None:
         matching = room.matching(spec.resources.gpu)

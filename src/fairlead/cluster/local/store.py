@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.cluster.local.records import dump, load, load_all
 from fairlead.cluster.port import EventRecord
+from fairlead.cluster.records import dump, load, load_all
 from fairlead.errors import ClusterError, NameTaken, NotFound
 from fairlead.specs.storing import from_json, to_json
 from fairlead.specs.training import Training
