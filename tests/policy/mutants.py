@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.policy import lifecycle, placement, training
-from fairlead.policy.placement import Placement, Room
+from fairlead.policy.placement import Placement
 from fairlead.policy.retries import Again
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry, Training
@@ -47,10 +47,11 @@ class Mutant:
 decide, place, rooms, move = training.decide, placement.place, placement.rooms, lifecycle.move
 current_pods, notices = training._current_pods, training._notices
 change_of, requeue, wait_for = training._change, training._requeue, training._wait
+try_to_start = training._try_to_start
 counter = itertools.count()
 
 
-def place_what_fits(spec: Training, free: list[Room]) -> tuple[Placement, ...] | None:
+def place_what_fits(spec: Training, free: Any) -> tuple[Placement, ...] | None:
     for members in range(spec.nodes, 0, -1):
         placed = place(replace(spec, nodes=members), free)
         if placed is not None:
@@ -62,16 +63,16 @@ def leave_the_peers_of_a_failed_pod(live: tuple[Pod, ...], grace_s: float) -> tu
     return () if grace_s == training.TEARDOWN_GRACE_S else notices(live, grace_s)
 
 
-def take_stopping_pods_for_ended(snapshot: Snapshot) -> dict[str, tuple[Pod, ...]]:
+def take_stopping_pods_for_ended(snapshot: Snapshot) -> dict[str, list[Pod]]:
     return current_pods(replace(snapshot, pods=tuple(p for p in snapshot.pods if p.terminating_since is None)))
 
 
-def forget_what_stopping_pods_hold(nodes: Any, pods: Iterable[Pod]) -> list[Room]:
-    return rooms(nodes, [pod for pod in pods if pod.terminating_since is None])
+def forget_what_stopping_pods_hold(nodes: Any, pods: Iterable[Pod], *more: Any) -> Any:
+    return rooms(nodes, [pod for pod in pods if pod.terminating_since is None], *more)
 
 
-def send_pods_to_nodes_that_are_away(nodes: Any, pods: Iterable[Pod]) -> list[Room]:
-    return rooms([replace(node, ready=True) for node in nodes], pods)
+def send_pods_to_nodes_that_are_away(nodes: Any, pods: Iterable[Pod], *more: Any) -> Any:
+    return rooms([replace(node, ready=True) for node in nodes], pods, *more)
 
 
 def delete_what_ended(workload: Workload, status: Status) -> Change:
@@ -117,8 +118,8 @@ def last_come_first_served(items: Iterable[Any], *, key: Callable[[Any], Any] | 
     return sorted(items, key=key, reverse=key is not None)
 
 
-def place_by_chance(spec: Training, free: list[Room]) -> tuple[Placement, ...] | None:
-    return place(spec, free[::-1] if next(counter) % 2 else free)
+def start_by_chance(workload: Workload, free: Any, now: float) -> Change | None:
+    return try_to_start(workload, free, now) if next(counter) % 2 else None
 
 
 def say_it_again(workload: Workload, reason: Any, now: float) -> list[Change]:
@@ -146,7 +147,6 @@ FAILING = (Program(duration_s=5.0, exit_code=1),)
 ONE = _story(Submit(0), Wait(1.0))
 QUEUE = _story(Submit(0), Wait(1.0), Submit(1), Submit(2), Wait(1.0))
 HALF_FITS = _story(Submit(0), Submit(1), Wait(1.0), nodes=2, resources=Resources(cpu_milli=1300))
-TWO_NODES = _story(Submit(0), Wait(1.0), num_nodes=2)
 AWAY = _story(Suffer(Harm.LOSE_NODE, 0), Submit(0), Wait(1.0))
 BEGUN: tuple[Move, ...] = (Submit(0), Wait(0.0), Sleep(1.0), Wait(0.0))
 LOST_PEER = _story(*BEGUN, Suffer(Harm.LOSE_POD, 0), Wait(0.0), programs=DEAF, nodes=2, num_nodes=2)
@@ -174,7 +174,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (properties.a_stop_is_obeyed_within_its_grace, "_obey", ignore_wishes, STOPPED),
         (properties.a_stop_is_obeyed_within_its_grace, "_wants_to_start", start_whatever_is_wanted, SUSPENDED),
         (properties.nobody_overtakes, "sorted", last_come_first_served, QUEUE),
-        (properties.decisions_are_deterministic, "place", place_by_chance, TWO_NODES),
+        (properties.decisions_are_deterministic, "_try_to_start", start_by_chance, ONE),
         (properties.decisions_settle, "_wait", say_it_again, QUEUE),
         (properties.decisions_settle, "_requeue", resume_at_once, SUSPENDED),
         (properties.plans_say_all_once, "decide", say_it_twice, ONE),

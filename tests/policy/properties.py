@@ -198,8 +198,9 @@ def decisions_settle(world: World) -> Iterator[str]:
     """At any one instant the passes come to an end: then the same truth gives an empty plan, and again."""
     yield from (f"no end of passes at {at}" for at in world.unsettled)
     for now, snapshot in world.quiet:
-        if training.decide(snapshot, now).changes:
-            yield f"something is left to do at {now}"
+        left = [change for change in training.decide(snapshot, now).changes if not _resumes(change, snapshot)]
+        if left:
+            yield f"something is left to do at {now}: {left}"
 
 
 def plans_say_all_once(world: World) -> Iterator[str]:
@@ -210,8 +211,9 @@ def plans_say_all_once(world: World) -> Iterator[str]:
         versions = {workload.uid: workload.version for workload in decision.before.workloads}
         if any(versions[change.workload_uid] != change.version for change in decision.plan.changes):
             yield f"a change at a version that nobody saw, at {decision.at}"
-        if decision.whole and not all(decision.applied):
-            yield f"a change was refused although nothing came between, at {decision.at}"
+        for change, applied in zip(decision.plan.changes, decision.applied, strict=True):
+            if decision.whole and not applied and not _resumes(change, decision.before):
+                yield f"a change of {change.workload_uid} was refused although nothing came between, at {decision.at}"
 
 
 PROPERTIES: tuple[Property, ...] = (
@@ -241,6 +243,11 @@ def _unexplained(world: World, workload: Workload) -> Iterator[str]:
     if status.phase is Phase.PENDING and status.reason.code in WAITING and held:
         return
     yield f"{spec.name} is {status.phase} for {status.reason} at the end"
+
+
+def _resumes(change: Change, before: Snapshot) -> bool:
+    """Whether it brings back a finished run, whose name another may have taken since that was wished."""
+    return any(w.uid == change.workload_uid and w.status.phase.is_final for w in before.workloads)
 
 
 def _is_productive(workload: Workload, step: int | None, best: dict[str, int | None], now: float) -> bool:

@@ -1,7 +1,9 @@
 """Safety properties of the decisions, held against random runs, wishes, faults, crashes and clock jumps."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
+from fairlead.policy import training
 from tests.policy.properties import PROPERTIES
 from tests.policy.scenarios import SCENARIOS
 from tests.policy.world import Scenario, play
@@ -14,3 +16,14 @@ def test_every_property_holds_whatever_happens(scenario: Scenario) -> None:
     world = play(scenario)
     broken = {holds.__name__: list(holds(world)) for holds in PROPERTIES}
     assert broken == {holds.__name__: [] for holds in PROPERTIES}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scenario=SCENARIOS)
+def test_passing_over_quiet_runs_changes_no_plan(scenario: Scenario) -> None:
+    world = play(scenario)
+    whole = [decision for decision in world.decisions if decision.whole]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_is_quiet", lambda workload, pods: False)
+        judged = [training.decide(decision.before, decision.now) for decision in whole]
+    assert judged == [decision.plan for decision in whole]

@@ -21,6 +21,7 @@ from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
 MOST_PASSES = 12
 """At one instant. A resumed run whose pods still live takes five."""
 MOST_INSTANTS = 1_000
+MOMENT_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,16 +275,18 @@ class World:
                 yield KillRank(pod_uid=pod.uid, rank=rank, out_of_memory=move.harm is Harm.OUT_OF_MEMORY)
 
     def _deadlines(self) -> Iterator[float]:
-        """When the decision may change although nothing happens."""
-        now = self.cluster.clock.now()
+        """Times to come at which the decision may change although nothing happens."""
+        now, times = self.cluster.clock.now(), list[float]()
         for workload in self.cluster.snapshot().workloads:
             status, spec = workload.status, workload.spec
-            if status.phase is Phase.RESTARTING and status.retry_at is not None and status.retry_at > now:
-                yield status.retry_at
+            if status.phase is Phase.RESTARTING and status.retry_at is not None:
+                times.append(status.retry_at)
             if spec.max_duration_s is not None and status.started_at is not None and not status.phase.is_final:
-                yield max(status.started_at + spec.max_duration_s, now)
+                times.append(status.started_at + spec.max_duration_s)
             if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):
-                yield now + spec.stall_timeout_s
+                times.append(now + spec.stall_timeout_s)
+        # A moment later, as the difference of two times may be rounded down.
+        return (at + MOMENT_S for at in times if at + MOMENT_S > now)
 
 
 def play(scenario: Scenario) -> World:
