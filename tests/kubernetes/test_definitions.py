@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.definitions import definitions, object_schema
+from fairlead.cluster.kubernetes.definitions import definition, definitions, object_schema, with_fewer_rules
 from fairlead.cluster.kubernetes.manifests import read_object, write_object
 from fairlead.errors import InvalidSpec
 from fairlead.specs.keys import KINDS
@@ -63,6 +63,20 @@ def test_no_pattern_looks_ahead_because_the_api_server_cannot() -> None:
             for rule in schema.get("x-kubernetes-validations", ()):
                 assert "(?=" not in rule["rule"], path
                 assert "\n" not in rule.get("message", ""), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_definition_for_older_servers_lacks_the_rules_of_quantities_and_nothing_else(kind: str) -> None:
+    (version,) = definition(kind)["spec"]["versions"]
+    (lean,) = with_fewer_rules(definition(kind))["spec"]["versions"]
+    whole = dict(schemas(version["schema"]["openAPIV3Schema"]))
+    for path, schema in schemas(lean["schema"]["openAPIV3Schema"]):
+        before = whole[path]
+        assert {*before} - {*schema} <= {"x-kubernetes-validations"}
+        is_quantity = before.get("x-kubernetes-int-or-string", False)
+        assert schema.get("x-kubernetes-validations") == before.get("x-kubernetes-validations") or (
+            is_quantity or path == ".spec.retry"
+        )
 
 
 def test_an_object_of_the_api_server_reads_as_the_spec_it_was_made_of() -> None:

@@ -215,7 +215,7 @@ def test_instructions_name_the_ranks_of_the_pod() -> None:
 def test_every_attempt_meets_at_the_first_pod_of_its_own() -> None:
     workload = a_workload(a_training(nodes=2))
     env = contract.environment(workload, a_creation(attempt=3, index=1), checkpoint_to=None)
-    assert env["MASTER_ADDR"] == "train-llama-3-0.ft-train-llama.research.svc"
+    assert env["MASTER_ADDR"] == "train-llama-3-0.ft-train-llama-111111.research.svc"
     assert "FAIRLEAD_CHECKPOINT_TO" not in env
 
 

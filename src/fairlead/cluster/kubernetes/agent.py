@@ -16,6 +16,7 @@ from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.devices import device_resource
 from fairlead.cluster.kubernetes.dispatching import Dispatcher
 from fairlead.cluster.kubernetes.keeping import TrainingObject
+from fairlead.cluster.kubernetes.networks import render_run_policy
 from fairlead.cluster.kubernetes.objects import NodeObject
 from fairlead.cluster.kubernetes.ordering import Create, Delete, Order, Verify, is_settled, orders
 from fairlead.cluster.kubernetes.pods import GPU_TAINTS, PodSettings, render_pod
@@ -137,14 +138,19 @@ class Agent:
         )
 
     def _serve(self, found: TrainingObject) -> None:
-        """The Service that gives the gang its names, once."""
+        """What gives the gang its names, and opens its pods to each other where a team's network is closed; once."""
         if found.uid in self._services or found.workload is None:
             return
-        try:
-            self._client.create(f"/api/v1/namespaces/{found.namespace}/services", render_service(found.workload))
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
+        policies = f"/apis/networking.k8s.io/v1/namespaces/{found.namespace}/networkpolicies"
+        for path, item in (
+            (f"/api/v1/namespaces/{found.namespace}/services", render_service(found.workload)),
+            (policies, render_run_policy(found.workload)),
+        ):
+            try:
+                self._client.create(path, item)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
         self._services.add(found.uid)
 
     def _supply(self, namespace: str) -> None:

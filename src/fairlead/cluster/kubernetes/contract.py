@@ -35,7 +35,7 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         "NODE_RANK": str(create.index),
         "ROLE_NAME": "default",
         "ROLE_WORLD_SIZE": str(spec.world_size),
-        "MASTER_ADDR": f"{first}.{service_name(spec)}.{spec.team}.svc",
+        "MASTER_ADDR": f"{first}.{service_name(workload)}.{spec.team}.svc",
         "MASTER_PORT": str(MASTER_PORT),
         "TORCHELASTIC_RUN_ID": workload.uid,
         "TORCHELASTIC_RESTART_COUNT": str(create.attempt),

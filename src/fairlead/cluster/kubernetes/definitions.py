@@ -47,6 +47,7 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("Age", "date", ".metadata.creationTimestamp"),
     ),
 }
+_RULES = "x-kubernetes-validations"
 UNCHANGEABLE = "a run does not change once it is submitted; delete it, or submit another under a new name"
 
 
@@ -86,6 +87,27 @@ def definition(kind: str) -> dict[str, Any]:
             ],
         },
     }
+
+
+def with_fewer_rules(content: dict[str, Any]) -> dict[str, Any]:
+    """A definition for API servers that know no bound for the length of a quantity, as Kubernetes 1.31 does.
+
+    There the rules of quantities would cost more than is allowed, so only the operator says what is wrong with one.
+    """
+    lean: dict[str, Any] = _lean(content)
+    return lean
+
+
+def _lean(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lean(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _lean(inner) for name, inner in value.items()}
+    rules = kept.pop(_RULES, None)
+    if isinstance(rules, list) and not kept.get("x-kubernetes-int-or-string"):
+        kept |= _rules([each for each in rules if ".findAll(" not in each["rule"]])
+    return kept
 
 
 def object_schema(kind: str) -> dict[str, Any]:
@@ -172,7 +194,7 @@ def _length(kind: Single, text: Text | None) -> int:
 
 
 def _rules(rules: list[validation.Rule]) -> dict[str, Any]:
-    return {"x-kubernetes-validations": rules} if rules else {}
+    return {_RULES: rules} if rules else {}
 
 
 def _laid(kind: Laid) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.cluster.kubernetes.definitions import definitions
+from fairlead.cluster.kubernetes.definitions import definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
 
@@ -21,6 +21,7 @@ class InstallSettings:
         namespace: Of the operator alone; runs live in their teams'.
         image: One that has the package ``fairlead`` installed.
         replicas: One leads, the others wait.
+        fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
     """
 
     namespace: str = "fairlead-system"
@@ -28,13 +29,14 @@ class InstallSettings:
     replicas: int = 2
     cpu: str = "500m"
     memory: str = "512Mi"
+    fewer_rules: bool = False
 
 
 def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
     """The objects in the order in which they are applied."""
     return [
         _namespace(settings),
-        *definitions(),
+        *(with_fewer_rules(each) if settings.fewer_rules else each for each in definitions()),
         _account(settings),
         *render_roles(),
         *render_operator_bindings(settings.namespace),

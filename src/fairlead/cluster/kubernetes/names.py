@@ -16,9 +16,12 @@ def pod_name(spec: Training, attempt: int, index: int) -> str:
     return f"{spec.name}-{attempt}-{index}"
 
 
-def service_name(spec: Training) -> str:
-    """A Service's name starts with a letter, which a run's need not."""
-    return f"ft-{spec.name}"
+def service_name(workload: Workload) -> str:
+    """A Service's name starts with a letter, which a run's need not.
+
+    It has the beginning of the run's uid in it: what a run of the same name left behind may be on its way out.
+    """
+    return f"ft-{workload.spec.name}-{workload.uid[:6]}"
 
 
 def run_labels(workload: Workload) -> dict[str, str]:

@@ -46,7 +46,7 @@ def render_run_policy(workload: Workload) -> dict[str, Any]:
     """All ports between the pods of one run: collectives choose theirs as they go."""
     same = {"podSelector": {"matchLabels": {names.RUN_UID: workload.uid}}}
     rules = {"policyTypes": ["Ingress", "Egress"], "ingress": [{"from": [same]}], "egress": [{"to": [same]}]}
-    policy = _policy(names.service_name(workload.spec), workload.spec.team, same["podSelector"], rules)
+    policy = _policy(names.service_name(workload), workload.spec.team, same["podSelector"], rules)
     policy["metadata"]["labels"] |= names.run_labels(workload)
     policy["metadata"]["ownerReferences"] = [names.owner(workload)]
     return policy

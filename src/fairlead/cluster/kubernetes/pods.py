@@ -109,7 +109,7 @@ def render_pod(
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "hostname": name,
-        "subdomain": names.service_name(spec),
+        "subdomain": names.service_name(workload),
         "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + GRACE_SLACK_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

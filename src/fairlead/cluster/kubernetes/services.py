@@ -13,7 +13,7 @@ def render_service(workload: Workload) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": names.service_name(workload.spec),
+            "name": names.service_name(workload),
             "namespace": workload.spec.team,
             "labels": names.run_labels(workload),
             "ownerReferences": [names.owner(workload)],
