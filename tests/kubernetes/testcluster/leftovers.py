@@ -114,13 +114,11 @@ def _mounts(home: Path) -> list[str]:
 
 
 def _remove_cgroups(name: str) -> None:
-    for cgroup in cgroups(name):
-        with contextlib.suppress(OSError):  # a process of it may take a moment to be gone
-            cgroup.rmdir()
-    for cgroup in cgroups(name):
-        time.sleep(0.1)
-        with contextlib.suppress(OSError):
-            cgroup.rmdir()
+    deadline = time.monotonic() + 5
+    while (left := cgroups(name)) and time.monotonic() < deadline:
+        for cgroup in left:
+            with contextlib.suppress(OSError):  # a process of it may take a moment to be gone
+                cgroup.rmdir()
 
 
 def _remove_files_elsewhere(home: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from tests.kubernetes.testcluster import binaries, images, leftovers, networks
-from tests.kubernetes.testcluster.control_plane import API_SERVICE, INTERNAL, ControlPlane
+from tests.kubernetes.testcluster.control_plane import API_SERVICE, CLIENT_QPS, INTERNAL, ControlPlane
 from tests.kubernetes.testcluster.errors import Broken, Unavailable
 from tests.kubernetes.testcluster.fakes import is_ready
 from tests.kubernetes.testcluster.processes import Server
@@ -40,9 +40,11 @@ class RealCluster(ControlPlane):
         version: str = binaries.NEWEST,
         users: Mapping[str, Sequence[str]] | None = None,
         audit: bool = False,
+        client_qps: int | None = CLIENT_QPS,
+        flags: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         require()
-        super().__init__(version=version, users=users, audit=audit)
+        super().__init__(version=version, users=users, audit=audit, client_qps=client_qps, flags=flags)
         self.nodes = [f"node-{index}" for index in range(1, nodes + 1)]
         self._relay: Server | None = None
         self._control = ""
