@@ -15,6 +15,7 @@ import trustme
 import yaml
 
 from tests.kubernetes.testcluster import binaries, leftovers
+from tests.kubernetes.testcluster.errors import Broken
 from tests.kubernetes.testcluster.processes import Server, free_ports
 
 ADMIN = "admin"
@@ -83,27 +84,10 @@ class ControlPlane:
             Unavailable: This machine cannot build the binaries.
             Broken: A part of it did not come up.
         """
-        paths = binaries.ensure(self.version)
-        etcd_port, peer_port, self._api_port, kwok_port = free_ports(4)
-        self.url = f"https://127.0.0.1:{self._api_port}"
-        self._prepare()
-        self._write_identity()
-        self._servers |= {
-            server.name: server
-            for server in (
-                self._server("etcd", paths, _etcd(self.home, etcd_port, peer_port)),
-                self._server("apiserver", paths, self._apiserver(etcd_port)),
-                self._server("controller-manager", paths, _controller_manager(self.home)),
-                self._server("scheduler", paths, _scheduler(self.home)),
-                self._server("kwok", paths, _kwok(self.home, kwok_port)),
-            )
-        }
         try:
-            for name in self._servers:
-                self.restart(name)
-            self.await_namespace("default")
-        except BaseException:
-            self.stop(keep_logs=True)
+            self._bring_up()
+        except BaseException as error:
+            self.stop(keep_logs=isinstance(error, Broken))
             raise
 
     def stop(self, *, keep_logs: bool = False) -> None:
@@ -192,6 +176,26 @@ class ControlPlane:
                 return bool(answer.status == 200)
         except (OSError, http.client.HTTPException):  # it does not listen yet, or is not ready
             return False
+
+    def _bring_up(self) -> None:
+        paths = binaries.ensure(self.version)
+        etcd_port, peer_port, self._api_port, kwok_port = free_ports(4)
+        self.url = f"https://127.0.0.1:{self._api_port}"
+        self._prepare()
+        self._write_identity()
+        self._servers |= {
+            server.name: server
+            for server in (
+                self._server("etcd", paths, _etcd(self.home, etcd_port, peer_port)),
+                self._server("apiserver", paths, self._apiserver(etcd_port)),
+                self._server("controller-manager", paths, _controller_manager(self.home)),
+                self._server("scheduler", paths, _scheduler(self.home)),
+                self._server("kwok", paths, _kwok(self.home, kwok_port)),
+            )
+        }
+        for name in self._servers:
+            self.restart(name)
+        self.await_namespace("default")
 
     def _server(self, name: str, paths: Mapping[str, Path], argv: Sequence[str]) -> Server:
         binary = paths[name if name in paths else f"kube-{name}"]
