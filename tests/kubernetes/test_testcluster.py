@@ -1,6 +1,10 @@
 """The test cluster is a real one: what it claims about itself, shown."""
 
+import json
+import os
+import signal
 import subprocess
+import sys
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
@@ -9,12 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster import binaries, leftovers
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 
 PATIENCE_S = 20.0
+READY_S = 10.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+"""For a machine with nothing else to do, and longer where others use it too."""
 
 
 def until(met: Callable[[], Any], what: str) -> Any:
@@ -141,6 +147,74 @@ def test_kubectl_works_with_its_kubeconfig(control_plane: ControlPlane, namespac
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
     until(lambda: "configmap/kube-root-ca.crt" in listed(), "the certificate that the controller manager gives")
+
+
+def test_two_control_planes_side_by_side_are_ready_in_seconds_and_know_nothing_of_each_other(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    before = time.monotonic()
+    with ControlPlane() as other:
+        assert time.monotonic() - before < READY_S
+        assert other.url != control_plane.url
+        assert not other.exists(f"/api/v1/namespaces/{namespace}")
+        home = other.home
+    assert not home.exists()
+
+
+def test_a_control_plane_dies_with_its_process_and_the_next_sweep_removes_its_files() -> None:
+    code = """
+import os, signal
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+plane = ControlPlane()
+plane.start()
+print(plane.home, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    died = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    home = died.stdout.strip()
+    assert home, died.stderr
+
+    def left() -> list[str]:
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        return [line for line in listed.splitlines() if home in line]
+
+    until(lambda: not left(), "end of its servers")
+    leftovers.sweep()
+    assert not Path(home).exists()
+
+
+def test_what_users_did_is_in_the_audit_log() -> None:
+    with ControlPlane(users={"alice": ["system:masters"]}, audit=True) as plane:
+        plane.request("GET", "/api/v1/nodes", user="alice")
+        events = [json.loads(line) for line in plane.audit_log.read_text().splitlines()]
+    asked = [
+        (event["verb"], event["objectRef"]["resource"]) for event in events if event["user"]["username"] == "alice"
+    ]
+    assert asked == [("list", "nodes")]
+
+
+def test_the_command_prints_a_kubeconfig_and_goes_at_ctrl_c() -> None:
+    argv = [sys.executable, "-m", "tests.kubernetes.testcluster", "up", "--nodes", "3"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        kubeconfig = Path(command.stdout.readline().strip().removeprefix("export KUBECONFIG="))
+        listing = [str(binaries.ensure()["kubectl"]), f"--kubeconfig={kubeconfig}", "get", "nodes", "--output=name"]
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+        command.send_signal(signal.SIGINT)
+        _, said = command.communicate(timeout=60)
+    assert listed.split() == ["node/fake-0", "node/fake-1", "node/fake-2"]
+    assert command.returncode == 0
+    assert "with 3 fake nodes" in said
+    assert not kubeconfig.parent.exists()
+
+
+@pytest.mark.slow
+def test_the_oldest_kubernetes_that_we_support_runs_a_pod_on_a_fake_node() -> None:
+    with ControlPlane(version=binaries.OLDEST) as plane:
+        assert plane.request("GET", "/version")["gitVersion"] == f"v{binaries.OLDEST}"
+        add_nodes(plane, 1, labels={"for": "default"})
+        create_pod(plane, "default", "p", run="100ms")
+        until_phase(plane, "default", "p", "Succeeded")
 
 
 def test_a_machine_without_go_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A control plane for trying things out: ``python -m tests.kubernetes.testcluster [--nodes 4] [--version 1.36.3]``.
+"""A cluster to try things out on: ``python -m tests.kubernetes.testcluster up [--nodes 200] [--real]``.
 
 It prints the line that points kubectl and Fairlead at it, and stays until Ctrl-C.
 """
@@ -6,31 +6,37 @@ It prints the line that points kubectl and Fairlead at it, and stays until Ctrl-
 import argparse
 import signal
 import sys
+import threading
 import time
 
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Broken, Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
+from tests.kubernetes.testcluster.real_nodes import RealCluster
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=4, help="fake nodes with 8 GPUs each (default 4)")
-    parser.add_argument("--version", default=binaries.NEWEST, help=f"Kubernetes version (default {binaries.NEWEST})")
+    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.testcluster")
+    up = parser.add_subparsers(required=True, metavar="up").add_parser("up", help="start a cluster, until Ctrl-C")
+    up.add_argument("--nodes", type=int, default=4, help="fake nodes with 8 GPUs each (default 4)")
+    up.add_argument("--version", default=binaries.NEWEST, help=f"Kubernetes version (default {binaries.NEWEST})")
+    up.add_argument("--real", action="store_true", help="two real nodes too, which run containers; needs root")
     arguments = parser.parse_args()
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: over.set())
     began = time.monotonic()
     try:
-        with ControlPlane(version=arguments.version) as plane:
+        version = arguments.version
+        with RealCluster(2, version=version) if arguments.real else ControlPlane(version=version) as plane:
             add_nodes(plane, arguments.nodes)
-            took = time.monotonic() - began
-            print(f"Kubernetes {plane.version} with {arguments.nodes} fake nodes after {took:.1f} s; Ctrl-C ends it.")
             print(f"export KUBECONFIG={plane.kubeconfig()}", flush=True)
-            kubectl = binaries.ensure(arguments.version)["kubectl"]
-            print(f"alias kubectl={kubectl}", flush=True)
-            signal.pause()
-    except KeyboardInterrupt:
-        pass
+            nodes = f"{arguments.nodes} fake nodes" + (" and 2 real ones" if arguments.real else "")
+            took = time.monotonic() - began
+            print(f"Kubernetes {version} with {nodes} after {took:.1f} s; Ctrl-C ends it.", file=sys.stderr)
+            print(f"A kubectl that fits: {plane.kubectl}", file=sys.stderr, flush=True)
+            over.wait()
     except (Broken, Unavailable) as error:
         sys.exit(f"testcluster: {error}")
 

@@ -15,11 +15,11 @@ import trustme
 import yaml
 
 from tests.kubernetes.testcluster import binaries, leftovers
+from tests.kubernetes.testcluster.errors import Broken
 from tests.kubernetes.testcluster.processes import Server, free_ports
 
 ADMIN = "admin"
 CLIENT_QPS = 5_000
-"""Requests a second that scheduler and controller manager allow themselves; their defaults are 50 and 20."""
 
 API_SERVICE = "10.96.0.1"
 """The address of the Service `kubernetes`, the first of the services' network."""
@@ -36,6 +36,9 @@ class ControlPlane:
     Args:
         version: Kubernetes version, of those in ``binaries/``.
         users: Further users by name, each with its groups; their tokens are their names. RBAC gives them nothing.
+        client_qps: Requests a second that scheduler and controller manager allow themselves; None leaves Kubernetes'
+            defaults, 50 and 20, with which 1,000 pods take half a minute to be bound.
+        flags: Added to the command line of a server, by the server's name.
         audit: Keep the requests of all users but the control plane's own in ``audit_log``.
     """
 
@@ -45,8 +48,12 @@ class ControlPlane:
         version: str = binaries.NEWEST,
         users: Mapping[str, Sequence[str]] | None = None,
         audit: bool = False,
+        client_qps: int | None = CLIENT_QPS,
+        flags: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.version = version
+        self._limits = [f"--kube-api-qps={client_qps}", f"--kube-api-burst={client_qps}"] if client_qps else []
+        self._flags = flags or {}
         self._users = {ADMIN: ("system:masters",), **(users or {})}
         self._audit = audit
         leftovers.sweep()
@@ -83,27 +90,10 @@ class ControlPlane:
             Unavailable: This machine cannot build the binaries.
             Broken: A part of it did not come up.
         """
-        paths = binaries.ensure(self.version)
-        etcd_port, peer_port, self._api_port, kwok_port = free_ports(4)
-        self.url = f"https://127.0.0.1:{self._api_port}"
-        self._prepare()
-        self._write_identity()
-        self._servers |= {
-            server.name: server
-            for server in (
-                self._server("etcd", paths, _etcd(self.home, etcd_port, peer_port)),
-                self._server("apiserver", paths, self._apiserver(etcd_port)),
-                self._server("controller-manager", paths, _controller_manager(self.home)),
-                self._server("scheduler", paths, _scheduler(self.home)),
-                self._server("kwok", paths, _kwok(self.home, kwok_port)),
-            )
-        }
         try:
-            for name in self._servers:
-                self.restart(name)
-            self.await_namespace("default")
-        except BaseException:
-            self.stop(keep_logs=True)
+            self._bring_up()
+        except BaseException as error:
+            self.stop(keep_logs=isinstance(error, Broken))
             raise
 
     def stop(self, *, keep_logs: bool = False) -> None:
@@ -193,9 +183,31 @@ class ControlPlane:
         except (OSError, http.client.HTTPException):  # it does not listen yet, or is not ready
             return False
 
+    def _bring_up(self) -> None:
+        paths = binaries.ensure(self.version)
+        etcd_port, peer_port, self._api_port, kwok_port = free_ports(4)
+        self.url = f"https://127.0.0.1:{self._api_port}"
+        self._prepare()
+        self._write_identity()
+        self._servers |= {
+            server.name: server
+            for server in (
+                self._server("etcd", paths, _etcd(self.home, etcd_port, peer_port)),
+                self._server("apiserver", paths, self._apiserver(etcd_port)),
+                self._server("controller-manager", paths, [*_controller_manager(self.home), *self._limits]),
+                self._server("scheduler", paths, [*_scheduler(self.home), *self._limits]),
+                self._server("kwok", paths, _kwok(self.home, kwok_port)),
+            )
+        }
+        for name in self._servers:
+            self.restart(name)
+        self.await_namespace("default")
+
     def _server(self, name: str, paths: Mapping[str, Path], argv: Sequence[str]) -> Server:
         binary = paths[name if name in paths else f"kube-{name}"]
-        return Server(name, [str(binary), *argv], self.home / f"{name}.log", network=self._network)
+        return Server(
+            name, [str(binary), *argv, *self._flags.get(name, ())], self.home / f"{name}.log", network=self._network
+        )
 
     def _apiserver(self, etcd_port: int) -> list[str]:
         return [*self._listening, *_apiserver(self.home, etcd_port, audit=self._audit)]
@@ -283,8 +295,6 @@ def _controller_manager(home: Path) -> list[str]:
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--secure-port=0",
-        f"--kube-api-qps={CLIENT_QPS}",
-        f"--kube-api-burst={CLIENT_QPS}",
         # Twice as long as kwok takes to renew a lease of 40 s.
         "--node-monitor-grace-period=20s",
         "--node-monitor-period=1s",
@@ -296,8 +306,6 @@ def _scheduler(home: Path) -> list[str]:
         f"--kubeconfig={home / INTERNAL}",
         "--leader-elect=false",
         "--secure-port=0",
-        f"--kube-api-qps={CLIENT_QPS}",
-        f"--kube-api-burst={CLIENT_QPS}",
     ]
 
 

@@ -33,8 +33,12 @@ def add_nodes(
     pods: int = 110,
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Mapping[str, str]] = (),
+    zones: Sequence[str] = (),
 ) -> list[str]:
-    """Create fake nodes ``<prefix>-0`` and on, labelled as GPU feature discovery labels real ones; their names."""
+    """Create fake nodes ``<prefix>-0`` and on, labelled as GPU feature discovery labels real ones; their names.
+
+    They are in the zones in turn. `is_ready` says when pods can go there, moments later.
+    """
     names = [f"{prefix}-{index}" for index in range(count)]
     gpu_labels = {
         "nvidia.com/gpu.product": model,
@@ -45,14 +49,16 @@ def add_nodes(
     if gpus:
         resources["nvidia.com/gpu"] = str(gpus)
 
-    def create(name: str) -> None:
+    def create(index: int) -> None:
+        name = names[index]
+        zone = {"topology.kubernetes.io/zone": zones[index % len(zones)]} if zones else {}
         node: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {
                 "name": name,
                 "annotations": {"kwok.x-k8s.io/node": "fake"},
-                "labels": {"kubernetes.io/hostname": name, **(gpu_labels if gpus else {}), **(labels or {})},
+                "labels": {"kubernetes.io/hostname": name, **zone, **(gpu_labels if gpus else {}), **(labels or {})},
             },
             "spec": {"taints": list(taints)},
             "status": {"capacity": resources, "allocatable": resources},
@@ -60,7 +66,7 @@ def add_nodes(
         plane.request("POST", "/api/v1/nodes", node)
 
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(create, names))
+        list(pool.map(create, range(count)))
     return names
 
 

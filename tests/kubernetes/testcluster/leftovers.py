@@ -18,6 +18,9 @@ from pathlib import Path
 
 from tests.kubernetes.testcluster.errors import Broken
 
+BASE = Path("/tmp")
+"""Whatever TMPDIR says: every process must find the clusters of all, and sockets take short paths alone."""
+
 PREFIX = "fairlead-testcluster-"
 LOCK = "alive"
 NAMESPACES = Path("/var/run/netns")
@@ -26,17 +29,21 @@ KEEP_LOGS_S = 24 * 3600
 
 
 def new_home() -> Path:
-    return Path(tempfile.mkdtemp(prefix=PREFIX))
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=BASE))
 
 
 def sweep() -> None:
     """Take away what dead clusters left, but for logs that were kept less than a day ago."""
-    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for home in BASE.glob(f"{PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):  # another process sweeps too
             if (home / LOCK).exists() and not _is_held(home / LOCK):
                 remove(home, keep_logs=False)
             elif not (home / LOCK).exists() and time.time() - home.stat().st_mtime > KEEP_LOGS_S:
                 shutil.rmtree(home)
+    # A directory comes first and goes last: without one, nothing of that name is alive.
+    for name in _names():
+        if not (BASE / name).exists():
+            remove(BASE / name, keep_logs=False)
 
 
 def remove(home: Path, *, keep_logs: bool) -> None:
@@ -65,7 +72,8 @@ def cgroups(name: str) -> list[Path]:
 
 
 def hierarchies() -> Iterator[Path]:
-    return (path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink())
+    tops = CGROUPS.iterdir() if CGROUPS.is_dir() else ()
+    return (path for path in tops if path.is_dir() and not path.is_symlink())
 
 
 def _is_held(lock: Path) -> bool:
@@ -75,6 +83,12 @@ def _is_held(lock: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def _names() -> set[str]:
+    """The clusters that have cgroups or network namespaces."""
+    grouped = {cgroup.name for top in hierarchies() for cgroup in top.glob(f"{PREFIX}*")}
+    return grouped | {namespace.name.rpartition("-")[0] for namespace in NAMESPACES.glob(f"{PREFIX}*")}
 
 
 def _namespaces(name: str) -> list[Path]:
@@ -114,13 +128,11 @@ def _mounts(home: Path) -> list[str]:
 
 
 def _remove_cgroups(name: str) -> None:
-    for cgroup in cgroups(name):
-        with contextlib.suppress(OSError):  # a process of it may take a moment to be gone
-            cgroup.rmdir()
-    for cgroup in cgroups(name):
-        time.sleep(0.1)
-        with contextlib.suppress(OSError):
-            cgroup.rmdir()
+    deadline = time.monotonic() + 5
+    while (left := cgroups(name)) and time.monotonic() < deadline:
+        for cgroup in left:
+            with contextlib.suppress(OSError):  # a process of it may take a moment to be gone
+                cgroup.rmdir()
 
 
 def _remove_files_elsewhere(home: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from tests.kubernetes.testcluster import binaries, images, leftovers, networks
-from tests.kubernetes.testcluster.control_plane import API_SERVICE, INTERNAL, ControlPlane
+from tests.kubernetes.testcluster.control_plane import API_SERVICE, CLIENT_QPS, INTERNAL, ControlPlane
 from tests.kubernetes.testcluster.errors import Broken, Unavailable
 from tests.kubernetes.testcluster.fakes import is_ready
 from tests.kubernetes.testcluster.processes import Server
@@ -40,30 +40,15 @@ class RealCluster(ControlPlane):
         version: str = binaries.NEWEST,
         users: Mapping[str, Sequence[str]] | None = None,
         audit: bool = False,
+        client_qps: int | None = CLIENT_QPS,
+        flags: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         require()
-        super().__init__(version=version, users=users, audit=audit)
+        super().__init__(version=version, users=users, audit=audit, client_qps=client_qps, flags=flags)
         self.nodes = [f"node-{index}" for index in range(1, nodes + 1)]
+        self._relay: Server | None = None
         self._control = ""
         self._networks: dict[str, networks.NodeNetwork] = {}
-
-    def start(self) -> None:
-        programs = binaries.ensure(self.version, binaries.REAL_NODES)
-        image = images.python_image()
-        super().start()
-        try:
-            self._start_dns(programs["coredns"])
-            for name in self.nodes:
-                self._describe_node(name, programs["kubelet"])
-                self.restart(f"containerd-{name.removeprefix('node-')}")
-            self.import_image(image)
-            for name in self.nodes:
-                self.restart(f"kubelet-{name.removeprefix('node-')}")
-            for name in self.nodes:
-                self.await_node(name)
-        except BaseException:
-            self.stop(keep_logs=True)
-            raise
 
     def restart(self, name: str) -> None:
         super().restart(name)
@@ -100,6 +85,20 @@ class RealCluster(ControlPlane):
             if done.returncode:
                 raise Broken(f"{archive} was not imported: {done.stderr}")
 
+    def _bring_up(self) -> None:
+        programs = binaries.ensure(self.version, binaries.REAL_NODES)
+        image = images.python_image()
+        super()._bring_up()
+        self._start_dns(programs["coredns"])
+        for name in self.nodes:
+            self._describe_node(name, programs["kubelet"])
+            self.restart(f"containerd-{name.removeprefix('node-')}")
+        self.import_image(image)
+        for name in self.nodes:
+            self.restart(f"kubelet-{name.removeprefix('node-')}")
+        for name in self.nodes:
+            self.await_node(name)
+
     def _prepare(self) -> None:
         self._control, made = networks.make(self.home.name, len(self.nodes))
         self._networks = dict(zip(self.nodes, made, strict=True))
@@ -113,8 +112,8 @@ class RealCluster(ControlPlane):
         self._relay = relay
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        if relay := getattr(self, "_relay", None):
-            relay.kill()
+        if self._relay is not None:
+            self._relay.kill()
         super().stop(keep_logs=keep_logs)
 
     @property
