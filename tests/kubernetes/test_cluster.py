@@ -115,8 +115,9 @@ class KubernetesHarness:
         for run in client.items(TRAININGS):
             metadata = run["metadata"]
             path = f"/apis/fairlead.dev/v1alpha1/namespaces/{metadata['namespace']}/trainings/{metadata['name']}"
-            client.merge(path, {"metadata": {"finalizers": []}})
-            client.delete(path)
+            with suppress(ApiError):  # it was leaving already
+                client.merge(path, {"metadata": {"finalizers": []}})
+                client.delete(path)
         for pod in client.items(PODS):
             metadata = pod["metadata"]
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"

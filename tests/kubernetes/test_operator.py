@@ -1,4 +1,4 @@
-"""The operator over a real control plane: it places gangs, tells why, and loses nothing when it or others are killed."""
+"""The operator over a real control plane: it places gangs, says why, and loses nothing when others are killed."""
 
 import threading
 import time
@@ -99,9 +99,8 @@ def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: in
     try:
         until(there)
     except AssertionError as error:
-        raise AssertionError(
-            f"{found[0].status}; {[e.reason.message for e in cluster.events(found[0].uid)]}"
-        ) from error
+        told = [event.reason.message for event in cluster.events(found[0].uid)]
+        raise AssertionError(f"{found[0].status}; {told}") from error
     return found[0]
 
 
@@ -277,7 +276,7 @@ def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
     access: Access, cluster: KubernetesCluster, namespace: str
 ) -> None:
     count = [0]
-    faults = [
+    faults: list[Refuse | LoseAnswer | None] = [
         Refuse(429, "TooManyRequests", (("Retry-After", "1"),)), LoseAnswer(), Refuse(500), None, Refuse(503), None,
         LoseAnswer(), Refuse(409, "Conflict"), None,
     ]  # fmt: skip
@@ -289,7 +288,7 @@ def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
         return faults[count[0] % len(faults)]
 
     token = access.credentials.authorization() or ""
-    proxy = FaultyProxy(access.server, choose, headers={"Authorization": token})
+    proxy = FaultyProxy(access.server, choose, headers={"Authorization": token}, ca=access.ca)
     with serving(proxy.handler()) as url:
         through = Access(context="proxy", server=url, credentials=Anonymous())
         cluster.submit(gang(namespace, "first", nodes=4, gpus=1, run="2s"))

@@ -248,10 +248,14 @@ class Agent:
 
     def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> None:
         """Write what was seen, where no decision has written it by now, but not often."""
-        if found.state.written == 0 or now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+        if found.state.written == 0:
+            return
+        state = self._cluster.refreshed(found)
+        # From the moment that all pods were created none is created again, and that must survive us.
+        is_created = state.gang != found.state.gang
+        if not is_created and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
             return
         self._refreshed[found.uid] = now
-        state = self._cluster.refreshed(found)
         counts = tuple(pod.phase for pod in members)
         if state == found.state and self._acted.get(found.uid, counts) == counts:
             self._acted[found.uid] = counts
@@ -262,7 +266,7 @@ class Agent:
     def _write(self, uid: str) -> None:
         found = self._view.find(uid)
         if found is not None:
-            self._cluster.write(found, self._cluster.refreshed(found))
+            self._cluster.write(found, self._cluster.refreshed(found), is_quiet=True)
 
 
 def _tolerate(pod: dict[str, Any], node: NodeObject | None) -> None:
