@@ -58,7 +58,6 @@ class Agent:
         self._services: set[str] = set()
         self._supplied: set[str] = set()
         self._refreshed: dict[str, float] = {}
-        self._acted: dict[str, tuple[object, ...]] = {}
 
     def act(self, now: float) -> None:
         """Give out what is to be done now; the threads do it, and the watches tell when it is done."""
@@ -251,16 +250,15 @@ class Agent:
         if found.state.written == 0:
             return
         state = self._cluster.refreshed(found)
+        if state == found.state and self._cluster.has_told(found.uid, members):
+            self._refreshed[found.uid] = now
+            return
         # From the moment that all pods were created none is created again, and that must survive us.
-        is_created = state.gang != found.state.gang
-        if not is_created and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+        is_urgent = state.gang != found.state.gang
+        if not is_urgent and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+            self._is_unsettled = True
             return
         self._refreshed[found.uid] = now
-        counts = tuple(pod.phase for pod in members)
-        if state == found.state and self._acted.get(found.uid, counts) == counts:
-            self._acted[found.uid] = counts
-            return
-        self._acted[found.uid] = counts
         self._work.submit(found.uid, f"refresh {found.key}", partial(self._write, found.uid))
 
     def _write(self, uid: str) -> None:

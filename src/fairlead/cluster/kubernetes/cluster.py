@@ -33,7 +33,7 @@ from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Intent, Pod, Progress, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
 TRIES = 3
@@ -59,6 +59,7 @@ class KubernetesCluster:
         self._seen = -1
         self._shown: tuple[int, Snapshot] | None = None
         self._progress: dict[str, Progress] = {}
+        self._told: dict[str, tuple[PodPhase, ...]] = {}
 
     @property
     def view(self) -> View:
@@ -182,6 +183,11 @@ class KubernetesCluster:
         progress = self._progress.get(found.uid)
         return state if progress is None else replace(state, progress=progress)
 
+    def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
+        """Whether the run's object tells of its pods as they are; so it is taken to do when another wrote it."""
+        phases = tuple(pod.phase for pod in members)
+        return self._told.get(uid, phases) == phases
+
     def write(self, found: TrainingObject, state: State, *, is_quiet: bool = False) -> bool:
         """Write a state, if the object is still as it was found; whether it was.
 
@@ -219,6 +225,7 @@ class KubernetesCluster:
                 return False
             raise
         self.view.trainings.put(content)
+        self._told[found.uid] = tuple(pod.phase for pod in pods)
         return True
 
     def _look(self) -> Snapshot:
@@ -287,6 +294,7 @@ class KubernetesCluster:
             self.view.trainings.drop(found.key)
         with self._lock:
             self._progress.pop(found.uid, None)
+            self._told.pop(found.uid, None)
         return True
 
     def _let_go(self, found: TrainingObject) -> TrainingObject | None:
