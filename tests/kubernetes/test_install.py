@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from fairlead.cluster.kubernetes.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.roles import OPERATOR_RULES, ROLES
+from fairlead.cluster.kubernetes.roles import OPERATOR_RULES, ROLES, TEAM_RULES
 from tests.kubernetes.goldens import check_golden
 
 
@@ -18,12 +18,12 @@ def test_the_objects_are_those_of_the_golden_file() -> None:
 
 
 def test_no_right_is_given_by_a_wildcard() -> None:
-    for rule in [*OPERATOR_RULES, *(rule for rules in ROLES.values() for rule in rules)]:
+    for rule in [*OPERATOR_RULES, *TEAM_RULES, *(rule for rules in ROLES.values() for rule in rules)]:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
 def test_the_operator_may_not_read_secrets_run_in_pods_or_give_itself_rights() -> None:
-    for rule in OPERATOR_RULES:
+    for rule in [*OPERATOR_RULES, *TEAM_RULES]:
         assert not {"secrets", "pods/exec", "pods/attach", "serviceaccounts/token"} & set(rule["resources"])
         assert not {"escalate", "impersonate"} & set(rule["verbs"])
         if "bind" in rule["verbs"]:

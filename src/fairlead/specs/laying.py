@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.specs.documents import Mapping, Node, Scalar, Sequence
+from fairlead.specs.documents import Mapping, Node, Sequence
 from fairlead.specs.kinds import Tag
 from fairlead.specs.overlay import Overlay, Path, dotted, overlay, problems
 from fairlead.specs.quantities import parse_whole
@@ -18,7 +18,7 @@ def read_overlay(node: Node) -> tuple[Overlay | None, list[tuple[int, str, str]]
 
 def _plain(node: Node) -> Any:
     if isinstance(node, Mapping):
-        return {key.text: _plain(inner) for key, inner in node.entries if not _is_nothing(inner)}
+        return {key.text: _plain(inner) for key, inner in node.entries}
     if isinstance(node, Sequence):
         return [_plain(inner) for inner in node.items]
     if node.tag is Tag.NULL:
@@ -27,13 +27,13 @@ def _plain(node: Node) -> Any:
         return node.text.lower() == "true"
     if node.tag is Tag.INT:
         return parse_whole(node.text) if len(node.text) <= 20 else float("inf")
-    # A number with a point is never what a field takes; as text it would be taken for a quantity.
-    return float(node.text.replace(".inf", "inf").replace(".nan", "nan")) if node.tag is Tag.FLOAT else node.text
+    return _number(node.text) if node.tag is Tag.FLOAT else node.text
 
 
-def _is_nothing(node: Node) -> bool:
-    """Null, which for the API server of a cluster is the same as leaving the field out."""
-    return isinstance(node, Scalar) and node.tag is Tag.NULL
+def _number(text: str) -> int | float:
+    """A number with a point or an exponent, which no field takes unless it is whole."""
+    number = float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    return int(number) if number.is_integer() else number
 
 
 def _line(node: Node, path: Path) -> int:

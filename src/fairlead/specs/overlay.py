@@ -1,6 +1,5 @@
 """The way out on Kubernetes: fields of a pod, laid over the pod that Fairlead makes. Checked, and kept as one text."""
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ OWN_DOMAIN = "fairlead.dev/"
 OWN_NAMES = "fairlead-"
 OWN_PATH = "/fairlead"
 TEXT_MOST = 65_536
+NAME_MOST = 512
 ITEMS_MOST = 64
 OVERLAY_MOST = 262_144
 SET_BY_FAIRLEAD = re.compile(
@@ -51,8 +51,8 @@ class Overlay:
 
 
 def overlay(pod: Mapping[str, Any]) -> Overlay:
-    """The overlay with these fields."""
-    return Overlay(text=json.dumps(pod, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    """The overlay with these fields; null is the same as leaving a field out, as it is for an API server."""
+    return Overlay(text=json.dumps(_given(pod), sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 def problems(value: Any) -> Iterator[tuple[Path, str]]:
@@ -60,6 +60,7 @@ def problems(value: Any) -> Iterator[tuple[Path, str]]:
     found = list(_problems(value, POD, ()))
     yield from found
     if not found:
+        value = _given(value)
         yield from _own(value)
         if len(json.dumps(value, ensure_ascii=False)) > OVERLAY_MOST:
             yield (), f"more than {OVERLAY_MOST} characters in all; use objects of the cluster and name them here"
@@ -73,6 +74,12 @@ def dotted(path: Path) -> str:
     return text
 
 
+def _given(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _given(inner) for name, inner in value.items() if inner is not None}
+    return [_given(inner) for inner in value] if isinstance(value, list) else value
+
+
 def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, str]]:
     if isinstance(branch, Tree):
         if not isinstance(value, dict):
@@ -82,16 +89,16 @@ def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, st
             known = branch.fields.get(name)
             if known is None:
                 yield (*path, name), _unknown(name, branch)
-            else:
+            elif inner is not None:
                 yield from _problems(inner, known, (*path, name))
         for name in branch.required:
-            if name not in value:
+            if value.get(name) is None:
                 yield (*path, name), "missing; give it"
     elif isinstance(branch, Items):
         if not isinstance(value, list):
             yield path, f"{_show(value)} is not a list; give one"
-        elif len(value) > ITEMS_MOST:
-            yield path, f"{len(value)} items; give at most {ITEMS_MOST}"
+        elif len(value) > branch.most:
+            yield path, f"{len(value)} items; give at most {branch.most}"
         else:
             for place, inner in enumerate(value):
                 yield from _problems(inner, branch.item, (*path, place))
@@ -102,12 +109,13 @@ def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, st
             yield path, f"{len(value)} names; give at most {ITEMS_MOST}"
         else:
             for name, inner in value.items():
-                yield from _problems(inner, branch.values, (*path, name))
+                if inner is not None:
+                    yield from _problems(inner, branch.values, (*path, name))
     elif not _is(value, branch):
-        remedy = "; put it in quotes" if branch is Leaf.TEXT and not isinstance(value, (dict, list)) else ""
+        remedy = "; put it in quotes" if branch in _TEXTS and not isinstance(value, (dict, list)) else ""
         yield path, f"{_show(value)} is not {branch}{remedy}"
-    elif isinstance(value, str) and len(value) > TEXT_MOST:
-        yield path, f"{quote(value)} has {len(value)} characters; give at most {TEXT_MOST}"
+    elif isinstance(value, str) and len(value) > (most := NAME_MOST if branch is Leaf.NAME else TEXT_MOST):
+        yield path, f"{quote(value)} has {len(value)} characters; give at most {most}"
 
 
 def _is(value: Any, leaf: Leaf) -> bool:
@@ -115,9 +123,12 @@ def _is(value: Any, leaf: Leaf) -> bool:
         return isinstance(value, bool)
     if isinstance(value, bool):
         return False
-    if leaf is Leaf.TEXT:
+    if leaf in _TEXTS:
         return isinstance(value, str)
     return isinstance(value, int) or (leaf is Leaf.QUANTITY and isinstance(value, str))
+
+
+_TEXTS = (Leaf.TEXT, Leaf.NAME)
 
 
 def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -138,7 +149,7 @@ def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             if kind == "initContainers" and (name == RANKS or name.startswith(OWN_NAMES)):
                 yield (*path, "name"), f"`{name}`{FOREIGN_CONTAINER}"
             for at, variable in enumerate(container.get("env", ())):
-                if SET_BY_FAIRLEAD.fullmatch(variable["name"]) is not None:
+                if kind == "containers" and SET_BY_FAIRLEAD.fullmatch(variable["name"]) is not None:
                     yield (*path, "env", at, "name"), quote(variable["name"]) + SET_BY_US
             for at, mount in enumerate(container.get("volumeMounts", ())):
                 if mount["mountPath"] == OWN_PATH or mount["mountPath"].startswith(f"{OWN_PATH}/"):
@@ -146,6 +157,8 @@ def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _unknown(name: str, tree: Tree) -> str:
+    import difflib  # 3 ms that a right overlay does not need
+
     near = difflib.get_close_matches(name, tree.fields, n=1) if len(name) <= 64 else []
     return f"unknown field{f'; did you mean `{near[0]}`?' if near else ';'} Allowed: {', '.join(tree.fields)}"
 

@@ -11,7 +11,7 @@ from typing import cast
 from fairlead.specs.advice import advice, limits_of, wanted
 from fairlead.specs.documents import Mapping, Node, Scalar, Sequence
 from fairlead.specs.keys import API_VERSION, KINDS, TRAINING, Spec
-from fairlead.specs.kinds import ANY, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
+from fairlead.specs.kinds import ANY, WHOLE, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
 from fairlead.specs.laying import read_overlay
 from fairlead.specs.problems import Problems
 from fairlead.specs.rules import BrokenRules, Rules, one_line, quote
@@ -172,17 +172,28 @@ class _Reader:
                 where = self._path_of(key, path)
                 self.problems.add(line, where, f"missing; give {key.name}, such as `{key.name}: {key.example}`")
         if self.problems.num > before:
+            # It cannot be built, so that what each value breaks by itself is looked at here.
+            for attribute, value in values.items():
+                rule = section.rules.get(attribute)
+                sentence = None if rule is None or value is None else rule.problem(value)
+                if sentence is not None:
+                    self._broken(section, given, path, line, attribute, sentence)
             return None
         try:
             built: object = section.type(**values)
         except BrokenRules as error:
             for attribute, sentence in error.problems:
-                owner = section.key_of(attribute)
-                entry = given.get(owner.name) if owner else None
-                where = entry.path if entry else self._path_of(owner, path) if owner else path.rstrip(".")
-                self.problems.add(entry.line if entry else line, where, sentence)
+                self._broken(section, given, path, line, attribute, sentence)
             return None
         return built
+
+    def _broken(
+        self, section: Section, given: Map[str, _Entry], path: str, line: int, attribute: str, sentence: str
+    ) -> None:
+        owner = section.key_of(attribute)
+        entry = given.get(owner.name) if owner else None
+        where = entry.path if entry else self._path_of(owner, path) if owner else path.rstrip(".")
+        self.problems.add(entry.line if entry else line, where, sentence)
 
     def _path_of(self, key: Key, path: str) -> str:
         if not path and self.prefix:
@@ -228,6 +239,8 @@ class _Reader:
             sentence = f"{_show(node)} is not text; put it in quotes: `{key.name}: {quote(node.text)}`"
         elif self.is_typed and kind.tags == ANY and node.tag is Tag.FLOAT:
             sentence = f"{_show(node)} is a number with a point; put it in quotes: `{key.name}: {quote(node.text)}`"
+        elif self.is_typed and kind is WHOLE and node.tag is Tag.FLOAT:
+            sentence = f"{_show(node)} is not a whole number; {give}"
         elif node.tag not in kind.tags or (len(node.text) > MOST_QUANTITY and kind.tags != {Tag.TEXT}):
             sentence = f"{_show(node)} is not {kind.what}; {give}"
         if sentence is not None:

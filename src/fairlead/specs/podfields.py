@@ -13,6 +13,7 @@ class Leaf(StrEnum):
     """A single value; the words are those of error messages."""
 
     TEXT = "text"
+    NAME = "a name"
     WHOLE = "a whole number"
     FLAG = "true or false"
     QUANTITY = "a quantity, such as 1 or 2Gi"
@@ -27,10 +28,11 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """A list; ``merge`` is the field by which an item is laid over the one that is there, None to add it."""
+    """At most ``most`` items; ``merge`` is the field by which one is laid over the one there is, None to add it."""
 
     item: "Branch"
     merge: str | None = None
+    most: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +46,10 @@ class Tree:
 Branch = Leaf | Map | Items | Tree
 
 
-T, W, F, Q = Leaf.TEXT, Leaf.WHOLE, Leaf.FLAG, Leaf.QUANTITY
+T, N, W, F, Q = Leaf.TEXT, Leaf.NAME, Leaf.WHOLE, Leaf.FLAG, Leaf.QUANTITY
 LABELS = Map()
-_NAME = Tree(fields={"name": T}, required=("name",))
-_KEY = Tree(fields={"name": T, "key": T, "optional": F}, required=("name", "key"))
+_NAME = Tree(fields={"name": N}, required=("name",))
+_KEY = Tree(fields={"name": N, "key": T, "optional": F}, required=("name", "key"))
 _FILES = Items(item=Tree(fields={"key": T, "path": T, "mode": W}, required=("key", "path")))
 _EXPRESSIONS = Items(item=Tree(fields={"key": T, "operator": T, "values": Items(item=T)}, required=("key", "operator")))
 _SELECTOR = Tree(fields={"matchLabels": LABELS, "matchExpressions": _EXPRESSIONS})
@@ -94,12 +96,12 @@ _CLAIM = Tree(
 )
 _VOLUME = Tree(
     fields={
-        "name": T,
+        "name": N,
         "persistentVolumeClaim": Tree(fields={"claimName": T, "readOnly": F}, required=("claimName",)),
         "ephemeral": Tree(fields={"volumeClaimTemplate": _CLAIM}, required=("volumeClaimTemplate",)),
         "emptyDir": Tree(fields={"medium": T, "sizeLimit": Q}),
         "configMap": Tree(
-            fields={"name": T, "items": _FILES, "defaultMode": W, "optional": F}, required=("name",)
+            fields={"name": N, "items": _FILES, "defaultMode": W, "optional": F}, required=("name",)
         ),
         "secret": Tree(
             fields={"secretName": T, "items": _FILES, "defaultMode": W, "optional": F}, required=("secretName",)
@@ -116,13 +118,13 @@ _VOLUME = Tree(
 )  # fmt: skip
 _SECURITY: dict[str, Branch] = {"runAsUser": W, "runAsGroup": W, "runAsNonRoot": F}
 _CONTAINER: dict[str, Branch] = {
-    "name": T,
+    "name": N,
     "imagePullPolicy": T,
     "env": Items(
         merge="name",
         item=Tree(
             fields={
-                "name": T,
+                "name": N,
                 "value": T,
                 "valueFrom": Tree(
                     fields={
@@ -139,8 +141,8 @@ _CONTAINER: dict[str, Branch] = {
         item=Tree(
             fields={
                 "prefix": T,
-                "secretRef": Tree(fields={"name": T, "optional": F}, required=("name",)),
-                "configMapRef": Tree(fields={"name": T, "optional": F}, required=("name",)),
+                "secretRef": Tree(fields={"name": N, "optional": F}, required=("name",)),
+                "configMapRef": Tree(fields={"name": N, "optional": F}, required=("name",)),
             }
         )
     ),
@@ -148,7 +150,7 @@ _CONTAINER: dict[str, Branch] = {
     "volumeMounts": Items(
         merge="mountPath",
         item=Tree(
-            fields={"name": T, "mountPath": T, "subPath": T, "readOnly": F}, required=("name", "mountPath")
+            fields={"name": N, "mountPath": N, "subPath": T, "readOnly": F}, required=("name", "mountPath")
         ),
     ),
     "securityContext": Tree(
@@ -183,11 +185,11 @@ POD = Tree(
                 "resourceClaims": Items(
                     merge="name",
                     item=Tree(
-                        fields={"name": T, "resourceClaimName": T, "resourceClaimTemplateName": T}, required=("name",)
+                        fields={"name": N, "resourceClaimName": T, "resourceClaimTemplateName": T}, required=("name",)
                     ),
                 ),
                 "volumes": Items(item=_VOLUME, merge="name"),
-                "containers": Items(item=Tree(fields=_CONTAINER, required=("name",)), merge="name"),
+                "containers": Items(item=Tree(fields=_CONTAINER, required=("name",)), merge="name", most=1),
                 "initContainers": Items(
                     merge="name",
                     item=Tree(

@@ -35,7 +35,7 @@ LABEL_VALUE = Text(
     blank=True,
 )
 LABELS_MOST = 200
-TAINTS_MOST = 50
+TAINTS_MOST = 40
 TAINT_RULES: Rules = {"key": LABEL_NAME, "value": LABEL_VALUE}
 
 

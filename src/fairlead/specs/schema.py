@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead.specs.keys import API_VERSION, KINDS
 from fairlead.specs.kinds import NUMERIC, Key, Kind, Laid, Listed, Mapped, Section, Single
-from fairlead.specs.overlay import ITEMS_MOST, TEXT_MOST
+from fairlead.specs.overlay import ITEMS_MOST, NAME_MOST, TEXT_MOST
 from fairlead.specs.podfields import Branch, Items, Leaf, Map
 from fairlead.specs.rendering import default_of
 from fairlead.specs.rules import Limit, Text
@@ -119,7 +119,7 @@ def branch_schema(branch: Branch) -> dict[str, Any]:
             "maxProperties": ITEMS_MOST,
         }
     if isinstance(branch, Items):
-        return {"type": "array", "items": branch_schema(branch.item), "maxItems": ITEMS_MOST}
+        return {"type": "array", "items": branch_schema(branch.item), "maxItems": branch.most}
     if isinstance(branch, Leaf):
         return dict(_LEAVES[branch])
     fields = {name: branch_schema(inner) for name, inner in branch.fields.items()}
@@ -129,6 +129,7 @@ def branch_schema(branch: Branch) -> dict[str, Any]:
 
 _LEAVES: dict[Leaf, dict[str, Any]] = {
     Leaf.TEXT: {"type": "string", "maxLength": TEXT_MOST},
+    Leaf.NAME: {"type": "string", "maxLength": NAME_MOST},
     Leaf.WHOLE: {"type": "integer"},
     Leaf.FLAG: {"type": "boolean"},
     Leaf.QUANTITY: {"type": ["integer", "string"], "maxLength": TEXT_MOST},

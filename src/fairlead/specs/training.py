@@ -49,7 +49,7 @@ ENV_NAME = Text(
 )
 ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
 ENV_TOTAL = 262_144
-ENV_MOST = 500
+ENV_MOST = 250
 
 
 class Launch(StrEnum):

@@ -100,7 +100,7 @@ def object_schema(kind: str) -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": {"description": "What is asked for.", **spec},
             "status": status_schema(kind),
         },
@@ -197,16 +197,17 @@ def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
     test = f'self != "{overlay.RANKS}" && !self.startsWith("{overlay.OWN_NAMES}")'
     yield (
         ("spec", "initContainers", "*", "name"),
-        validation.rule(test, '"`" + self + "`"', validation.say(overlay.FOREIGN_CONTAINER)),
+        validation.rule(
+            test, validation.say("`"), "self", validation.say("`"), validation.say(overlay.FOREIGN_CONTAINER)
+        ),
     )
     test = f'self != "{overlay.OWN_PATH}" && !self.startsWith("{overlay.OWN_PATH}/")'
     for containers in ("containers", "initContainers"):
         path = ("spec", containers, "*", "volumeMounts", "*", "mountPath")
         yield path, validation.rule(test, validation.say(overlay.FOREIGN_MOUNT))
     test = f"!{validation.matches('self', overlay.SET_BY_FAIRLEAD.pattern)}"
-    for containers in ("containers", "initContainers"):
-        path = ("spec", containers, "*", "env", "*", "name")
-        yield path, validation.rule(test, validation.QUOTED, validation.say(overlay.SET_BY_US))
+    path = ("spec", "containers", "*", "env", "*", "name")
+    yield path, validation.rule(test, validation.QUOTED, validation.say(overlay.SET_BY_US))
 
 
 def _branch(branch: Branch) -> dict[str, Any]:
@@ -216,11 +217,10 @@ def _branch(branch: Branch) -> dict[str, Any]:
         most = overlay.ITEMS_MOST
         return {"type": "object", "additionalProperties": _branch(branch.values), "maxProperties": most}
     if isinstance(branch, Items):
-        most = overlay.ITEMS_MOST
         return {
             "type": "array",
             "items": _branch(branch.item),
-            "maxItems": most,
+            "maxItems": branch.most,
             "x-kubernetes-list-type": "atomic",
         }
     fields = {name: _branch(inner) for name, inner in branch.fields.items()}
@@ -230,6 +230,7 @@ def _branch(branch: Branch) -> dict[str, Any]:
 
 _LEAVES: dict[Leaf, dict[str, Any]] = {
     Leaf.TEXT: {"type": "string", "maxLength": overlay.TEXT_MOST},
+    Leaf.NAME: {"type": "string", "maxLength": overlay.NAME_MOST},
     Leaf.WHOLE: {"type": "integer"},
     Leaf.FLAG: {"type": "boolean"},
     Leaf.QUANTITY: {"x-kubernetes-int-or-string": True, "maxLength": overlay.TEXT_MOST},

@@ -9,6 +9,7 @@ from fairlead.cluster.kubernetes.definitions import GROUP
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 
 OPERATOR = "fairlead-operator"
+TEAM_KEEPER = "fairlead-team-keeper"
 READ = ("get", "list", "watch")
 Rules = list[dict[str, Any]]
 
@@ -44,18 +45,22 @@ ROLES: dict[str, Rules] = {
 }
 
 OPERATOR_RULES: Rules = [
-    rule(GROUP, ("trainings", "teams", "pools"), READ),
-    rule(GROUP, ("trainings", "teams"), ("patch",)),  # finalizers and the intent
-    rule(GROUP, ("trainings/status", "teams/status", "pools/status"), ("patch",)),
-    rule("", ("nodes",), READ),
-    rule("", ("pods",), (*READ, "create", "patch", "delete")),
+    rule(GROUP, ("trainings",), ("get", "list", "watch", "patch", "delete")),  # finalizers; finished runs make way
+    rule(GROUP, ("trainings/status",), ("patch",)),
+    rule("", ("nodes",), ("list", "watch")),
+    rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
     rule("", ("pods/log",), ("get",)),
-    rule("", ("services", "configmaps"), ("get", "create", "patch", "delete")),
-    rule("", ("events",), ("create", "patch")),
+    rule("", ("services", "configmaps"), ("create",)),
+    rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
+]
+
+# What applying `render_team` takes. Only these roles can be given to people, whatever they hold.
+TEAM_RULES: Rules = [
+    rule(GROUP, ("teams",), READ),
+    rule(GROUP, ("teams/status",), ("patch",)),
     rule("", ("namespaces", "resourcequotas", "limitranges"), (*READ, "create", "patch")),
-    rule("networking.k8s.io", ("networkpolicies",), (*READ, "create", "patch", "delete")),
-    rule("rbac.authorization.k8s.io", ("rolebindings",), (*READ, "create", "patch", "delete")),
-    # Only these roles can be given to people, whatever they hold.
+    rule("networking.k8s.io", ("networkpolicies",), (*READ, "create", "patch")),
+    rule("rbac.authorization.k8s.io", ("rolebindings",), (*READ, "create", "patch")),
     rule("rbac.authorization.k8s.io", ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
@@ -63,9 +68,10 @@ LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create"
 
 
 def render_roles() -> list[dict[str, Any]]:
-    """The cluster's roles: those of people, and the operator's."""
+    """The cluster's roles: those of people, the operator's, and that of whoever applies teams."""
     return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
-        _role("ClusterRole", OPERATOR, OPERATOR_RULES)
+        _role("ClusterRole", OPERATOR, OPERATOR_RULES),
+        _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
     ]
 
 

@@ -26,11 +26,13 @@ def rule(test: str, *sentence: str, at: str | None = None) -> Rule:
         sentence: Expressions that make the sentence together; texts are from ``say``.
         at: The field that the sentence is about, such as ``.max_backoff``.
     """
-    is_fixed = all(part.startswith(_TEXT) for part in sentence)
-    fixed = "".join(json.loads(part.removeprefix(_TEXT)) if part.startswith(_TEXT) else "it" for part in sentence)
-    fields = {"rule": test, "message": fixed}
-    if not is_fixed:
-        fields["messageExpression"] = " + ".join(part.removeprefix(_TEXT) for part in sentence)
+    values = [part for part in sentence if not part.startswith(_TEXT)]
+    texts = [json.loads(part[1:]) if part.startswith(_TEXT) else None for part in sentence]
+    fields = {"rule": test, "message": "".join("it" if text is None else text for text in texts)}
+    if values:
+        # Formatted, not added: the API server knows no bound for the length of a number as text, and so of a sum.
+        template = "".join("%s" if text is None else text.replace("%", "%%") for text in texts)
+        fields["messageExpression"] = f"{json.dumps(template)}.format([{', '.join(values)}])"
     return fields if at is None else fields | {"fieldPath": at}
 
 
@@ -56,7 +58,7 @@ def single_rules(kind: Single, key: Key, rules: Rules) -> list[Rule]:
     if kind.tags == kinds.NUMERIC:
         point = kind is kinds.DOLLARS
         return [
-            rule(_between("self", limit, point=point), "string(self)", say(f" is out of bounds{give}"))
+            rule(_between("self", limit, point=point), _DOLLARS if point else _WORD, say(f" is out of bounds{give}"))
             for limit in limits
             if limit is not None
         ]
@@ -71,7 +73,12 @@ def text_rules(wanted: Text) -> list[Rule]:
     if not wanted.blank:
         found.append(rule('self.trim() != ""', say("it is blank; give some text, or remove the key")))
     if wanted.pattern is not None:
-        test = f'self.trim() == "" || {matches("self", wanted.pattern)}'
+        # Of a blank text it is enough to say that it is blank.
+        test = (
+            matches("self", wanted.pattern)
+            if wanted.blank
+            else f'self.trim() == "" || {matches("self", wanted.pattern)}'
+        )
         found.append(rule(test, QUOTED, say(f" is not {wanted.what}")))
     elif wanted.lines:
         sentence = "it holds a NUL or half a surrogate pair, which no program can be given"
@@ -115,10 +122,12 @@ def env_rules() -> list[Rule]:
 def retry_rules() -> list[Rule]:
     """The first wait is no longer than the longest; ``self`` is the section."""
     first, longest = (_seconds(f"string(self.{name})") for name in ("backoff", "max_backoff"))
+    durations = [matches(f"string(self.{name})", f"{DURATION}|{NUMBER}") for name in ("backoff", "max_backoff")]
+    unread = " || ".join(f"!{each}" for each in durations)
     wait, words = f"string({first}[0])", " s is less than backoff, the first wait, "
     return [
         rule(
-            f"!has(self.backoff) || !has(self.max_backoff) || {longest}[0] >= {first}[0]",
+            f"!has(self.backoff) || !has(self.max_backoff) || {unread} || {longest}[0] >= {first}[0]",
             *(f"string({longest}[0])", say(words), wait, say(" s; give as much or more")),
             at=".max_backoff",
         )
@@ -148,19 +157,17 @@ def matches(value: str, pattern: str) -> str:
 
 def _quoted(value: str) -> str:
     """The value in double quotes and shortened, as ``fairlead.specs.rules.quote`` does."""
-    if not value.isidentifier() and value != "self.metadata.name":
-        return f"[{value}].map(v, {_quoted('v')})[0]"
-    return f'"\\"" + {_short(value)} + "\\""'
+    if value.replace(".", "").isidentifier() or value == _WORD:
+        short = f'({value}.size() <= 60 ? {value} : {value}.substring(0, 57) + "...")'
+        return f'"\\"%s\\"".format([{short}])'
+    return f"[{value}].map(v, {_quoted('v')})[0]"
 
 
-def _short(value: str) -> str:
-    return f'({value}.size() <= 60 ? {value} : {value}.substring(0, 57) + "...")'
-
-
+_WORD = "string(self)"
 _TEXT = "\x00"  # marks the fixed parts of a sentence until it is put together
 _CONTROL = r"[\x00-\x1f\x7f\x{85}\x{2028}\x{2029}]"
-_WORD = "string(self)"
 _SECONDS = {"ms": "0.001", "d": "86400.0", "h": "3600.0", "m": "60.0"}
+_DOLLARS = f"(self < 9e18 && self == double(int(self)) ? string(int(self)) : {_WORD})"
 QUOTED = _quoted("self")
 SHOWN = f"(type(self) == int ? {_WORD} : {_quoted(_WORD)})"
 
@@ -218,7 +225,7 @@ def _gpu_rules(give: str) -> list[Rule]:
     in_bounds = _between("v", memory_rule, point=True)
     bounds = f" is out of bounds; give {memory_rule.low:g} to {int(memory_rule.high)}"
     return [
-        rule(reads, SHOWN, say(f" is not {kinds.GPU.what}{give}")),
+        rule(reads, SHOWN, say(f" is not {kinds.GPU.what}")),
         rule(
             f"!{reads} || {count}.all(n, {_is_whole('n * 1000.0')})",
             *(SHOWN, say(f" is finer than a thousandth of a GPU{give}")),
@@ -280,4 +287,4 @@ def _seconds(value: str) -> str:
 
 def _is_whole(value: str) -> str:
     """Whether a number that came through floating point is whole."""
-    return f"[{value}].all(w, w - double(int(w + 0.5)) < 0.00001 && double(int(w + 0.5)) - w < 0.00001)"
+    return f"[{value}].all(w, w >= 1e15 || w - double(int(w + 0.5)) < 0.00001 && double(int(w + 0.5)) - w < 0.00001)"
