@@ -23,7 +23,6 @@ from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
-from tests.kubernetes.test_cluster import prepare
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes
 
@@ -32,10 +31,9 @@ GPUS = 8
 
 
 @pytest.fixture(scope="module")
-def access(control_plane: ControlPlane) -> Access:
-    prepare(control_plane)
-    add_nodes(control_plane, 2, prefix="a-gpu", gpus=GPUS)
-    return load_access((control_plane.kubeconfig(),))
+def access(plane: ControlPlane) -> Access:
+    add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
+    return load_access((plane.kubeconfig(),))
 
 
 @pytest.fixture
