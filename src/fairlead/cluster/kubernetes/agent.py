@@ -16,11 +16,13 @@ from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.devices import device_resource
 from fairlead.cluster.kubernetes.dispatching import Dispatcher
 from fairlead.cluster.kubernetes.keeping import TrainingObject
+from fairlead.cluster.kubernetes.networks import render_run_policy
 from fairlead.cluster.kubernetes.objects import NodeObject
 from fairlead.cluster.kubernetes.ordering import Create, Delete, Order, Verify, is_settled, orders
 from fairlead.cluster.kubernetes.pods import GPU_TAINTS, PodSettings, render_pod
 from fairlead.cluster.kubernetes.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.services import render_service
+from fairlead.cluster.kubernetes.workdir import part_names
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
@@ -136,26 +138,27 @@ class Agent:
         )
 
     def _serve(self, found: TrainingObject) -> None:
-        """The Service that gives the gang its names, once."""
+        """The Service that gives the gang its names, and the policy that lets its members reach each other; once."""
         if found.uid in self._services or found.workload is None:
             return
-        try:
-            self._client.create(f"/api/v1/namespaces/{found.namespace}/services", render_service(found.workload))
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
+        place = f"namespaces/{found.namespace}"
+        self._ensure(f"/api/v1/{place}/services", render_service(found.workload))
+        self._ensure(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", render_run_policy(found.workload))
         self._services.add(found.uid)
 
     def _supply(self, namespace: str) -> None:
         """The runtime that the pods of a namespace start from, once."""
         if namespace in self._supplied:
             return
+        self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+        self._supplied.add(namespace)
+
+    def _ensure(self, path: str, content: dict[str, Any]) -> None:
         try:
-            self._client.create(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+            self._client.create(path, content)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-        self._supplied.add(namespace)
 
     def _post(self, found: TrainingObject, member: CreatePod) -> None:
         run, node = found.workload, self._view.nodes.get(member.node)
@@ -167,7 +170,8 @@ class Agent:
         if gpu is not None and device is None:
             self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
             return
-        pod = render_pod(run, member, self._settings, device=device)
+        settings = replace(self._settings, workdir=part_names(found.workdir))
+        pod = render_pod(run, member, settings, device=device)
         _tolerate(pod, node)
         path = f"/api/v1/namespaces/{found.namespace}/pods"
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests import read_object
 from fairlead.cluster.kubernetes.objects import seconds
+from fairlead.cluster.kubernetes.workdir import WORKDIR
 from fairlead.cluster.records import build, plain
 from fairlead.errors import InvalidSpec
 from fairlead.specs.training import Training
@@ -113,6 +114,7 @@ class TrainingObject:
     Attributes:
         version: ``metadata.resourceVersion``, which guards writes; the run's own moves with changes only.
         workload: None when its spec breaks a rule that the API server did not know of.
+        workdir: What its annotation says of the working directory that was uploaded; empty for none.
         problem: Then, what is wrong.
         conditions: As they were read; their times live on.
     """
@@ -126,6 +128,7 @@ class TrainingObject:
     finalizers: tuple[str, ...]
     is_leaving: bool
     wish: str
+    workdir: str
     created_at: float
     state: State
     workload: Workload | None
@@ -167,6 +170,7 @@ def read_training(content: Object) -> TrainingObject:
         finalizers=tuple(metadata.get("finalizers") or ()),
         is_leaving=is_leaving,
         wish=wish,
+        workdir=str(annotations.get(WORKDIR) or ""),
         created_at=created_at,
         state=state,
         workload=workload,
