@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
 from fairlead.cluster.kubernetes.credentials import Anonymous
 from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
@@ -23,6 +24,7 @@ from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
+from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes
 
@@ -32,13 +34,17 @@ GPUS = 8
 
 @pytest.fixture(scope="module")
 def access(plane: ControlPlane) -> Access:
+    for content in render_roles():
+        applied(plane, content)
     add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
     return load_access((plane.kubeconfig(),))
 
 
 @pytest.fixture
-def cluster(access: Access, namespace: str) -> Iterator[KubernetesCluster]:
+def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[KubernetesCluster]:
     """What a user has: no watches. What the test leaves behind is deleted."""
+    for binding in render_operator_bindings(namespace):
+        applied(plane, binding)  # the cluster's one moves to the operator of this test
     cluster = KubernetesCluster(Client(access), namespace=namespace)
     yield cluster
     with operating(access, namespace):
@@ -49,7 +55,7 @@ def cluster(access: Access, namespace: str) -> Iterator[KubernetesCluster]:
 
 @contextmanager
 def operating(access: Access, namespace: str, **settings: float) -> Iterator[Operator]:
-    """An operator for one namespace."""
+    """An operator for one namespace, with the rights that an installed one has and no others."""
     operator = an_operator(access, namespace, **settings)
     thread = threading.Thread(target=operator.run, daemon=True)
     thread.start()
@@ -63,10 +69,15 @@ def operating(access: Access, namespace: str, **settings: float) -> Iterator[Ope
 
 
 def an_operator(access: Access, namespace: str, **settings: float) -> Operator:
-    client = Client(access, Limits(patience_s=8.0))
+    client = Client(replace(access, impersonate=as_installed(namespace)), Limits(patience_s=8.0))
     pods = PodSettings(runtime=bundle_name())
     own = OperatorSettings(namespace=namespace, watch_namespace=namespace, listen=("127.0.0.1", 0), **settings)  # type: ignore[arg-type]  # seconds
     return Operator(client, pods, own)
+
+
+def as_installed(namespace: str) -> tuple[tuple[str, str], ...]:
+    """Headers that make an administrator's request one of an operator in this namespace."""
+    return (("Impersonate-User", f"system:serviceaccount:{namespace}:{OPERATOR}"),)
 
 
 def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
@@ -318,7 +329,7 @@ def test_a_namespace_that_is_not_there_is_told(access: Access) -> None:
         cluster.submit(gang("nowhere"))
 
 
-def test_health_and_metrics_are_served(access: Access, namespace: str) -> None:
+def test_health_and_metrics_are_served(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
     with operating(access, namespace) as operator:
         until(lambda: operator.election.is_leader)
         server = serve(operator.health, "127.0.0.1", 0)
