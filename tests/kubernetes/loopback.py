@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -224,17 +225,26 @@ class FaultyProxy:
     """Stands in front of an API server and asks ``choose`` what to do with each request.
 
     Args:
-        upstream: Sends a request on; gets method, path with query, headers and body.
+        upstream: URL of the API server.
+        headers: Put on every request, such as the token.
+        ca: PEM of the authority of the API server's certificate.
     """
 
     def __init__(
-        self, upstream: str, choose: Callable[[str, str], Fault], *, headers: dict[str, str] | None = None
+        self,
+        upstream: str,
+        choose: Callable[[str, str], Fault],
+        *,
+        headers: dict[str, str] | None = None,
+        ca: bytes | None = None,
     ) -> None:
         self.choose = choose
         self.seen: list[tuple[str, str]] = []
         self._upstream = upstream
         self._headers = headers or {}
-        self._pool = urllib3.PoolManager(cert_reqs="CERT_NONE", maxsize=64, retries=False)
+        self._pool = urllib3.PoolManager(
+            ssl_context=ssl.create_default_context(cadata=ca.decode()) if ca else None, maxsize=64, retries=False
+        )
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
 

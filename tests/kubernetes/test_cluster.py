@@ -14,7 +14,6 @@ from fairlead.cluster.kubernetes.agent import Agent
 from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.definitions import definitions
 from fairlead.cluster.kubernetes.objects import PodObject
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
@@ -115,8 +114,9 @@ class KubernetesHarness:
         for run in client.items(TRAININGS):
             metadata = run["metadata"]
             path = f"/apis/fairlead.dev/v1alpha1/namespaces/{metadata['namespace']}/trainings/{metadata['name']}"
-            client.merge(path, {"metadata": {"finalizers": []}})
-            client.delete(path)
+            with suppress(ApiError):  # it was leaving already
+                client.merge(path, {"metadata": {"finalizers": []}})
+                client.delete(path)
         for pod in client.items(PODS):
             metadata = pod["metadata"]
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
@@ -138,14 +138,13 @@ class KubernetesHarness:
 
 
 @pytest.fixture(scope="module")
-def prepared(control_plane: ControlPlane) -> Access:
+def prepared(plane: ControlPlane) -> Access:
     """What the contract needs beside the kinds."""
-    prepare(control_plane)
-    add_nodes(control_plane, NUM_NODES, prefix="contract", gpus=0)
+    add_nodes(plane, NUM_NODES, prefix="contract", gpus=0)
     for name in ("vision", "speech"):
-        control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    wait_for(lambda: all(is_ready(node) for node in control_plane.request("GET", "/api/v1/nodes")["items"]))
-    return load_access((control_plane.kubeconfig(),))
+        plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    wait_for(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
+    return load_access((plane.kubeconfig(),))
 
 
 @pytest.fixture
@@ -189,35 +188,8 @@ class TestKubernetesCluster(ClusterContract):
         pytest.skip(NO_ENDINGS)
 
 
-def prepare(control_plane: ControlPlane) -> None:
-    """Our kinds, if they are not there yet."""
-    client = Client(load_access((control_plane.kubeconfig(),)))
-    for definition in definitions():
-        try:
-            client.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", without_rules(definition))
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
-    wait_for(lambda: _is_served(client))
-
-
-def without_rules(schema: Any) -> Any:
-    """A definition without its expressions, of which other tests tell."""
-    if isinstance(schema, dict):
-        return {key: without_rules(value) for key, value in schema.items() if key != "x-kubernetes-validations"}
-    return [without_rules(value) for value in schema] if isinstance(schema, list) else schema
-
-
 def wait_for(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def _is_served(client: Client) -> bool:
-    try:
-        client.get(TRAININGS)
-    except ApiError:
-        return False
-    return True

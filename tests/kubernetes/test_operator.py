@@ -1,4 +1,4 @@
-"""The operator over a real control plane: it places gangs, tells why, loses nothing when it or others are killed."""
+"""The operator over a real control plane: it places gangs, says why, and loses nothing when others are killed."""
 
 import threading
 import time
@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
 from fairlead.cluster.kubernetes.credentials import Anonymous
 from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
@@ -23,7 +24,7 @@ from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
-from tests.kubernetes.test_cluster import prepare
+from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes
 
@@ -32,15 +33,18 @@ GPUS = 8
 
 
 @pytest.fixture(scope="module")
-def access(control_plane: ControlPlane) -> Access:
-    prepare(control_plane)
-    add_nodes(control_plane, 2, prefix="a-gpu", gpus=GPUS)
-    return load_access((control_plane.kubeconfig(),))
+def access(plane: ControlPlane) -> Access:
+    for content in render_roles():
+        applied(plane, content)
+    add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
+    return load_access((plane.kubeconfig(),))
 
 
 @pytest.fixture
-def cluster(access: Access, namespace: str) -> Iterator[KubernetesCluster]:
+def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[KubernetesCluster]:
     """What a user has: no watches. What the test leaves behind is deleted."""
+    for binding in render_operator_bindings(namespace):
+        applied(plane, binding)  # the cluster's one moves to the operator of this test
     cluster = KubernetesCluster(Client(access), namespace=namespace)
     yield cluster
     with operating(access, namespace):
@@ -51,7 +55,7 @@ def cluster(access: Access, namespace: str) -> Iterator[KubernetesCluster]:
 
 @contextmanager
 def operating(access: Access, namespace: str, **settings: float) -> Iterator[Operator]:
-    """An operator for one namespace."""
+    """An operator for one namespace, with the rights that an installed one has and no others."""
     operator = an_operator(access, namespace, **settings)
     thread = threading.Thread(target=operator.run, daemon=True)
     thread.start()
@@ -65,10 +69,15 @@ def operating(access: Access, namespace: str, **settings: float) -> Iterator[Ope
 
 
 def an_operator(access: Access, namespace: str, **settings: float) -> Operator:
-    client = Client(access, Limits(patience_s=8.0))
+    client = Client(replace(access, impersonate=as_installed(namespace)), Limits(patience_s=8.0))
     pods = PodSettings(runtime=bundle_name())
     own = OperatorSettings(namespace=namespace, watch_namespace=namespace, listen=("127.0.0.1", 0), **settings)  # type: ignore[arg-type]  # seconds
     return Operator(client, pods, own)
+
+
+def as_installed(namespace: str) -> tuple[tuple[str, str], ...]:
+    """Headers that make an administrator's request one of an operator in this namespace."""
+    return (("Impersonate-User", f"system:serviceaccount:{namespace}:{OPERATOR}"),)
 
 
 def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
@@ -99,9 +108,8 @@ def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: in
     try:
         until(there)
     except AssertionError as error:
-        raise AssertionError(
-            f"{found[0].status}; {[e.reason.message for e in cluster.events(found[0].uid)]}"
-        ) from error
+        told = [event.reason.message for event in cluster.events(found[0].uid)]
+        raise AssertionError(f"{found[0].status}; {told}") from error
     return found[0]
 
 
@@ -289,7 +297,7 @@ def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
         return faults[count[0] % len(faults)]
 
     token = access.credentials.authorization() or ""
-    proxy = FaultyProxy(access.server, choose, headers={"Authorization": token})
+    proxy = FaultyProxy(access.server, choose, headers={"Authorization": token}, ca=access.ca)
     with serving(proxy.handler()) as url:
         through = Access(context="proxy", server=url, credentials=Anonymous())
         cluster.submit(gang(namespace, "first", nodes=4, gpus=1, run="2s"))
@@ -308,9 +316,9 @@ def test_at_rest_it_writes_nothing(access: Access, cluster: KubernetesCluster, n
     with operating(access, namespace) as operator:
         comes_to(cluster, "train", Phase.RUNNING)
         path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings/train"
-        time.sleep(11.0)  # a refresh comes after 10 s
+        time.sleep(2.0)
         version = cluster.client.get(path)["metadata"]["resourceVersion"]
-        time.sleep(11.0)
+        time.sleep(12.0)  # a refresh would come after 10 s
         assert cluster.client.get(path)["metadata"]["resourceVersion"] == version
         assert operator.health.is_alive
 
@@ -321,7 +329,7 @@ def test_a_namespace_that_is_not_there_is_told(access: Access) -> None:
         cluster.submit(gang("nowhere"))
 
 
-def test_health_and_metrics_are_served(access: Access, namespace: str) -> None:
+def test_health_and_metrics_are_served(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
     with operating(access, namespace) as operator:
         until(lambda: operator.election.is_leader)
         server = serve(operator.health, "127.0.0.1", 0)

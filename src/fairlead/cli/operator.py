@@ -1,6 +1,8 @@
 """``fairlead operator``: keep a cluster's runs going, inside the cluster or from outside."""
 
 import logging
+import os
+import secrets
 import signal
 import sys
 
@@ -9,9 +11,11 @@ import click
 
 @click.command()
 @click.option("--context", help="Context of the kubeconfig; without one the current, or the cluster it runs in.")
-@click.option("--namespace", default="fairlead-system", show_default=True, help="Where its Lease is.")
+@click.option(
+    "--namespace", envvar="POD_NAMESPACE", default="fairlead-system", show_default=True, help="Where its Lease is."
+)
 @click.option("--only", "watch_namespace", help="Look after the runs of this namespace only.")
-@click.option("--listen", default="127.0.0.1:8080", show_default=True, help="HOST:PORT of /livez, /readyz, /metrics.")
+@click.option("--listen", help="HOST:PORT of /livez, /readyz, /metrics; in a pod 0.0.0.0:8080, else 127.0.0.1:8080.")
 @click.option("--image", default="python:3.12-slim", show_default=True, help="For runs that name no image.")
 @click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
 @click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
@@ -22,7 +26,7 @@ def operator(
     context: str | None,
     namespace: str,
     watch_namespace: str | None,
-    listen: str,
+    listen: str | None,
     image: str,
     checkpoint_to: str | None,
     per_second: float,
@@ -35,6 +39,8 @@ def operator(
     from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
     from fairlead.control.operator import Operator, OperatorSettings
 
+    pod = os.environ.get("POD_NAME")
+    listen = listen or ("127.0.0.1:8080" if pod is None else "0.0.0.0:8080")
     host, _, port = listen.rpartition(":")
     if not port.isdigit():
         raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080.")
@@ -43,7 +49,12 @@ def operator(
     it = Operator(
         client,
         PodSettings(runtime=bundle_name(), image=image, checkpoint_to=checkpoint_to),
-        OperatorSettings(namespace=namespace, watch_namespace=watch_namespace, listen=(host or "0.0.0.0", int(port))),
+        OperatorSettings(
+            namespace=namespace,
+            watch_namespace=watch_namespace,
+            listen=(host or "0.0.0.0", int(port)),
+            identity=None if pod is None else f"{pod}-{secrets.token_hex(3)}",
+        ),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: it.stop())

@@ -22,6 +22,7 @@ from fairlead.cluster.kubernetes.ordering import Create, Delete, Order, Verify, 
 from fairlead.cluster.kubernetes.pods import GPU_TAINTS, PodSettings, render_pod
 from fairlead.cluster.kubernetes.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.services import render_service
+from fairlead.cluster.kubernetes.workdir import part_names
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
@@ -59,7 +60,6 @@ class Agent:
         self._services: set[str] = set()
         self._supplied: set[str] = set()
         self._refreshed: dict[str, float] = {}
-        self._acted: dict[str, tuple[object, ...]] = {}
 
     def act(self, now: float) -> None:
         """Give out what is to be done now; the threads do it, and the watches tell when it is done."""
@@ -138,31 +138,27 @@ class Agent:
         )
 
     def _serve(self, found: TrainingObject) -> None:
-        """What gives the gang its names, and opens its pods to each other where a team's network is closed; once."""
+        """The Service that gives the gang its names, and the policy that lets its members reach each other; once."""
         if found.uid in self._services or found.workload is None:
             return
-        policies = f"/apis/networking.k8s.io/v1/namespaces/{found.namespace}/networkpolicies"
-        for path, item in (
-            (f"/api/v1/namespaces/{found.namespace}/services", render_service(found.workload)),
-            (policies, render_run_policy(found.workload)),
-        ):
-            try:
-                self._client.create(path, item)
-            except ApiError as error:
-                if error.reason != "AlreadyExists":
-                    raise
+        place = f"namespaces/{found.namespace}"
+        self._ensure(f"/api/v1/{place}/services", render_service(found.workload))
+        self._ensure(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", render_run_policy(found.workload))
         self._services.add(found.uid)
 
     def _supply(self, namespace: str) -> None:
         """The runtime that the pods of a namespace start from, once."""
         if namespace in self._supplied:
             return
+        self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+        self._supplied.add(namespace)
+
+    def _ensure(self, path: str, content: dict[str, Any]) -> None:
         try:
-            self._client.create(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+            self._client.create(path, content)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-        self._supplied.add(namespace)
 
     def _post(self, found: TrainingObject, member: CreatePod) -> None:
         run, node = found.workload, self._view.nodes.get(member.node)
@@ -174,7 +170,8 @@ class Agent:
         if gpu is not None and device is None:
             self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
             return
-        pod = render_pod(run, member, self._settings, device=device)
+        settings = replace(self._settings, workdir=part_names(found.workdir))
+        pod = render_pod(run, member, settings, device=device)
         _tolerate(pod, node)
         path = f"/api/v1/namespaces/{found.namespace}/pods"
         try:
@@ -254,21 +251,24 @@ class Agent:
 
     def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> None:
         """Write what was seen, where no decision has written it by now, but not often."""
-        if found.state.written == 0 or now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+        if found.state.written == 0:
+            return
+        state = self._cluster.refreshed(found)
+        if state == found.state and self._cluster.has_told(found.uid, members):
+            self._refreshed[found.uid] = now
+            return
+        # From the moment that all pods were created none is created again, and that must survive us.
+        is_urgent = state.gang != found.state.gang
+        if not is_urgent and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+            self._is_unsettled = True
             return
         self._refreshed[found.uid] = now
-        state = self._cluster.refreshed(found)
-        counts = tuple(pod.phase for pod in members)
-        if state == found.state and self._acted.get(found.uid, counts) == counts:
-            self._acted[found.uid] = counts
-            return
-        self._acted[found.uid] = counts
         self._work.submit(found.uid, f"refresh {found.key}", partial(self._write, found.uid))
 
     def _write(self, uid: str) -> None:
         found = self._view.find(uid)
         if found is not None:
-            self._cluster.write(found, self._cluster.refreshed(found))
+            self._cluster.write(found, self._cluster.refreshed(found), is_quiet=True)
 
 
 def _tolerate(pod: dict[str, Any], node: NodeObject | None) -> None:

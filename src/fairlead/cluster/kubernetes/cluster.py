@@ -33,9 +33,10 @@ from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Intent, Pod, Progress, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
+TRIES = 3
 
 
 class KubernetesCluster:
@@ -58,6 +59,7 @@ class KubernetesCluster:
         self._seen = -1
         self._shown: tuple[int, Snapshot] | None = None
         self._progress: dict[str, Progress] = {}
+        self._told: dict[str, tuple[PodPhase, ...]] = {}
 
     @property
     def view(self) -> View:
@@ -181,10 +183,19 @@ class KubernetesCluster:
         progress = self._progress.get(found.uid)
         return state if progress is None else replace(state, progress=progress)
 
-    def write(self, found: TrainingObject, state: State) -> bool:
-        """Write a state, if the object is still as it was found; whether it was."""
+    def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
+        """Whether the run's object tells of its pods as they are; so it is taken to do when another wrote it."""
+        phases = tuple(pod.phase for pod in members)
+        return self._told.get(uid, phases) == phases
+
+    def write(self, found: TrainingObject, state: State, *, is_quiet: bool = False) -> bool:
+        """Write a state, if the object is still as it was found; whether it was.
+
+        Args:
+            is_quiet: It only tells what was seen, and leaves the run's version as it is.
+        """
         workload = _run_of(found)
-        state = stamped(state, self._writer)
+        state = stamped(found, state, self._writer, is_quiet=is_quiet)
         intent = intent_of(state, found.wish, is_leaving=found.is_leaving)
         run = replace(workload, status=state.status, intent=intent, progress=state.progress)
         pods = self.view.members(found)
@@ -203,17 +214,18 @@ class KubernetesCluster:
         try:
             content = self.client.apply(f"{_path(found.namespace, found.name)}/status", body)
         except ApiError as error:
-            if error.status == 409 and error.unsure:
-                # An earlier try may have been this very write.
+            if error.status == 409:
                 there = self._read(found.namespace, found.name)
                 if there is not None:
                     self.view.trainings.put(there[0])
                     kept = there[1].state
-                    return (kept.writer, kept.written) == (state.writer, state.written)
+                    # An earlier try, whose answer was lost, may have been this very write.
+                    return error.unsure and (kept.writer, kept.written) == (state.writer, state.written)
             if error.status in (404, 409):
                 return False
             raise
         self.view.trainings.put(content)
+        self._told[found.uid] = tuple(pod.phase for pod in pods)
         return True
 
     def _look(self) -> Snapshot:
@@ -245,8 +257,12 @@ class KubernetesCluster:
         return (*self.view.members(found), *(stray(pod) for pod in others))
 
     def _carry_out(self, change: Change) -> bool:
+        """Try again where only a quiet write, or somebody's label, came in between."""
+        return any(self._try(change) for _ in range(TRIES))
+
+    def _try(self, change: Change) -> bool:
         found = self.view.find(change.workload_uid)
-        if found is None or found.version != change.version or found.workload is None:
+        if found is None or found.workload is None or found.workload.version != change.version:
             return False
         if change.forget:
             return self._forget(found)
@@ -278,6 +294,7 @@ class KubernetesCluster:
             self.view.trainings.drop(found.key)
         with self._lock:
             self._progress.pop(found.uid, None)
+            self._told.pop(found.uid, None)
         return True
 
     def _let_go(self, found: TrainingObject) -> TrainingObject | None:

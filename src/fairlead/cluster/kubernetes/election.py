@@ -68,7 +68,8 @@ class Election:
     def stop(self) -> None:
         """Ask no more, and give the Lease back so that another need not wait."""
         self._stopping.set()
-        self._thread.join(timeout=self._deadline_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout=self._deadline_s)
         if self.is_leader:
             self._renewed_at = None
             try:

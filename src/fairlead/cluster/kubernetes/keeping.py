@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests import read_object
 from fairlead.cluster.kubernetes.objects import seconds
+from fairlead.cluster.kubernetes.workdir import WORKDIR
 from fairlead.cluster.records import build, plain
 from fairlead.errors import InvalidSpec
 from fairlead.specs.training import Training
@@ -86,6 +87,8 @@ class State:
         gang: The latest start; None before the first.
         notices: Of pods that may still live.
         ended: Pods whose objects are gone, or never came to be, as they were last seen.
+        quiet: The version that a write left as it was, because it only told what was seen; 0 after a change.
+        quiet_wish, quiet_leaving: The wish and the leaving at that write, which would else raise the version.
         written: Rises with every write, so that each changes something; with ``writer`` it names the write.
     """
 
@@ -97,6 +100,9 @@ class State:
     ended: tuple[Pod, ...] = ()
     progress: Progress | None = None
     events: tuple[KeptEvent, ...] = ()
+    quiet: int = 0
+    quiet_wish: str = ""
+    quiet_leaving: bool = False
     written: int = 0
     writer: str = ""
 
@@ -106,7 +112,9 @@ class TrainingObject:
     """A Training as it was read.
 
     Attributes:
+        version: ``metadata.resourceVersion``, which guards writes; the run's own moves with changes only.
         workload: None when its spec breaks a rule that the API server did not know of.
+        workdir: What its annotation says of the working directory that was uploaded; empty for none.
         problem: Then, what is wrong.
         conditions: As they were read; their times live on.
     """
@@ -120,6 +128,7 @@ class TrainingObject:
     finalizers: tuple[str, ...]
     is_leaving: bool
     wish: str
+    workdir: str
     created_at: float
     state: State
     workload: Workload | None
@@ -136,6 +145,7 @@ def read_training(content: Object) -> TrainingObject:
     wish = str(annotations.get(INTENT) or "")
     is_leaving = "deletionTimestamp" in metadata
     version = int(metadata["resourceVersion"])
+    is_quiet = state.quiet and (state.quiet_wish, state.quiet_leaving) == (wish, is_leaving)
     problem, workload = "", None
     try:
         spec = _filled(read_object(content))
@@ -144,7 +154,7 @@ def read_training(content: Object) -> TrainingObject:
             spec=spec,
             intent=intent_of(state, wish, is_leaving=is_leaving),
             status=state.status,
-            version=version,
+            version=state.quiet if is_quiet else version,
             created_at=created_at,
             progress=state.progress,
         )
@@ -160,6 +170,7 @@ def read_training(content: Object) -> TrainingObject:
         finalizers=tuple(metadata.get("finalizers") or ()),
         is_leaving=is_leaving,
         wish=wish,
+        workdir=str(annotations.get(WORKDIR) or ""),
         created_at=created_at,
         state=state,
         workload=workload,
@@ -201,9 +212,21 @@ def changed(found: TrainingObject, change: Change, now: float, *, event_id: int)
     return state
 
 
-def stamped(state: State, writer: str) -> State:
-    """The state as it is about to be written."""
-    return replace(state, written=state.written + 1, writer=writer)
+def stamped(found: TrainingObject, state: State, writer: str, *, is_quiet: bool) -> State:
+    """The state as it is about to be written.
+
+    Args:
+        is_quiet: It only tells what was seen, so that the run's version stays.
+    """
+    quiet = found.workload.version if is_quiet and found.workload is not None else 0
+    return replace(
+        state,
+        quiet=quiet,
+        quiet_wish=found.wish if is_quiet else "",
+        quiet_leaving=found.is_leaving and is_quiet,
+        written=state.written + 1,
+        writer=writer,
+    )
 
 
 def state_plain(state: State) -> Object:
