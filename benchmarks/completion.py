@@ -1,9 +1,10 @@
 """Job completion times on Muri's traces: ours beside other schedulers, replayed by one set of rules.
 
-    python -m benchmarks.completion --data DIR [--traces trace1,trace3] [--sharing off|on] [--policies fairlead,srsf] [--json]
+    python -m benchmarks.completion --data DIR [--traces trace1,trace3] [--sharing off|on] [--policies fairlead,srsf]
 
 DIR holds trace1.csv, trace1_pr.csv, trace3.csv, trace3_pr.csv and published.csv: the traces of the Muri artifact
-(Rivendile/Muri, simulator/trace-data, Apache-2.0). With ``--json`` one object a line; else a table beside what was published.
+(Rivendile/Muri, simulator/trace-data, Apache-2.0). With ``--json`` one object a line; else a table beside the
+published figures.
 """
 
 import argparse

@@ -5,7 +5,8 @@ has room, larger gangs on whole nodes. Two accounts of what preemption costs:
 
 - ``published``: at every event each running job loses its group's overhead from its progress since the last one, never
   below zero; a job whose completion is the event is complete. With it SRTF and SRSF give Muri's figures to the second.
-- ``resumed``: only a job that starts, resumes or changes company pays, before it progresses. Moves between nodes are free.
+- ``resumed``: only a job that starts, resumes or changes company pays, before it progresses. Moves between nodes are
+  free.
 """
 
 import math

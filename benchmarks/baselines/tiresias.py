@@ -1,4 +1,4 @@
-"""Tiresias-L (NSDI'19), as Muri's simulator runs it: three queues by attained service, first come first served in each."""
+"""Tiresias-L (NSDI'19), as Muri's simulator runs it: three queues by attained service."""
 
 import math
 from collections.abc import Sequence
