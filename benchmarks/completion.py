@@ -11,15 +11,34 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.baselines.muri import TRACES, Figures, read_published, read_trace
 from benchmarks.baselines.orders import srsf, srtf
-from benchmarks.baselines.replay import Account, Policy, replay
+from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
+from fairlead.policy.jobs import Job
+from fairlead.policy.queueing import choose
 
-ALONE: dict[str, Callable[[], Policy]] = {"srtf": srtf, "srsf": srsf, "tiresias-l": tiresias_l}
+
+def fairlead(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
+    """The default policy, nobody sharing."""
+    return Answer(groups=choose(queue, num_gpus, sharing=False))
+
+
+def fairlead_sharing(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
+    """The default policy, with the same settings, where jobs may share."""
+    return Answer(groups=choose(queue, num_gpus, sharing=True))
+
+
+ALONE: dict[str, Callable[[], Policy]] = {
+    "fairlead": lambda: fairlead,
+    "srtf": srtf,
+    "srsf": srsf,
+    "tiresias-l": tiresias_l,
+}
+SHARING: dict[str, Callable[[], Policy]] = {"fairlead": lambda: fairlead_sharing}
 DEFAULT_DATA = Path("../shared/traces/muri")
 
 
@@ -35,7 +54,7 @@ def main() -> None:
         trace = read_trace(arguments.data, name)
         for policy in arguments.policies:
             started = time.process_time()
-            make = ALONE[policy]
+            make = (SHARING if arguments.sharing == "on" else ALONE)[policy]
             figures = replay(trace, make(), account=Account(arguments.account))
             print(f"{name} {policy}: {time.process_time() - started:.1f} s", file=sys.stderr)
             _print(arguments, name, policy, figures, published.get((policy, name)))

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from benchmarks.baselines.muri import GPUS_PER_NODE, NUM_NODES, Figures, Submitted
 from fairlead.policy.colocation import speeds
-from fairlead.policy.queueing import Group, Job
+from fairlead.policy.jobs import Group, Job
 
 _SAME_MOMENT_S = 1e-6
 
