@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.baselines import estimators
 from benchmarks.baselines.muri import TRACES, Figures, read_published, read_trace
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, Policy, replay
@@ -53,11 +54,13 @@ def main() -> None:
     for name in arguments.traces:
         trace = read_trace(arguments.data, name)
         for policy in arguments.policies:
-            started = time.process_time()
             make = (SHARING if arguments.sharing == "on" else ALONE)[policy]
-            figures = replay(trace, make(), account=Account(arguments.account))
-            print(f"{name} {policy}: {time.process_time() - started:.1f} s", file=sys.stderr)
-            _print(arguments, name, policy, figures, published.get((policy, name)))
+            for seed in range(arguments.seeds if arguments.estimates == "noisy" else 1):
+                started = time.process_time()
+                estimator = estimators.make(arguments.estimates, seed)
+                figures = replay(trace, make(), account=Account(arguments.account), estimator=estimator)
+                print(f"{name} {policy}: {time.process_time() - started:.1f} s", file=sys.stderr)
+                _print(arguments, name, policy, seed, figures, published.get((policy, name)))
 
 
 def _parse() -> argparse.Namespace:
@@ -67,6 +70,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sharing", choices=("off", "on"), default="off")
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(ALONE))
     parser.add_argument("--account", choices=[item.value for item in Account], default=Account.PUBLISHED.value)
+    parser.add_argument("--estimates", choices=("known", "noisy", "learnt"), default="known")
+    parser.add_argument("--seeds", type=int, default=3, help="draws of noisy estimates (default 3)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     return parser.parse_args()
 
@@ -76,7 +81,9 @@ def _folder(text: str) -> Path:
     return folder if (folder / "trace1.csv").exists() else folder / "muri"
 
 
-def _print(arguments: argparse.Namespace, trace: str, policy: str, figures: Figures, published: Figures | None) -> None:
+def _print(
+    arguments: argparse.Namespace, trace: str, policy: str, seed: int, figures: Figures, published: Figures | None
+) -> None:
     if arguments.json:
         row = {
             "trace": trace,
@@ -86,6 +93,8 @@ def _print(arguments: argparse.Namespace, trace: str, policy: str, figures: Figu
             "p99_jct_s": round(figures.p99_jct_s, 3),
             "makespan_s": round(figures.makespan_s, 3),
             "account": arguments.account,
+            "estimates": arguments.estimates,
+            "seed": seed,
         }
         print(json.dumps(row), flush=True)
         return

@@ -1,8 +1,8 @@
 """How fast jobs go when they share the same devices and interleave the stages of their iterations.
 
 An iteration is three stages in a row: load (storage, then processor: two slots long), compute, communicate. Jobs whose
-stages need different things fill each other's gaps. Assumes that every member has a measured profile and runs on the same number of
-devices, and that memory suffices; whether it does is asked where groups are made.
+stages need different things fill each other's gaps. Assumes that every member has a measured profile and
+runs on the same number of devices, and that the memory of the devices suffices for all of them.
 """
 
 from collections.abc import Sequence
