@@ -1,10 +1,10 @@
 """How much longer a job runs, from a declared time that may be wrong, or from nothing but what similar jobs took.
 
 Times are of work alone, in seconds. Two answers to one question: which remaining time should the queue reckon with? A
-declared time that was overrun is stretched within what it may be wrong by. Without one, the answer is the inverse of the
-Gittins index: the least expected time spent for each completion, over all lengths of trying; with a known run time it
-is the remaining time, and it grows while a job outlives what others took. It orders jobs of unknown length for the least
-average time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2); for gangs it is a heuristic.
+declared time that was overrun is stretched within what it may be wrong by. Without one, the answer is the inverse of
+the Gittins index: the least expected time spent for each completion, over all lengths of trying; with a known run time
+it is the remaining time, and it grows while a job outlives what others took. It orders jobs of unknown length for the
+least average time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2); for gangs it is a heuristic.
 """
 
 import math
