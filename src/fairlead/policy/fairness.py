@@ -16,10 +16,10 @@ from fairlead.policy.jobs import Job
 # The ratio up to which Shockwave counts a job as treated fairly.
 TARGET = 1.05
 
-# A job is pressed when its slack is below this share of its remaining time: it is not alone in being pressed.
-PRESSED = 0.3
+# A job is pressed when its slack is below this many times its remaining time: others will be pressed as well.
+PRESSED = 1.0
 
-# A job is long when it needs this share of the time in which all work could be done on all devices.
+# A job is long when it needs this many times the time in which all work could be done on all devices.
 LONG = 1.0
 
 
