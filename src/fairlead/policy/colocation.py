@@ -16,6 +16,9 @@ MAX_MEMBERS = 4
 # V100s, relative to the 1.5 % by which a job alone is slower than its profile.
 INTERFERENCE = {2: 1.33 / 1.015, 3: 1.5 / 1.015, 4: 1.37 / 1.015}
 
+# Seconds of loading, computing and communicating.
+Stages = tuple[float, float, float]
+
 _SLOTS = 4
 _ROUNDS = 2
 _SETTLED = 1e-3
@@ -26,7 +29,7 @@ class Profile:
     """What one iteration of a job takes: alone, and in each stage. Seconds; stages may overlap or leave a rest."""
 
     iteration_s: float
-    stages_s: tuple[float, float, float]
+    stages_s: Stages
 
     def __post_init__(self) -> None:
         assert self.iteration_s > 0.0, "an iteration takes time"
@@ -45,7 +48,7 @@ def speeds(members: Sequence[Profile]) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=1 << 16)
-def round_time_s(stages_s: tuple[tuple[float, float, float], ...]) -> float:
+def round_time_s(stages_s: tuple[Stages, ...]) -> float:
     """Seconds in which 2 to 4 members make one iteration each, in the best of their orders.
 
     Muri (SIGCOMM'22), section 4.1: the interleaving efficiency of a group. At most 4! orders of 8 steps.
@@ -59,7 +62,7 @@ def round_time_s(stages_s: tuple[tuple[float, float, float], ...]) -> float:
     return best_s * INTERFERENCE[len(stages_s)]
 
 
-def _interleaved_s(order: tuple[tuple[float, float, float], ...]) -> float:
+def _interleaved_s(order: tuple[Stages, ...]) -> float:
     """Period of the cyclic schedule in which slot i loads while slot i+1 computes and slot i+2 communicates."""
     finish = [0.0]
     for step in range(_SLOTS * _ROUNDS):

@@ -4,7 +4,7 @@ Seeks a great sum over members of worth (``ordering``) x speed (``colocation``).
 made one after the other, each the worthiest that the next jobs of each profile give. Once nobody of the size waits,
 further slots split groups where the sum gains most, until everybody is alone. To split before that, where it gains more
 than a further group, comes to a greater sum now and to longer waits: what is left to wait counts too little in it
-(docs/decisions/0010-queue-order-and-sharing.md). Only jobs of one size share, as in Muri (SIGCOMM'22): a member that
+(docs/decisions/0030-queue-order-and-sharing.md). Only jobs of one size share, as in Muri (SIGCOMM'22): a member that
 shared some of its devices would hold the others idle.
 """
 
@@ -12,9 +12,10 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
-from fairlead.policy.colocation import MAX_MEMBERS, Profile, round_time_s
+from fairlead.policy.colocation import MAX_MEMBERS, Profile, Stages, round_time_s
 from fairlead.policy.jobs import Group, Job
 from fairlead.policy.ordering import worth
 
@@ -72,56 +73,78 @@ class _Draft:
     def joined_by(self, other: "_Draft") -> "_Draft":
         """The members of both on one slot."""
         jobs, weight = self.jobs + other.jobs, self.weight + other.weight
-        return _Draft(jobs, weight, weight / round_time_s(_stages(jobs)))
+        stages = tuple(sorted(job.profile.stages_s for job in jobs if job.profile is not None))
+        return _Draft(jobs, weight, weight / round_time_s(stages))
 
 
-def _stages(jobs: Sequence[Job]) -> tuple[tuple[float, float, float], ...]:
-    return tuple(sorted(job.profile.stages_s for job in jobs if job.profile is not None))
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Jobs of one profile, the worthiest last; ``drafts`` shrinks as they are taken."""
+
+    profile: Profile | None
+    drafts: list[_Draft]
+
+    @property
+    def next_worth(self) -> float:
+        return self.drafts[-1].worth
 
 
 def _densest_first(jobs: Sequence[Job]) -> Iterator[_Draft]:
     """Disjoint groups, each the worthiest that can be grown from one of the next jobs."""
-    lines: dict[Profile | None, list[_Draft]] = defaultdict(list)
+    by_profile: dict[Profile | None, list[_Draft]] = defaultdict(list)
     for job in jobs:
-        lines[job.profile].append(_Draft.alone(job))
-    for line in lines.values():
-        line.sort(key=lambda draft: draft.worth)
-    grown: dict[Profile | None, _Draft] = {}
+        by_profile[job.profile].append(_Draft.alone(job))
+    lines = {
+        index: _Line(profile, sorted(drafts, key=lambda draft: draft.worth))
+        for index, (profile, drafts) in enumerate(by_profile.items())
+    }
+    grown: dict[int, tuple[_Draft, list[int]]] = {}
     while lines:
-        candidates = heapq.nlargest(MAX_CANDIDATES, lines, key=lambda profile: lines[profile][-1].worth)
+        candidates = heapq.nlargest(MAX_CANDIDATES, lines, key=lambda index: lines[index].next_worth)
         for seed in candidates:
             if seed not in grown:
-                grown[seed] = _grow(seed, {profile: lines[profile] for profile in candidates})
-        best = max(candidates, key=lambda profile: grown[profile].worth)
-        draft = grown[best]
+                grown[seed] = _grow(seed, [(index, lines[index]) for index in candidates])
+        draft, used = grown[max(candidates, key=lambda index: grown[index][0].worth)]
         yield draft
         # What is taken leaves the lines, and what was grown with it is grown again; the rest could only lose.
-        used = {job.profile for job in draft.jobs}
-        for job in draft.jobs:
-            lines[job.profile].pop()
-        lines = {profile: line for profile, line in lines.items() if line}
-        grown = {seed: each for seed, each in grown.items() if used.isdisjoint(job.profile for job in each.jobs)}
+        for index in used:
+            lines[index].drafts.pop()
+            if not lines[index].drafts:
+                del lines[index]
+        grown = {seed: each for seed, each in grown.items() if set(used).isdisjoint(each[1])}
 
 
-def _grow(seed: Profile | None, lines: dict[Profile | None, list[_Draft]]) -> _Draft:
-    """A group around the next job of a profile: whoever adds most joins, as long as the sum grows."""
-    draft = lines[seed][-1]
-    if seed is None:
-        return draft
-    used = dict.fromkeys(lines, 0)
-    used[seed] = 1
-    while len(draft.jobs) < MAX_MEMBERS:
-        joined = [
-            (draft.joined_by(line[-1 - used[profile]]), profile)
-            for profile, line in lines.items()
-            if profile is not None and used[profile] < len(line)
-        ]
-        better, profile = max(joined, key=lambda pair: pair[0].worth, default=(draft, seed))
-        if better.worth <= draft.worth * (1.0 + _LEAST_GAIN):
+def _grow(seed: int, lines: Sequence[tuple[int, _Line]]) -> tuple[_Draft, list[int]]:
+    """A group around the next job of a line, and the lines of its members: whoever adds most joins, while it adds."""
+    by_index = dict(lines)
+    draft, used = by_index[seed].drafts[-1], [seed]
+    profile = by_index[seed].profile
+    if profile is None:
+        return draft, used
+    jobs, weight, best = draft.jobs, draft.weight, draft.worth
+    stages: tuple[Stages, ...] = (profile.stages_s,)
+    while len(used) < MAX_MEMBERS:
+        joining = None
+        least = best * (1.0 + _LEAST_GAIN)
+        for index, line in lines:
+            ahead = used.count(index)
+            if line.profile is None or ahead >= len(line.drafts):
+                continue
+            together = (weight + line.drafts[-1 - ahead].weight) / _round_s(stages, line.profile.stages_s)
+            if together > least:
+                least, joining = together, (index, line.drafts[-1 - ahead], line.profile.stages_s)
+        if joining is None:
             break
-        draft = better
-        used[profile] += 1
-    return draft
+        index, other, more = joining
+        jobs, weight, best, stages = jobs + other.jobs, weight + other.weight, least, (*stages, more)
+        used.append(index)
+    return _Draft(jobs, weight, best), used
+
+
+@lru_cache(maxsize=1 << 16)
+def _round_s(stages: tuple[Stages, ...], more: Stages) -> float:
+    """Round time of a group with one more member."""
+    return round_time_s(tuple(sorted((*stages, more))))
 
 
 def _spread(made: Sequence[_Draft]) -> Iterator[tuple[_Draft, ...]]:
