@@ -84,7 +84,7 @@ def _replay(
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=_folder, default=DEFAULT_DATA, help="folder of the traces")
-    parser.add_argument("--traces", type=_names(TRACES), default=list(TRACES))
+    parser.add_argument("--traces", type=lambda text: text.split(","), default=list(TRACES))
     parser.add_argument("--sharing", choices=("off", "on"), default="off", help="whether jobs of ours may share")
     parser.add_argument("--policies", type=_names((*ALONE, *PUBLISHED_AS)), default=[*ALONE, "muri-s", "muri-l"])
     parser.add_argument("--account", choices=[item.value for item in Account], help="default: both, JSON: published")
@@ -92,8 +92,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="draws of noisy estimates (default 3)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     arguments = parser.parse_args()
-    if not (arguments.data / "published.csv").exists():
-        parser.error(f"there is no published.csv in {arguments.data}; --help says where the traces come from")
+    missing = [name for name in arguments.traces if not (arguments.data / f"{name}.csv").exists()]
+    if missing:
+        parser.error(f"there is no {missing[0]}.csv in {arguments.data}; --help says where the traces come from")
     return arguments
 
 
@@ -110,7 +111,7 @@ def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 
 def _folder(text: str) -> Path:
     folder = Path(text)
-    return folder if (folder / "published.csv").exists() else folder / "muri"
+    return folder / "muri" if (folder / "muri").is_dir() else folder
 
 
 def _print(

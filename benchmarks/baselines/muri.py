@@ -15,7 +15,7 @@ NUM_NODES, GPUS_PER_NODE = 8, 8
 # An iteration of a job alone takes this much longer than its profile says (Muri's simulator).
 ALONE = 1.015
 
-# Seconds to checkpoint and restore, for 1, 2, 4, 8, 16 and 32 GPUs (Muri's simulator).
+# Seconds to checkpoint and restore, for 1, 2, 4, 8, 16 and 32 GPUs, and of any other model (Muri's simulator).
 OVERHEADS_S = {
     "vgg16": (7, 7, 8, 9, 9, 10),
     "vgg19": (7, 7, 8, 9, 10, 10),
@@ -26,6 +26,8 @@ OVERHEADS_S = {
     "a2c": (38, 39, 39, 46, 46, 46),
     "dqn": (5, 5, 6, 6, 8, 8),
 }
+
+OTHER_OVERHEAD_S = 10
 
 # The names of policies in the published table.
 PUBLISHED_AS = {
@@ -68,8 +70,10 @@ def read_trace(directory: Path, name: str) -> tuple[Submitted, ...]:
 
 
 def read_published(directory: Path) -> dict[tuple[str, str], Figures]:
-    """Published figures by our name of the policy and trace."""
+    """Published figures by our name of the policy and trace; none when there is no table."""
     ours = {theirs: name for name, theirs in PUBLISHED_AS.items()}
+    if not (directory / "published.csv").exists():
+        return {}
     with (directory / "published.csv").open(newline="") as lines:
         return {
             (ours[row["policy"]], row["trace"]): Figures(
@@ -78,11 +82,13 @@ def read_published(directory: Path) -> dict[tuple[str, str], Figures]:
                 makespan_s=float(row["makespan_s"]),
             )
             for row in csv.DictReader(lines)
+            if row["policy"] in ours
         }
 
 
 def _submitted(row: dict[str, str]) -> Submitted:
     num_gpus, model = int(row["num_gpu"]), row["model_name"]
+    overheads_s = OVERHEADS_S.get(model, (OTHER_OVERHEAD_S,))
     iteration_s = float(row["iteration_time"]) * ALONE / 1000
     stages_s = tuple(float(row[f"resource_time_{stage}"]) / 1000 for stage in range(3))
     return Submitted(
@@ -91,6 +97,6 @@ def _submitted(row: dict[str, str]) -> Submitted:
         num_gpus=num_gpus,
         submitted_s=int(row["submit_time"]) / 1000,
         work_s=int(row["iterations"]) * iteration_s,
-        overhead_s=float(OVERHEADS_S[model][num_gpus.bit_length() - 1]),
+        overhead_s=float(overheads_s[min(num_gpus.bit_length(), len(overheads_s)) - 1]),
         profile=Profile(iteration_s=iteration_s, stages_s=(stages_s[0], stages_s[1], stages_s[2])),
     )
