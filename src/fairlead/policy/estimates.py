@@ -1,0 +1,92 @@
+"""How much longer a job runs, from a declared time that may be wrong, or from nothing but what similar jobs took.
+
+Times are of work alone, in seconds. Two answers to one question: which remaining time should the queue reckon with? A
+declared time that was overrun is stretched within what it may be wrong by. Without one, the answer is the inverse of
+the Gittins index: the least expected time spent for each completion, over all lengths of trying; with a known run time
+it is the remaining time, and it grows while a job outlives what others took. It orders jobs of unknown length for the
+least average time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2); for gangs it is a heuristic.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+# Run times are counted in bins of equal ratio.
+FIRST_BIN_S = 10.0
+BINS_PER_DECADE = 8
+NUM_BINS = 7 * BINS_PER_DECADE + 1
+
+# Before anything is known every order of magnitude is as likely as another; that counts as one job of the kind, and
+# all jobs of other kinds together as at most four.
+PRIOR_JOBS = 1.0
+OTHERS_JOBS = 4.0
+
+
+def declared_remaining_s(declared_s: float, wrong_by: float, done_s: float) -> float:
+    """Expected rest of a job declared to take ``declared_s``, its true time at most ``wrong_by`` times more or less.
+
+    The logarithm of the true time is taken as uniform; past the most that it can be, the job is nearly done.
+    """
+    least_s, most_s = max(declared_s / wrong_by, done_s), declared_s * wrong_by
+    if most_s <= least_s * (1.0 + 1e-9):
+        return max(0.0, most_s - done_s)
+    return (most_s - least_s) / math.log(most_s / least_s) - done_s
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Run times of completed jobs: all of them, and those of each kind (what jobs that resemble each other share)."""
+
+    everything: tuple[int, ...] = (0,) * NUM_BINS
+    kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def with_completed(self, kind: str, work_s: float) -> "History":
+        """The history after one more job."""
+        index = _bin(work_s)
+        counts = _plus_one(self.kinds.get(kind, (0,) * NUM_BINS), index)
+        return replace(self, everything=_plus_one(self.everything, index), kinds={**self.kinds, kind: counts})
+
+    def remaining_s(self, kind: str, done_s: float) -> float:
+        """Inverse Gittins index of a job of the kind that has done ``done_s``, rounded to a bin; linear in the bins."""
+        index = _bin(done_s) if done_s >= FIRST_BIN_S else -1
+        return _inverse_index_s(self.everything, self.kinds.get(kind, ()), index)
+
+
+def _bin(seconds: float) -> int:
+    """The bin whose middle is nearest; the ends take what is beyond."""
+    steps = math.log10(max(seconds, FIRST_BIN_S) / FIRST_BIN_S) * BINS_PER_DECADE
+    return min(round(steps), NUM_BINS - 1)
+
+
+def _middle_s(index: int) -> float:
+    return float(FIRST_BIN_S * 10.0 ** (index / BINS_PER_DECADE))
+
+
+def _plus_one(counts: tuple[int, ...], index: int) -> tuple[int, ...]:
+    return (*counts[:index], counts[index] + 1, *counts[index + 1 :])
+
+
+@lru_cache(maxsize=1 << 14)
+def _inverse_index_s(everything: tuple[int, ...], kind: tuple[int, ...], done: int) -> float:
+    """min over d of E[min(S - a, d)] / P(S - a <= d), given S > a, for a distribution over the bins."""
+    done_s = 0.0 if done < 0 else _middle_s(done)
+    chances = _likelihood(everything, kind)
+    later = range(done + 1, NUM_BINS)
+    if not later:
+        return done_s
+    ahead = sum(chances[index] for index in later)
+    best_s, ended, spent_s = math.inf, 0.0, 0.0
+    for index in later:
+        length_s = _middle_s(index) - done_s
+        ended += chances[index]
+        spent_s += chances[index] * length_s
+        best_s = min(best_s, (spent_s + max(0.0, ahead - ended) * length_s) / ended)
+    return best_s
+
+
+def _likelihood(everything: Sequence[int], kind: Sequence[int]) -> list[float]:
+    total = sum(everything)
+    others = min(OTHERS_JOBS, total) / total if total else 0.0
+    own = kind or (0,) * NUM_BINS
+    return [PRIOR_JOBS / NUM_BINS + others * count + mine for count, mine in zip(everything, own, strict=True)]
