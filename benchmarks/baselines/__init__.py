@@ -1,0 +1,1 @@
+"""Published policies, written anew to be measured beside ours on the same fleet."""
