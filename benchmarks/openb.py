@@ -79,5 +79,5 @@ def _shape(row: dict[str, str]) -> Shape:
         memory_bytes=int(row["memory_mib"]) * MIB,
         num_gpus=num,
         gpu_milli=int(row["gpu_milli"]) if num else 0,
-        gpu_model=(row["gpu_spec"] or None) if num else None,
+        gpu_model=(row.get("gpu_spec") or None) if num else None,
     )

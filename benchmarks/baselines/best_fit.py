@@ -6,7 +6,7 @@ the fullest device that holds it.
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Ints, Mask
+from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
 from fairlead.policy.ranking import Ranking, Scores
 from fairlead.policy.shapes import Shape
 
@@ -24,7 +24,7 @@ class BestFit:
     def observe(self, shape: Shape) -> None:
         """Nothing is learnt from arrivals."""
 
-    def choose(self, shape: Shape) -> tuple[int, tuple[int, ...]] | None:
+    def choose(self, shape: Shape) -> Spot | None:
         """Node and devices for one pod; None where it fits nowhere."""
         node = self._ranking.best(shape)
         if node is None:
@@ -32,7 +32,7 @@ class BestFit:
         usable = self._fleet.usable(np.array([node]), shape)[0]
         devices = np.flatnonzero(usable)
         devices = devices[np.argsort(self._fleet.gpu_milli[node, devices], kind="stable")]
-        return node, tuple(int(i) for i in devices[: shape.num_gpus])
+        return Spot(node=node, devices=tuple(int(i) for i in devices[: shape.num_gpus]))
 
     def _score(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         cpu = (self._fleet.cpu_milli[nodes] - shape.cpu_milli) / self._most_cpu

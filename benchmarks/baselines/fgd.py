@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Ints, Mask
+from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
 from fairlead.policy.ranking import Ranking, Scores
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 
@@ -40,7 +40,7 @@ class Fgd:
     def observe(self, shape: Shape) -> None:
         """Nothing is learnt from arrivals."""
 
-    def choose(self, shape: Shape) -> tuple[int, tuple[int, ...]] | None:
+    def choose(self, shape: Shape) -> Spot | None:
         """Node and devices for one pod; None where it fits nowhere."""
         node = self._ranking.best(shape)
         if node is None:
@@ -48,8 +48,8 @@ class Fgd:
         nodes = np.array([node])
         usable = self._fleet.usable(nodes, shape)
         if not shape.is_share:
-            return node, tuple(int(i) for i in np.flatnonzero(usable[0])[: shape.num_gpus])
-        return node, (int(self._by_device(nodes, usable, shape)[0].argmax()),)
+            return Spot(node=node, devices=tuple(int(i) for i in np.flatnonzero(usable[0])[: shape.num_gpus]))
+        return Spot(node=node, devices=(int(self._by_device(nodes, usable, shape)[0].argmax()),))
 
     def _score(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         if shape.is_share:
@@ -76,18 +76,12 @@ class Fgd:
 
     def _fragment(self, gpu_milli: Ints, cpu: Ints, kind: Ints) -> Scores:
         """Expected fragment in GPU-milli of devices (B, A, G) with cores (B, 1)."""
-        total = gpu_milli.sum(axis=2)
-        frag = np.zeros(total.shape)
-        for weight, needs, milli, num, allowed in zip(
-            self._weight, self._cpu, self._milli, self._num, self._allowed, strict=True
-        ):
-            if num == 0:
-                frag += weight * total
-                continue
-            enough = (gpu_milli >= milli) & allowed[kind]
-            hosts = (enough.sum(axis=2) >= num) & (cpu >= needs)
-            frag += weight * (total - hosts * (gpu_milli * enough).sum(axis=2))
-        return frag
+        enough = gpu_milli[..., None] >= self._milli
+        if not self._allowed.all():
+            enough &= self._allowed.T[kind]
+        hosts = (enough.sum(axis=2) >= self._num) & (cpu[..., None] >= self._cpu) & (self._num > 0)
+        usable = np.einsum("bag,bagt->bat", gpu_milli, enough)
+        return np.asarray(gpu_milli.sum(axis=2) - (hosts * usable) @ self._weight)
 
 
 def _typical(tasks: Sequence[Shape]) -> list[tuple[Shape, float]]:

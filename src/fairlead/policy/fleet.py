@@ -5,6 +5,7 @@ knows when it is stale.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,14 @@ from fairlead.state.snapshot import Node
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where one pod goes: indices of the node, and of its devices."""
+
+    node: int
+    devices: tuple[int, ...]
 
 
 class Fleet:

@@ -21,6 +21,11 @@ LEVELS = WHOLE_GPU // STEP_MILLI + 1
 # Prices of a core in devices; at the highest one no pod is worth its cores unless it needs none.
 PRICES: NDArray[np.float64] = np.concatenate([[0.0], np.geomspace(0.004, 1.0, 23)])
 NUM_SAMPLES = 400
+VARIANT = 0
+LOW = 1.0
+HIGH = 1.0
+SCARCE = 1
+UNREACHABLE = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +38,9 @@ class Demand:
         rate: Expected number among one candidate pod (T).
     """
 
-    size: NDArray[np.int64]
-    cores: NDArray[np.float64]
-    rate: NDArray[np.float64]
+    size: tuple[int, ...]
+    cores: tuple[float, ...]
+    rate: tuple[float, ...]
 
 
 def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
@@ -53,7 +58,7 @@ def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
         if shape.num_gpus != 1:
             continue
         allowed = fleet.allowed(shape)
-        served = float(share[allowed].sum())
+        served = float(share[allowed].sum()) if SCARCE else 1.0
         key = (-(-shape.gpu_milli // STEP_MILLI), shape.cpu_milli)
         for kind in np.flatnonzero(allowed):
             merged[kind][key] = merged[kind].get(key, 0.0) + count / total / served
@@ -63,28 +68,32 @@ def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
 def _demand(entries: dict[tuple[int, int], float]) -> Demand:
     keys = sorted(entries)
     return Demand(
-        size=np.array([size for size, _ in keys], dtype=np.int64),
-        cores=np.array([cpu / 1000 for _, cpu in keys], dtype=np.float64),
-        rate=np.array([entries[key] for key in keys], dtype=np.float64),
+        size=tuple(size for size, _ in keys),
+        cores=tuple(cpu / 1000 for _, cpu in keys),
+        rate=tuple(entries[key] for key in keys),
     )
 
 
 def table(demand: Demand, patience: float, *, seed: int = 0) -> NDArray[np.float64]:
     """Worth in devices of free steps on one device at each of ``PRICES`` (LEVELS, prices)."""
     rng = np.random.default_rng(seed)
-    fewest = np.full((NUM_SAMPLES, LEVELS), np.inf)
-    fewest[:, 0] = 0.0
+    patiences = patience * np.geomspace(LOW, HIGH, NUM_SAMPLES)
+    fewest = np.full((LEVELS, NUM_SAMPLES), UNREACHABLE)
+    fewest[0] = 0.0
     for size, cores, rate in zip(demand.size, demand.cores, demand.rate, strict=True):
-        arrived = rng.poisson(patience * rate, NUM_SAMPLES)
-        for copy in range(min(int(arrived.max()), (LEVELS - 1) // int(size))):
-            with_one = fewest[:, :-size] + np.where(arrived > copy, cores, np.inf)[:, None]
-            np.minimum(fewest[:, size:], with_one, out=fewest[:, size:])
-    used = np.arange(LEVELS) / (LEVELS - 1)
+        arrived = rng.poisson(patiences * rate)
+        for copy in range(min(int(arrived.max()), (LEVELS - 1) // size)):
+            with_one = fewest[:-size] + np.where(arrived > copy, cores, UNREACHABLE)
+            np.minimum(fewest[size:], with_one, out=fewest[size:])
+    used = np.arange(LEVELS)[:, None] / (LEVELS - 1)
     worth = np.empty((LEVELS, len(PRICES)))
-    reachable = np.where(np.isfinite(fewest), fewest, 1e9)
+    if VARIANT:
+        cores_grid = np.concatenate([np.arange(0, 16, 0.25), np.arange(16, 40, 1.0)])
+        mean = np.stack([np.maximum.accumulate(np.where(fewest <= c, used, 0.0), axis=0).mean(axis=1) for c in cores_grid])
+        for i, price in enumerate(PRICES):
+            worth[:, i] = (mean - max(price, 1e-9) * cores_grid[:, None]).max(axis=0)
+        return worth
     for i, price in enumerate(PRICES):
-        net = used - price * reachable
-        if price == 0.0:
-            net = np.where(np.isfinite(fewest), used, 0.0)
-        worth[:, i] = np.maximum.accumulate(net, axis=1).mean(axis=0)
+        net = used - max(price, 1e-9) * fewest
+        worth[:, i] = np.maximum.accumulate(net, axis=0, out=net).mean(axis=1)
     return worth
