@@ -53,7 +53,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help=f"folder that holds openb/ (default {DATA})")
     parser.add_argument("--workloads", type=_words, default=None, help="lists, with commas (default all 17)")
-    parser.add_argument("--seeds", type=_numbers, default=SEEDS, help="arrival orders, as 42-46 or 42,44 (default 42-46)")
+    parser.add_argument(
+        "--seeds", type=_numbers, default=SEEDS, help="arrival orders, as 42-46 or 42,44 (default 42-46)"
+    )
     parser.add_argument("--policies", type=_words, default=POLICIES, help=f"default {','.join(POLICIES)}")
     parser.add_argument("--departures", action="store_true", help="pods leave; print the GPU hours that found no room")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")

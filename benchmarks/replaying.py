@@ -99,5 +99,3 @@ def churn(workload: Workload, load: float, num_pods: int, seed: int, fleet: Flee
             offered += asked
             refused += asked if spots is None else 0.0
     return Outcome(offered=offered, refused=refused)
-
-

@@ -1,136 +1,129 @@
-"""The node on which a pod costs the rest of the future least."""
+"""The node on which a pod costs those still to come the least: the one decision of where a pod goes.
 
+The worth ``V`` of a node is how many devices the pods still to come will use on it. With ``C`` free cores,
+
+    V = min over p of (p C + sum over devices of worth(free, p)) - SHORT_WEIGHT max(0, U - C / a).
+
+The first part is what they use if the best of them come (``fairlead.policy.worth``). The second looks at the pods as
+they come: ``U`` devices will be filled, which at ``a`` cores a device, the mean of all that was asked for, takes ``a U``
+cores; what lacks cores is worth less. A pod goes where V after it, less V before it, is largest; a fixed random order of
+the nodes has a small say, so that pods gather on nodes while others stay empty. Nothing is refused that fits.
+
+Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
+"""
+
+import math
 import zlib
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
 from fairlead.policy.ranking import Ranking, Scores
-from fairlead.policy.shapes import WHOLE_GPU, Shape
-from fairlead.policy.task_mix import TaskMix
-from fairlead.policy.worth import LEVELS, PRICES, STEP_MILLI, Demand, demands, table
+from fairlead.policy.shapes import Shape
+from fairlead.policy.task_mix import TaskMix, next_size
+from fairlead.policy.worth import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
 
-FULL = LEVELS - 1
-PATIENCE_FULL = 10.0
-PATIENCE_GROWTH = 2.5
-FLUID = 0.0
-FLUID_A = 0.9
-FEW = 64
-KEY_OF_CORES = 0x1B873593CC9E2D51
+# Measured with benchmarks/packing.py; see the design note for what each is worth.
+CANDIDATES_WHEN_FULL = 16.0
+CANDIDATES_GROWTH = 2.5
+SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
-REFRESH_ALLOCATED = 0.01
-REFRESH_OBSERVED = 1.2
+# The worth is worked out again when so much of the fleet has been taken or given back.
+STALE_ALLOCATED = 0.01
+# From so many nodes on, those in equal state are scored once.
+MANY = 64
 
 
 class Packing:
+    """Chooses nodes of one fleet; whoever takes and releases room tells it nothing but the arrivals."""
+
     def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
+        num_nodes, num_devices = fleet.gpu_milli.shape
         self._fleet = fleet
         self._mix = mix
-        keys = np.array([zlib.crc32(name.encode()) for name in fleet.names], dtype=np.int64)
-        rank = np.empty(len(fleet))
-        rank[np.argsort(keys, kind="stable")] = np.arange(len(fleet))
-        has_gpu = fleet.capacity_milli.any(axis=1)
-        self._order = ORDER_WEIGHT * (rank / max(1, len(fleet)) + has_gpu)
         self._ranking = Ranking(fleet, self._score)
-        keys = np.random.default_rng(0).integers(1 << 62, size=(2, fleet.kind.shape[1]))
-        self._key_of_devices: Ints = keys
-        self._refreshed_free = -1
-        self._next_observed = 0
-        self._worth = np.zeros((1, LEVELS, len(PRICES)))
-        self._prices = PRICES
-        self.price = 0.0
+        rank = np.empty(num_nodes)
+        rank[np.argsort([zlib.crc32(name.encode()) for name in fleet.names], kind="stable")] = np.arange(num_nodes)
+        # Pods without devices go to nodes without devices while those have room.
+        self._order = ORDER_WEIGHT * (rank / max(1, num_nodes) + fleet.capacity_milli.any(axis=1))
+        self._key = np.random.default_rng(0).integers(1 << 62, size=1 + 2 * num_devices)
+        self._worth: Floats = np.zeros((1, LEVELS, len(PRICES)))
+        self._cores_each = math.inf
+        self._learnt_free = -fleet.total_gpu_milli - 1
+        self._learn_again = 0
 
     def observe(self, shape: Shape) -> None:
+        """A pod was asked for."""
         self._mix.observe(shape)
 
     def choose(self, shape: Shape) -> Spot | None:
         """Node and devices for one pod; None where it fits nowhere."""
-        self._refresh()
+        self._learn()
         node = self._ranking.best(shape)
         if node is None:
             return None
         nodes = np.array([node])
         usable = self._fleet.usable(nodes, shape)
-        if not shape.is_share:
-            return Spot(node=node, devices=tuple(int(i) for i in np.flatnonzero(usable[0])[: shape.num_gpus]))
-        return Spot(node=node, devices=(int(self._by_device(nodes, usable, shape)[0].argmax()),))
+        if shape.is_share:
+            return Spot(node=node, devices=(int(self._share_on_each(nodes, usable, shape)[0].argmax()),))
+        return Spot(node=node, devices=tuple(int(i) for i in np.flatnonzero(usable[0])[: shape.num_gpus]))
 
-    def _refresh(self) -> None:
+    def _learn(self) -> None:
+        """Work out the worth of room again when the mix or the fleet has moved on."""
         fleet, mix = self._fleet, self._mix
-        moved = abs(fleet.free_gpu_milli - self._refreshed_free) >= REFRESH_ALLOCATED * fleet.total_gpu_milli
-        if not moved and mix.num_observed < self._next_observed:
+        moved = abs(fleet.free_gpu_milli - self._learnt_free)
+        if mix.num_observed < self._learn_again and moved <= STALE_ALLOCATED * fleet.total_gpu_milli:
             return
-        self._refreshed_free = fleet.free_gpu_milli
-        self._next_observed = int(mix.num_observed * REFRESH_OBSERVED) + 1
-        allocated = 1 - fleet.free_gpu_milli / max(1, fleet.total_gpu_milli)
-        patience = PATIENCE_FULL * np.exp(PATIENCE_GROWTH * (1 - allocated))
-        tables: list[tuple[Demand, NDArray[np.float64]]] = []
-        rows = []
-        for demand in demands(mix, fleet):
-            known = [t for d, t in tables if d == demand]
-            if not known:
-                tables.append((demand, table(demand, patience)))
-            rows.append(known[0] if known else tables[-1][1])
-        worth = np.stack(rows)
-        first = self._price_of_cores(worth)
-        self._worth, self._prices = worth[:, :, first:].copy(), PRICES[first:]
-        self.price = float(PRICES[first])
+        self._learnt_free = fleet.free_gpu_milli
+        self._learn_again = next_size(mix.num_observed)
+        free = round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli), 2)
+        candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
+        self._worth = np.stack([table(demand, candidates) for demand in demands(mix, fleet)])
+        cores = sum(n * shape.cpu_milli for shape, n in mix.items())
+        devices = sum(n * shape.total_gpu_milli for shape, n in mix.items())
+        self._cores_each = cores / devices if devices else math.inf
         self._ranking.forget()
-        cores = sum(n * s.cpu_milli / 1000 for s, n in mix.items())
-        devices = sum(n * s.total_gpu_milli / 1000 for s, n in mix.items())
-        self._a = FLUID_A * cores / devices if devices else 1e-9
-
-    def _price_of_cores(self, worth: NDArray[np.float64]) -> int:
-        """Index of the price at which cores left over by pods with devices are as many as those without will ask for."""
-        fleet = self._fleet
-        room = worth[fleet.kind, fleet.gpu_milli // STEP_MILLI].sum(axis=1) + PRICES * np.maximum(
-            0, fleet.cpu_milli[:, None] / 1000
-        )
-        value = np.minimum.accumulate(room[:, ::-1], axis=1)[:, ::-1].sum(axis=0)
-        only_cores = sum(n * s.cpu_milli / 1000 for s, n in self._mix.items() if not s.num_gpus)
-        devices = sum(n * s.total_gpu_milli / 1000 for s, n in self._mix.items())
-        wanted = only_cores / devices * fleet.free_gpu_milli / 1000 if devices else 0.0
-        return int((value - PRICES * wanted).argmin())
 
     def _score(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
-        fleet = self._fleet
-        some, inverse = self._distinct(nodes)
-        ok = usable if some is nodes else fleet.usable(some, shape)
+        """Worth lost to a pod of the shape on each of the nodes (B), as a negative number."""
+        first, same = self._distinct(nodes)
+        few, usable = nodes[first], usable[first]
         if shape.is_share:
-            after = self._by_device(some, ok, shape).max(axis=1)
+            after = self._share_on_each(few, usable, shape).max(axis=1)
         else:
-            chosen = ok & (ok.cumsum(axis=1) <= shape.num_gpus)
-            lost = (self._worth[fleet.kind[some], FULL] * chosen[:, :, None]).sum(axis=1)
-            after = (self._room(some, shape) - lost).min(axis=1)
-        before = self._room(some, Shape()).min(axis=1)
-        if FLUID:
-            i0 = fleet.gpu_milli[some].sum(axis=1) / 1000
-            c0 = fleet.cpu_milli[some] / 1000
-            short = np.maximum(0, i0 - shape.total_gpu_milli / 1000 - (c0 - shape.cpu_milli / 1000) / self._a) - np.maximum(0, i0 - c0 / self._a)
-            after = after - FLUID * short
-        return np.asarray((after - before)[inverse] - self._order[nodes])
+            chosen = usable & (usable.cumsum(axis=1) <= shape.num_gpus)
+            taken = (self._worth[self._fleet.kind[few], -1] * chosen[:, :, None]).sum(axis=1)
+            after = self._value(few, shape.cpu_milli, (self._devices(few) - taken)[:, None, :])[:, 0]
+        before = self._value(few, 0, self._devices(few)[:, None, :])[:, 0]
+        return np.asarray((after - before)[same] - self._order[nodes])
 
-    def _distinct(self, nodes: Ints) -> tuple[Ints, Ints | slice]:
-        if len(nodes) <= FEW:
-            return nodes, slice(None)
+    def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
+        """Worth of the nodes after a share on each of their devices (B, G); minus infinity where it cannot go."""
+        kind, free = self._fleet.kind[nodes], np.maximum(0, self._fleet.gpu_milli[nodes])
+        after = np.maximum(0, free - shape.gpu_milli)
+        change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
+        worth = self._value(nodes, shape.cpu_milli, self._devices(nodes)[:, None, :] + change)
+        return np.where(usable, worth, -np.inf)
+
+    def _devices(self, nodes: Ints) -> Floats:
+        """Worth of all devices of each node at each price (B, prices)."""
+        free = np.maximum(0, self._fleet.gpu_milli[nodes])
+        worth: Floats = self._worth[self._fleet.kind[nodes], free // STEP_MILLI].sum(axis=1)
+        return worth
+
+    def _value(self, nodes: Ints, cpu_milli: int, devices: Floats) -> Floats:
+        """V of nodes (B) without so many cores, for each of some states of their devices (B, A, prices): (B, A)."""
+        cores = np.maximum(0, self._fleet.cpu_milli[nodes] - cpu_milli)[:, None] / 1000
+        chosen: Floats = (devices + PRICES * cores[:, :, None]).min(axis=2)
+        short = np.maximum(0, devices[:, :, 0] - cores / self._cores_each)
+        return np.asarray(chosen - SHORT_WEIGHT * short)
+
+    def _distinct(self, nodes: Ints) -> tuple[Ints, Ints]:
+        """Positions of nodes of which no two are in equal state, and for each node the one that stands for it."""
+        if len(nodes) < MANY:
+            everyone = np.arange(len(nodes))
+            return everyone, everyone
         fleet = self._fleet
-        with np.errstate(over="ignore"):
-            key = fleet.cpu_milli[nodes] * KEY_OF_CORES
-            key += (fleet.gpu_milli[nodes] * self._key_of_devices[0]).sum(axis=1)
-            key += (fleet.kind[nodes] * self._key_of_devices[1]).sum(axis=1)
-        _, firsts, inverse = np.unique(key, return_index=True, return_inverse=True)
-        return nodes[firsts], inverse
-
-    def _room(self, nodes: Ints, shape: Shape) -> NDArray[np.float64]:
-        fleet = self._fleet
-        cores = (fleet.cpu_milli[nodes] - shape.cpu_milli) / 1000
-        devices = self._worth[fleet.kind[nodes], np.maximum(0, fleet.gpu_milli[nodes]) // STEP_MILLI].sum(axis=1)
-        return np.asarray(devices + self._prices * np.maximum(0, cores)[:, None])
-
-    def _by_device(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
-        kind, free = self._fleet.kind[nodes], self._fleet.gpu_milli[nodes]
-        after = np.maximum(0, free - shape.gpu_milli) // STEP_MILLI
-        change = self._worth[kind, after] - self._worth[kind, free // STEP_MILLI]
-        value = (self._room(nodes, shape)[:, None, :] + change).min(axis=2)
-        return np.where(usable, value, -np.inf)
+        state = np.column_stack([fleet.cpu_milli[nodes], fleet.gpu_milli[nodes], fleet.kind[nodes]])
+        _, first, same = np.unique(state @ self._key, return_index=True, return_inverse=True)
+        return first, same

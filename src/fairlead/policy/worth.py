@@ -1,12 +1,16 @@
-"""What free room on a device is worth: how much of it pods that are still to come will use, at a price for cores.
+"""What free room on a device is worth: how much of it the pods still to come are expected to use.
 
-Take ``patience`` pods of the task mix as candidates for a device (a Poisson number of each shape). Of those, the best
-set that fits into ``f`` thousandths uses ``g`` devices and ``c`` cores; at a price of ``p`` devices a core it is worth
-``g - p c``. ``table`` is the mean of the best worth over many such samples. The best set for each ``g`` is the one with
-the fewest cores: a subset sum, solved for all samples at once.
+Take so many pods of the task mix as candidates for one device (a Poisson number of each shape). Of those, the set that
+uses most of ``f`` thousandths with at most ``c`` cores uses ``E(f, c)`` of the device, the mean over many samples. The
+set with the fewest cores for each width is a subset sum, solved for all samples at once.
+
+The table holds the conjugate of E in cores, the most of ``E(f, c) - p c`` over c, at some prices ``p`` of a core. A node
+with several devices and ``C`` cores is then worth the least over p of ``p C`` plus the sum over its devices: the best
+split of the cores among them, by Lagrangian duality, exact but for the steps of the prices where E is concave.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,85 +19,86 @@ from fairlead.policy.fleet import Fleet
 from fairlead.policy.shapes import WHOLE_GPU
 from fairlead.policy.task_mix import TaskMix
 
-# Widths of a device are counted in these thousandths: what is free is rounded down, what is needed is rounded up.
+Floats = NDArray[np.float64]
+
+# What is free is rounded down to these thousandths of a device, what is needed is rounded up.
 STEP_MILLI = 10
 LEVELS = WHOLE_GPU // STEP_MILLI + 1
-# Prices of a core in devices; at the highest one no pod is worth its cores unless it needs none.
-PRICES: NDArray[np.float64] = np.concatenate([[0.0], np.geomspace(0.004, 1.0, 23)])
+# Prices of a core in devices. At the highest a pod must use a whole device with one core to be worth its cores.
+PRICES: Floats = np.concatenate([[0.0], np.geomspace(0.004, 1.0, 23)])
+# Cores considered for one device.
+CORES = np.concatenate([np.arange(0.0, 16.0, 0.5), np.arange(16.0, 49.0, 2.0)]).astype(np.float32)
 NUM_SAMPLES = 400
-VARIANT = 0
-LOW = 1.0
-HIGH = 1.0
-SCARCE = 1
-UNREACHABLE = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """Pods that use one device or a share of it, as seen by one kind of device.
+    """What one kind of device may expect, for each pair of width and cores that was asked for.
 
     Attributes:
-        size: Width in steps (T).
-        cores: Cores of each (T).
-        rate: Expected number among one candidate pod (T).
+        widths: Steps of one device.
+        cores: Cores that go with each device.
+        rates: Expected number among one candidate.
     """
 
-    size: tuple[int, ...]
-    cores: tuple[float, ...]
-    rate: tuple[float, ...]
+    widths: tuple[int, ...] = ()
+    cores: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
 
 
 def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
-    """What each kind of device of the fleet may expect.
+    """The demand for each kind of device of the fleet.
 
-    A shape that only some kinds can serve comes to each of those the more often.
+    A pod with several devices counts as a candidate for each. What only some kinds can serve comes to those the more
+    often. Nothing but shapes that the fleet can serve counts.
     """
-    per_kind = np.bincount(
-        fleet.kind.ravel(), weights=fleet.capacity_milli.ravel(), minlength=max(1, len(fleet.kinds))
-    )
-    share = per_kind / max(1.0, float(per_kind.sum()))
-    merged: list[dict[tuple[int, int], float]] = [{} for _ in share]
-    total = sum(count for shape, count in mix.items() if shape.num_gpus == 1)
-    for shape, count in mix.items():
-        if shape.num_gpus != 1:
-            continue
-        allowed = fleet.allowed(shape)
-        served = float(share[allowed].sum()) if SCARCE else 1.0
-        key = (-(-shape.gpu_milli // STEP_MILLI), shape.cpu_milli)
+    devices = np.bincount(fleet.kind.ravel(), fleet.capacity_milli.ravel(), minlength=max(1, len(fleet.kinds)))
+    share = devices / max(1.0, float(devices.sum()))
+    served = [(shape, n * shape.num_gpus, fleet.allowed(shape)) for shape, n in mix.items() if shape.num_gpus]
+    served = [item for item in served if share[item[2]].sum() > 0]
+    total = sum(n for _, n, _ in served)
+    merged: list[dict[tuple[int, float], float]] = [{} for _ in share]
+    for shape, n, allowed in served:
+        key = (-(-shape.gpu_milli // STEP_MILLI), shape.cpu_milli / shape.num_gpus / 1000)
         for kind in np.flatnonzero(allowed):
-            merged[kind][key] = merged[kind].get(key, 0.0) + count / total / served
+            merged[kind][key] = merged[kind].get(key, 0.0) + n / total / float(share[allowed].sum())
     return [_demand(entries) for entries in merged]
 
 
-def _demand(entries: dict[tuple[int, int], float]) -> Demand:
+def _demand(entries: dict[tuple[int, float], float]) -> Demand:
     keys = sorted(entries)
     return Demand(
-        size=tuple(size for size, _ in keys),
-        cores=tuple(cpu / 1000 for _, cpu in keys),
-        rate=tuple(entries[key] for key in keys),
+        widths=tuple(width for width, _ in keys),
+        cores=tuple(cores for _, cores in keys),
+        rates=tuple(entries[key] for key in keys),
     )
 
 
-def table(demand: Demand, patience: float, *, seed: int = 0) -> NDArray[np.float64]:
-    """Worth in devices of free steps on one device at each of ``PRICES`` (LEVELS, prices)."""
-    rng = np.random.default_rng(seed)
-    patiences = patience * np.geomspace(LOW, HIGH, NUM_SAMPLES)
-    fewest = np.full((LEVELS, NUM_SAMPLES), UNREACHABLE)
-    fewest[0] = 0.0
-    for size, cores, rate in zip(demand.size, demand.cores, demand.rate, strict=True):
-        arrived = rng.poisson(patiences * rate)
-        for copy in range(min(int(arrived.max()), (LEVELS - 1) // size)):
-            with_one = fewest[:-size] + np.where(arrived > copy, cores, UNREACHABLE)
-            np.minimum(fewest[size:], with_one, out=fewest[size:])
-    used = np.arange(LEVELS)[:, None] / (LEVELS - 1)
-    worth = np.empty((LEVELS, len(PRICES)))
-    if VARIANT:
-        cores_grid = np.concatenate([np.arange(0, 16, 0.25), np.arange(16, 40, 1.0)])
-        mean = np.stack([np.maximum.accumulate(np.where(fewest <= c, used, 0.0), axis=0).mean(axis=1) for c in cores_grid])
-        for i, price in enumerate(PRICES):
-            worth[:, i] = (mean - max(price, 1e-9) * cores_grid[:, None]).max(axis=0)
-        return worth
-    for i, price in enumerate(PRICES):
-        net = used - max(price, 1e-9) * fewest
-        worth[:, i] = np.maximum.accumulate(net, axis=0, out=net).mean(axis=1)
+@lru_cache(maxsize=64)
+def table(demand: Demand, num_candidates: float) -> Floats:
+    """Worth in devices of free steps on one device at each of ``PRICES`` (LEVELS, prices), read-only.
+
+    The same demand has the same samples and so the same table.
+    """
+    fewest = _fewest_cores(demand, num_candidates)
+    steps = np.arange(LEVELS, dtype=np.uint8)[:, None, None]
+    most = np.where(fewest[:, None, :] <= CORES[:, None], steps, np.uint8(0))
+    for level in range(1, LEVELS):
+        np.maximum(most[level], most[level - 1], out=most[level])
+    within = most.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
+    worth: Floats = (within[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
+    worth.flags.writeable = False
     return worth
+
+
+def _fewest_cores(demand: Demand, num_candidates: float) -> NDArray[np.float32]:
+    """Fewest cores with which candidates use exactly so many steps, in each sample (LEVELS, samples)."""
+    rng = np.random.default_rng(0)
+    fewest = np.full((LEVELS, NUM_SAMPLES), np.inf, dtype=np.float32)
+    fewest[0] = 0.0
+    for width, cores, rate in zip(demand.widths, demand.cores, demand.rates, strict=True):
+        arrived = rng.poisson(num_candidates * rate, NUM_SAMPLES)
+        for copy in range(min(int(arrived.max()), (LEVELS - 1) // width)):
+            with_one = fewest[:-width] + np.where(arrived > copy, np.float32(cores), np.float32(np.inf))
+            np.minimum(fewest[width:], with_one, out=fewest[width:])
+    return fewest
