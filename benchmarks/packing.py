@@ -8,8 +8,8 @@ nodes, 6,212 GPUs). Pods arrive in the published orders, none departs, and what 
 replayed in this process by the same code on the same fleet; `published` is what their authors' scheduler reached, and
 `ceiling` a linear relaxation with knowledge of all arrivals, computed once for seed 42 (it is printed, not computed).
 
-`--departures` draws pods from the same lists as a Poisson stream instead, with exponential lifetimes, and prints the GPU
-hours that found no room.
+`--departures` draws pods from the same lists as a Poisson stream instead, with exponential lifetimes, and prints the
+GPU hours that found no room.
 """
 
 import argparse

@@ -6,8 +6,8 @@ Two cases, both through the code that production places with. *Steady*: clusters
 where pods of 48 shapes come and go; every filter takes part (readiness, cores, memory, GPU model with alternatives, GPU
 memory, shares). *New nodes*: 40,151 pods in six shapes planned onto at most 8,031 empty nodes of 16 cores and 64 GiB.
 The shapes are ours, chosen so that about five pods fill a node: cores and GiB of 1/2, 2/8, 2/4, 3/12, 4/16 and 6/24 in
-equal parts. The bars are 1,100 decisions a second at 5,000 nodes, growth no faster than the square root of the number of
-nodes, and 59 s for the new nodes.
+equal parts. The bars are 1,100 decisions a second at 5,000 nodes, growth no faster than the square root of the number
+of nodes, and 59 s for the new nodes. Seconds are CPU seconds of one process.
 """
 
 import argparse

@@ -16,7 +16,6 @@ from fairlead.policy.gangs import place_gang, release
 from fairlead.policy.packing import Packing
 from fairlead.policy.shapes import Shape
 from fairlead.policy.task_mix import TaskMix
-from fairlead.state.snapshot import Node
 
 POLICIES = ("fairlead", "fgd", "best-fit")
 

@@ -85,7 +85,7 @@ class Fgd:
 
 
 def _typical(tasks: Sequence[Shape]) -> list[tuple[Shape, float]]:
-    """The most frequent distinct tasks that make up 95 % of pods, with frequencies; memory does not tell tasks apart."""
+    """The most frequent distinct tasks that make up 95 % of pods, with frequencies; memory tells none apart."""
     counts = Counter(
         Shape(cpu_milli=t.cpu_milli, num_gpus=t.num_gpus, gpu_milli=t.gpu_milli, gpu_model=t.gpu_model) for t in tasks
     )

@@ -15,7 +15,7 @@ class Chooser(Protocol):
 
 
 def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tuple[Spot, ...] | None:
-    """Spots for so many members of one shape, taken from the fleet; None, with nothing taken, if they do not all fit."""
+    """Spots for so many members of one shape, taken from the fleet; None, with nothing taken, if not all fit."""
     spots: list[Spot] = []
     for _ in range(count):
         chosen = chooser.choose(shape)

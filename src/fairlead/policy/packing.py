@@ -5,9 +5,9 @@ The worth ``V`` of a node is how many devices the pods still to come will use on
     V = min over p of (p C + sum over devices of worth(free, p)) - SHORT_WEIGHT max(0, U - C / a).
 
 The first part is what they use if the best of them come (``fairlead.policy.worth``). The second looks at the pods as
-they come: ``U`` devices will be filled, which at ``a`` cores a device, the mean of all that was asked for, takes ``a U``
-cores; what lacks cores is worth less. A pod goes where V after it, less V before it, is largest; a fixed random order of
-the nodes has a small say, so that pods gather on nodes while others stay empty. Nothing is refused that fits.
+they come: ``U`` devices will be filled, which at ``a`` cores a device, the mean of all that was asked for, takes
+``a U`` cores; what lacks cores is worth less. A pod goes where V after it, less V before it, is largest; a fixed random
+order of the nodes has a small say, so that pods gather on nodes while others stay empty. Nothing is refused that fits.
 
 Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
 """
@@ -28,8 +28,8 @@ CANDIDATES_WHEN_FULL = 16.0
 CANDIDATES_GROWTH = 2.5
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
-# The worth is worked out again when so much of the fleet has been taken or given back.
-STALE_ALLOCATED = 0.01
+# The worth is worked out again when so much of the fleet has been taken or given back, and for multiples of it.
+STALE_FREE = 0.025
 # From so many nodes on, those in equal state are scored once.
 MANY = 64
 
@@ -72,11 +72,11 @@ class Packing:
         """Work out the worth of room again when the mix or the fleet has moved on."""
         fleet, mix = self._fleet, self._mix
         moved = abs(fleet.free_gpu_milli - self._learnt_free)
-        if mix.num_observed < self._learn_again and moved <= STALE_ALLOCATED * fleet.total_gpu_milli:
+        if mix.num_observed < self._learn_again and moved <= STALE_FREE * fleet.total_gpu_milli:
             return
         self._learnt_free = fleet.free_gpu_milli
         self._learn_again = next_size(mix.num_observed)
-        free = round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli), 2)
+        free = STALE_FREE * round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli) / STALE_FREE)
         candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
         self._worth = np.stack([table(demand, candidates) for demand in demands(mix, fleet)])
         cores = sum(n * shape.cpu_milli for shape, n in mix.items())

@@ -4,9 +4,9 @@ Take so many pods of the task mix as candidates for one device (a Poisson number
 uses most of ``f`` thousandths with at most ``c`` cores uses ``E(f, c)`` of the device, the mean over many samples. The
 set with the fewest cores for each width is a subset sum, solved for all samples at once.
 
-The table holds the conjugate of E in cores, the most of ``E(f, c) - p c`` over c, at some prices ``p`` of a core. A node
-with several devices and ``C`` cores is then worth the least over p of ``p C`` plus the sum over its devices: the best
-split of the cores among them, by Lagrangian duality, exact but for the steps of the prices where E is concave.
+The table holds the conjugate of E in cores, the most of ``E(f, c) - p c`` over c, at some prices ``p`` of a core. A
+node with several devices and ``C`` cores is then worth the least over p of ``p C`` plus the sum over its devices: the
+best split of the cores among them, by Lagrangian duality, exact but for the steps of the prices where E is concave.
 """
 
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def _demand(entries: dict[tuple[int, float], float]) -> Demand:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def table(demand: Demand, num_candidates: float) -> Floats:
     """Worth in devices of free steps on one device at each of ``PRICES`` (LEVELS, prices), read-only.
 
