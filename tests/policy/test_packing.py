@@ -134,7 +134,7 @@ class AnyDevice(Fleet):
 
 def keep_the_rest(wanted: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tuple[Spot, ...] | None:
     """A mutant: a gang that does not fit whole leaves its first members where they are."""
-    spots = []
+    spots: list[Spot] = []
     for _ in range(count):
         spots.extend(place_gang(wanted, 1, fleet, chooser) or ())
     return tuple(spots)

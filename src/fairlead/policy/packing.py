@@ -5,9 +5,10 @@ The worth ``V`` of a node is how many devices the pods still to come will use on
     V = min over p of (p C + sum over devices of worth(free, p)) - SHORT_WEIGHT max(0, U - C / a).
 
 The first part is what they use if the best of them come (``fairlead.policy.worth``). The second looks at the pods as
-they come: ``U`` devices will be filled, which at ``a`` cores a device, the mean of all that was asked for, takes
-``a U`` cores; what lacks cores is worth less. A pod goes where V after it, less V before it, is largest; a fixed random
-order of the nodes has a small say, so that pods gather on nodes while others stay empty. Nothing is refused that fits.
+they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean of what comes with a device and of what
+pods without devices take besides; what lacks cores is worth less. A pod goes where V after it, less V before it, is
+largest; a fixed random order of the nodes has a small say, so that pods gather on nodes while others stay empty. Nothing
+is refused that fits.
 
 Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
 """
@@ -28,6 +29,8 @@ CANDIDATES_WHEN_FULL = 16.0
 CANDIDATES_GROWTH = 2.5
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
+# Of the cores that nodes have over, pods without devices are expected to use this part: they leave rests too.
+SURPLUS_USABLE = 0.25
 # The worth is worked out again when so much of the fleet has been taken or given back, and for multiples of it.
 STALE_FREE = 0.025
 # From so many nodes on, those in equal state are scored once.
@@ -79,10 +82,24 @@ class Packing:
         free = STALE_FREE * round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli) / STALE_FREE)
         candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
         self._worth = np.stack([table(demand, candidates) for demand in demands(mix, fleet)])
-        cores = sum(n * shape.cpu_milli for shape, n in mix.items())
-        devices = sum(n * shape.total_gpu_milli for shape, n in mix.items())
-        self._cores_each = cores / devices if devices else math.inf
+        self._cores_each = self._cores_for_each_device()
         self._ranking.forget()
+
+    def _cores_for_each_device(self) -> float:
+        """Cores that a device must find free to be filled by pods as they come; infinite when no pod needs both.
+
+        Pods without devices take what their nodes have over; what of it is not enough for them comes on top.
+        """
+        counts = self._mix.items()
+        devices = sum(n * shape.total_gpu_milli for shape, n in counts)
+        if not devices:
+            return math.inf
+        each = sum(n * shape.cpu_milli for shape, n in counts if shape.num_gpus) / devices
+        others = sum(n * shape.cpu_milli for shape, n in counts if not shape.num_gpus) / devices
+        filled = self._devices(np.arange(len(self._fleet)))[:, 0]
+        over = np.maximum(0, self._fleet.cpu_milli / 1000 - each * filled).sum()
+        lacking = others - SURPLUS_USABLE * float(over) / max(1.0, float(filled.sum()))
+        return max(each + max(0.0, lacking), 1e-3)
 
     def _score(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         """Worth lost to a pod of the shape on each of the nodes (B), as a negative number."""

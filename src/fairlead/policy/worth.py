@@ -38,7 +38,7 @@ class Demand:
     Attributes:
         widths: Steps of one device.
         cores: Cores that go with each device.
-        rates: Expected number among one candidate.
+        rates: Expected number for each candidate.
     """
 
     widths: tuple[int, ...] = ()
@@ -49,14 +49,14 @@ class Demand:
 def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
     """The demand for each kind of device of the fleet.
 
-    A pod with several devices counts as a candidate for each. What only some kinds can serve comes to those the more
+    Candidates are counted by the pods with one device; one with several comes on top, for each of them. What only some kinds can serve comes to those the more
     often. Nothing but shapes that the fleet can serve counts.
     """
     devices = np.bincount(fleet.kind.ravel(), fleet.capacity_milli.ravel(), minlength=max(1, len(fleet.kinds)))
     share = devices / max(1.0, float(devices.sum()))
     served = [(shape, n * shape.num_gpus, fleet.allowed(shape)) for shape, n in mix.items() if shape.num_gpus]
     served = [item for item in served if share[item[2]].sum() > 0]
-    total = sum(n for _, n, _ in served)
+    total = sum(n for shape, n, _ in served if shape.num_gpus == 1) or sum(n for _, n, _ in served)
     merged: list[dict[tuple[int, float], float]] = [{} for _ in share]
     for shape, n, allowed in served:
         key = (-(-shape.gpu_milli // STEP_MILLI), shape.cpu_milli / shape.num_gpus / 1000)
