@@ -1,7 +1,8 @@
 """GPUs allocated when pods for 130 % of a real cluster's GPUs have arrived: ours beside FGD and best fit.
 
     python -m benchmarks.packing [--data DIR] [--workloads default,cpu250] [--seeds 42-46]
-                                 [--policies fairlead,fgd,best-fit] [--departures] [--jobs N] [--json]
+                                 [--policies fairlead,fgd,best-fit] [--departures] [--loads 0.85,0.95,1]
+                                 [--jobs N] [--json]
 
 The lists are those of Weng et al., "Beware of Fragmentation", USENIX ATC 2023 (Alibaba's cluster-trace-gpu-v2023: 1,213
 nodes, 6,212 GPUs). Pods arrive in the published orders, none departs, and what fits nowhere is dropped. The peers are
@@ -35,8 +36,8 @@ CEILINGS = {
     "gpuspec25": 97.4, "gpuspec33": 97.7, "multigpu20": 96.96, "multigpu30": 97.33, "multigpu40": 97.82,
     "multigpu50": 98.05,
 }  # fmt: skip
-LOADS = (0.85, 0.9, 0.95, 1.0)
-NUM_PODS = 20_000
+LOADS = (0.85, 0.95, 1.0)
+NUM_PODS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,9 @@ def main() -> int:
     )
     parser.add_argument("--policies", type=_words, default=POLICIES, help=f"default {','.join(POLICIES)}")
     parser.add_argument("--departures", action="store_true", help="pods leave; print the GPU hours that found no room")
+    parser.add_argument(
+        "--loads", type=_shares, default=LOADS, help="GPUs asked for with --departures (default 0.85,0.95,1)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line for each run")
     arguments = parser.parse_args()
@@ -66,7 +70,7 @@ def main() -> int:
     if problem is not None:
         print(problem, file=sys.stderr)
         return 2
-    loads: Sequence[float | None] = LOADS if arguments.departures else (None,)
+    loads: Sequence[float | None] = arguments.loads if arguments.departures else (None,)
     runs = [
         Run(workload=name, seed=seed, policy=policy, load=load)
         for name in names
@@ -166,6 +170,10 @@ def _problem(data: Path, names: Sequence[str], policies: Sequence[str]) -> str |
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(",") if word)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(word) for word in _words(text))
 
 
 def _numbers(text: str) -> tuple[int, ...]:

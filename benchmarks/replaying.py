@@ -72,19 +72,22 @@ def fill(shapes: Iterable[Shape], fleet: Fleet, policy: Policy) -> float:
 def churn(workload: Workload, load: float, num_pods: int, seed: int, fleet: Fleet, policy: Policy) -> Outcome:
     """Pods drawn from the list come as a Poisson stream and stay for exponential times; what fits nowhere is refused.
 
+    The first pods, as many as are there at any time, come at once; neither they nor those of the first half of a mean
+    lifetime count. Lifetimes are exponential, so what is left of them at the start is distributed as they are.
+
     Args:
         load: Expected GPUs asked for at any time, as a share of the fleet's.
-        num_pods: How many arrive after as many as fill the fleet three times over, which do not count.
+        num_pods: How many arrivals count.
     """
     rng = np.random.default_rng(seed)
     shapes = workload.shapes
     mean_gpus = float(np.mean([shape.total_gpu_milli for shape in shapes])) / 1000
     interval = mean_gpus / (load * fleet.total_gpu_milli / 1000)
-    warm_up = int(3 / interval)
+    at_once, warm_up = round(1 / interval), round(1.5 / interval)
     leaving: list[tuple[float, int, Shape, Spot]] = []
     serial, now, offered, refused = count(), 0.0, 0.0, 0.0
     for i in range(warm_up + num_pods):
-        now += rng.exponential(interval)
+        now += rng.exponential(interval) if i >= at_once else 0.0
         shape, lifetime = shapes[rng.integers(len(shapes))], rng.exponential()
         while leaving and leaving[0][0] <= now:
             _, _, gone, spot = heappop(leaving)

@@ -7,8 +7,8 @@ The worth ``V`` of a node is how many devices the pods still to come will use on
 The first part is what they use if the best of them come (``fairlead.policy.worth``). The second looks at the pods as
 they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean of what comes with a device and of what
 pods without devices take besides; what lacks cores is worth less. A pod goes where V after it, less V before it, is
-largest; a fixed random order of the nodes has a small say, so that pods gather on nodes while others stay empty. Nothing
-is refused that fits.
+largest; a fixed random order of the nodes has a small say, so that pods gather on nodes while others stay empty.
+Nothing is refused that fits.
 
 Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
 """

@@ -49,8 +49,8 @@ class Demand:
 def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
     """The demand for each kind of device of the fleet.
 
-    Candidates are counted by the pods with one device; one with several comes on top, for each of them. What only some kinds can serve comes to those the more
-    often. Nothing but shapes that the fleet can serve counts.
+    Candidates are counted by the pods with one device; one with several comes on top, for each of them. What only some
+    kinds can serve comes to those the more often. Nothing but shapes that the fleet can serve counts.
     """
     devices = np.bincount(fleet.kind.ravel(), fleet.capacity_milli.ravel(), minlength=max(1, len(fleet.kinds)))
     share = devices / max(1.0, float(devices.sum()))
