@@ -194,6 +194,27 @@ def test_cores_are_left_where_devices_need_them() -> None:
     assert fleet.names[spots[0].node] == "much"
 
 
+def test_once_pods_leave_devices_stay_together_for_those_that_need_several() -> None:
+    mix = [shape(gpus=2), shape(gpus=1)] * 10
+    fleet = Fleet(tuple(node(name, gpus=2) for name in "abcd"))
+    packing = Packing(fleet, TaskMix(mix))
+    first = place_gang(shape(gpus=1), 8, fleet, packing)
+    assert first is not None
+    left = {(spot.node, spot.devices[0]): spot for spot in first}
+    for spot in (left[2, 0], left[2, 1], left[0, 0], left[3, 1]):
+        release(shape(gpus=1), spot, fleet)
+    assert fleet.turnover == 0.5
+    for _ in range(2):
+        assert place_gang(shape(gpus=1), 1, fleet, packing) is not None
+    assert place_gang(shape(gpus=2), 1, fleet, packing) is not None
+
+
+def test_a_gang_that_did_not_fit_counts_neither_as_placed_nor_as_over() -> None:
+    fleet = Fleet((node("a", cores=2), node("b", cores=2)))
+    assert place_gang(shape(cores=2), 3, fleet, Packing(fleet, TaskMix())) is None
+    assert (fleet.num_placed, fleet.turnover) == (0, 0.0)
+
+
 def test_a_pod_without_devices_goes_where_there_are_none() -> None:
     for names in (("a", "b"), ("b", "a")):
         fleet = Fleet((node(names[0], gpus=1), node(names[1])))

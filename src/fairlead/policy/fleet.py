@@ -38,7 +38,9 @@ class Fleet:
         capacity_milli: 1000 for a device, 0 for none (N, G).
         kind: Index into ``kinds`` of each device (N, G); 0 where there is none.
         kinds: Model and memory of every kind of device.
-        stamp: When the node last changed, as a count of changes of the fleet (N).
+        stamp: When the node last changed, as a count of ``changes`` of the fleet (N).
+        num_placed: How many pods were ever placed here; whoever places them counts them.
+        num_left: How many of those are over.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -62,6 +64,8 @@ class Fleet:
         self.free_gpu_milli = self.total_gpu_milli
         self.stamp: Ints = np.zeros(num, dtype=np.int64)
         self.changes = 0
+        self.num_placed = 0
+        self.num_left = 0
         self._allowed: dict[tuple[str | None, int | None], Mask] = {}
 
     def __len__(self) -> int:
@@ -80,6 +84,11 @@ class Fleet:
     def release(self, node: int, cpu_milli: int, memory_bytes: int, devices: Iterable[int], gpu_milli: int) -> None:
         """Undo a ``take``."""
         self.take(node, -cpu_milli, -memory_bytes, devices, -gpu_milli)
+
+    @property
+    def turnover(self) -> float:
+        """Which part of the pods that ever were here are over."""
+        return self.num_left / max(1, self.num_placed)
 
     def usable(self, nodes: Ints, shape: Shape) -> Mask:
         """Devices of these nodes (B) with room for a share, or for one whole device, of the shape (B, G)."""

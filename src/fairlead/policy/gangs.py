@@ -21,13 +21,15 @@ def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tupl
         chosen = chooser.choose(shape)
         if chosen is None:
             for spot in spots:
-                release(shape, spot, fleet)
+                fleet.release(spot.node, shape.cpu_milli, shape.memory_bytes, spot.devices, shape.gpu_milli)
             return None
         fleet.take(chosen.node, shape.cpu_milli, shape.memory_bytes, chosen.devices, shape.gpu_milli)
         spots.append(chosen)
+    fleet.num_placed += count
     return tuple(spots)
 
 
 def release(shape: Shape, spot: Spot, fleet: Fleet) -> None:
-    """Give back what a member held."""
+    """Give back what a member held that is over."""
+    fleet.num_left += 1
     fleet.release(spot.node, shape.cpu_milli, shape.memory_bytes, spot.devices, shape.gpu_milli)

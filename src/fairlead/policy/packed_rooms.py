@@ -20,7 +20,12 @@ class PackedRooms:
         self._fleet = Fleet(nodes)
         for pod in pods:
             node = self._fleet.index.get(pod.node)
-            if node is not None and not pod.phase.is_final:
+            if node is None:
+                continue
+            self._fleet.num_placed += 1
+            if pod.phase.is_final:
+                self._fleet.num_left += 1
+            else:
                 self._hold(node, pod.grant)
         self._packing = Packing(self._fleet, TaskMix.settled(history))
 

@@ -8,7 +8,8 @@ The first part is what they use if the best of them come (``fairlead.policy.wort
 they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean of what comes with a device and of what
 pods without devices take besides; what lacks cores is worth less. A pod goes where V after it, less V before it, is
 largest; a fixed random order of the nodes has a small say, so that pods gather on nodes while others stay empty.
-Nothing is refused that fits.
+Nothing is refused that fits. As far as pods leave again, devices of a node that are idle together are worth more, to
+pods that need several.
 
 Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
 """
@@ -20,7 +21,7 @@ import numpy as np
 
 from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
 from fairlead.policy.ranking import Ranking, Scores
-from fairlead.policy.shapes import Shape
+from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix, next_size
 from fairlead.policy.worth import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
 
@@ -29,6 +30,7 @@ CANDIDATES_WHEN_FULL = 16.0
 CANDIDATES_GROWTH = 2.5
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
+TOGETHER_WEIGHT = 3.0
 # Of the cores that nodes have over, pods without devices are expected to use this part: they leave rests too.
 SURPLUS_USABLE = 0.25
 # The worth is worked out again when so much of the fleet has been taken or given back, and for multiples of it.
@@ -52,6 +54,7 @@ class Packing:
         self._key = np.random.default_rng(0).integers(1 << 62, size=1 + 2 * num_devices)
         self._worth: Floats = np.zeros((1, LEVELS, len(PRICES)))
         self._cores_each = math.inf
+        self._together: Floats = np.zeros(num_devices + 1)
         self._learnt_free = -fleet.total_gpu_milli - 1
         self._learn_again = 0
 
@@ -83,6 +86,7 @@ class Packing:
         candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
         self._worth = np.stack([table(demand, candidates) for demand in demands(mix, fleet)])
         self._cores_each = self._cores_for_each_device()
+        self._together = self._worth_together()
         self._ranking.forget()
 
     def _cores_for_each_device(self) -> float:
@@ -111,7 +115,8 @@ class Packing:
             chosen = usable & (usable.cumsum(axis=1) <= shape.num_gpus)
             taken = (self._worth[self._fleet.kind[few], -1] * chosen[:, :, None]).sum(axis=1)
             after = self._value(few, shape.cpu_milli, (self._devices(few) - taken)[:, None, :])[:, 0]
-        before = self._value(few, 0, self._devices(few)[:, None, :])[:, 0]
+            after += self._together[self._num_idle(few) - shape.num_gpus]
+        before = self._value(few, 0, self._devices(few)[:, None, :])[:, 0] + self._together[self._num_idle(few)]
         return np.asarray((after - before)[same] - self._order[nodes])
 
     def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
@@ -120,7 +125,26 @@ class Packing:
         after = np.maximum(0, free - shape.gpu_milli)
         change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
         worth = self._value(nodes, shape.cpu_milli, self._devices(nodes)[:, None, :] + change)
+        worth += self._together[self._num_idle(nodes)[:, None] - (free == WHOLE_GPU)]
         return np.where(usable, worth, -np.inf)
+
+    def _num_idle(self, nodes: Ints) -> Ints:
+        """How many devices of each node nobody holds a part of (B)."""
+        return np.asarray((self._fleet.gpu_milli[nodes] == WHOLE_GPU).sum(axis=1))
+
+    def _worth_together(self) -> Floats:
+        """What it is worth that so many devices of one node are idle at once, to pods that need several (G + 1).
+
+        A fleet that only fills up leaves no device idle in the end, together or not; where pods leave, some always are.
+        """
+        idle = np.arange(self._fleet.gpu_milli.shape[1] + 1)
+        worth = np.zeros(len(idle))
+        counts = self._mix.items()
+        devices = sum(n * shape.total_gpu_milli for shape, n in counts)
+        for shape, n in counts:
+            if shape.num_gpus > 1:
+                worth += n * shape.total_gpu_milli / devices * (idle // shape.num_gpus * shape.num_gpus)
+        return TOGETHER_WEIGHT * self._fleet.turnover * worth
 
     def _devices(self, nodes: Ints) -> Floats:
         """Worth of all devices of each node at each price (B, prices)."""

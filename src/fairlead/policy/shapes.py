@@ -25,6 +25,10 @@ class Shape:
     gpu_model: str | None = None
     min_gpu_memory_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.num_gpus > 1 and self.gpu_milli != WHOLE_GPU:
+            raise ValueError(f"{self.num_gpus} devices of {self.gpu_milli} thousandths; a share is of one device")
+
     @classmethod
     def of(cls, resources: Resources) -> "Shape":
         """The shape of a pod with these resources; what is left open counts as nothing."""
