@@ -131,7 +131,11 @@ def find(name: str, *, team: str | None = None) -> RunHandle:
         NotFound: Nothing of that name.
     """
     cluster = LocalCluster.open()
-    return RunHandle(cluster, cluster.find(name, team).uid)
+    try:
+        return RunHandle(cluster, cluster.find(name, team).uid)
+    except NotFound:
+        cluster.close()
+        raise
 
 
 def submit(cluster: LocalCluster, spec: TrainingSpec, *, environ: Mapping[str, str] | None = None) -> Workload:

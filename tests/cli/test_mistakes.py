@@ -109,6 +109,20 @@ def test_wrong_usage_is_explained_and_has_exit_code_2(
     assert past.cluster.find("done").status.phase is Phase.SUCCEEDED
 
 
+def test_of_several_runs_none_is_submitted_when_one_cannot_be(call: Call) -> None:
+    write("one.yaml", "name: same\nrun: sleep 60\n")
+    write("two.yaml", "name: other\nrun: sleep 60\n---\nname: same\nrun: sleep 60\n")
+    for command in ("run", "plan"):
+        ended = call(command, "one.yaml", "two.yaml")
+        assert ended.code == 2
+        assert "several of these runs are named 'same'" in ended.err
+    assert call("run", "-d", "one.yaml").code == 0
+    ended = call("run", "-d", "two.yaml")
+    assert ended.code == 6
+    assert "none of the 2 runs was submitted" in ended.err
+    assert call("status", "other").code == 5
+
+
 def test_a_script_that_needs_python_before_it_is_told_so(call: Call) -> None:
     write("train.py", "print(1)\n")
     ended = call("run", "train.py")

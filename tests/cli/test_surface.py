@@ -7,8 +7,8 @@ import click
 from fairlead.cli.main import COMMANDS, group
 
 GOLDEN = Path(__file__).with_name("surface.txt")
-# These print one thing in one form: a schema, which is JSON, and a shell's script.
-WITHOUT_JSON = {"schema", "completion"}
+# These print one thing in one form: a schema, which is JSON, a shell's script, and objects for kubectl.
+WITHOUT_JSON = {"schema", "completion", "render", "install"}
 
 
 def surface() -> str:

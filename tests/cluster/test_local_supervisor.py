@@ -250,6 +250,12 @@ def test_a_failing_set_up_is_told_as_such(desk: Desk) -> None:
     assert "never" not in desk.output(run)
 
 
+def test_pods_of_one_machine_share_one_set_up(desk: Desk) -> None:
+    run = desk.submit("cat prepared", nodes=2, setup="sleep 0.2; echo once >> prepared")
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
+    assert desk.output(run) == ["once", "once"]
+
+
 @pytest.mark.skipif(limits.enforcement().parent is None, reason="memory limits are not enforced for this user")
 def test_a_program_over_its_memory_limit_is_named_out_of_memory(desk: Desk) -> None:
     memory = Resources(memory_bytes=64 * 1024**2)

@@ -1,14 +1,91 @@
-"""The real loop over the simulated cluster: the same decisions on a virtual clock."""
+"""The contract on a virtual clock, and the real loop over it."""
 
+import math
+from collections.abc import Callable
+
+import pytest
+
+from fairlead.cluster.port import LogLine
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
-from fairlead.cluster.simulated.programs import Program, by_command
+from fairlead.cluster.simulated.programs import OnTerm, Program, by_command
 from fairlead.control.loop import run_pass
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Node, Phase, Workload
+from tests import builders
+from tests.cluster.contract import ClusterContract
 
 NODE = Node(name="node-0", cpu_milli=4000, memory_bytes=32 * 1024**3)
+
+
+class SimulatedHarness:
+    """The table of programs is the world; the cluster's own state is saved and loaded for a crash."""
+
+    moment_s = 1.0
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Program] = {}
+        self.cluster = SimulatedCluster((NODE,), by_command(self._programs))
+
+    def program(
+        self,
+        duration_s: float = math.inf,
+        *,
+        exit_code: int = 0,
+        signal: int | None = None,
+        ignores_term: bool = False,
+        steps: int = 0,
+        output: tuple[str, ...] = (),
+    ) -> Training:
+        name = f"run-{len(self._programs)}"
+        self._programs[name] = Program(
+            duration_s=duration_s,
+            exit_code=exit_code,
+            signal=signal,
+            tail=output,
+            start_s=self.moment_s / 4,
+            step_s=duration_s / steps if steps else None,
+            on_term=OnTerm.IGNORE if ignores_term else OnTerm.EXIT,
+        )
+        return builders.training(name, run=name)
+
+    def now(self) -> float:
+        return self.cluster.clock.now()
+
+    def advance(self, seconds: float) -> None:
+        self.cluster.advance(seconds)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100_000):
+            if condition():
+                return
+            self.advance(self.moment_s / 100)
+        raise AssertionError(self.cluster.snapshot())
+
+    def crash(self) -> None:
+        self.cluster = SimulatedCluster.load(self.cluster.save(), by_command(self._programs))
+
+    def lose(self, pod_uid: str) -> None:
+        self.cluster.inject(LosePod(pod_uid=pod_uid))
+
+    def num_starts(self, pod_uid: str) -> int:
+        return self.cluster.num_starts(pod_uid)
+
+    def logs(self, uid: str) -> list[LogLine]:
+        pytest.skip("simulated: its programs print nothing, so it keeps no output")
+
+    def break_down(self) -> None:
+        pytest.skip("simulated: nothing lies below it that could fail")
+
+
+@pytest.fixture
+def harness() -> SimulatedHarness:
+    return SimulatedHarness()
+
+
+class TestSimulatedCluster(ClusterContract):
+    """Every promise of the port, kept by plain data."""
 
 
 def simulated(program: Program) -> SimulatedCluster:

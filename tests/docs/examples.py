@@ -17,6 +17,7 @@ from pathlib import Path
 from fairlead.specs.reading import parse
 from fairlead.traces.reading import read_trace
 
+ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180.0
 MARK = "\x1e"
 KINDS = ("yaml", "json", "csv", "python", "console", "text")
@@ -43,12 +44,12 @@ class Example:
         return named[1] if named is not None else None
 
 
-def examples_of(page: Path, root: Path) -> list[Example]:
+def examples_of(page: Path) -> list[Example]:
     """The fenced blocks of a page, in their order."""
     text = page.read_text()
     return [
         Example(
-            page=str(page.relative_to(root)),
+            page=str(page.relative_to(ROOT)),
             line=text.count("\n", 0, found.start("kind")) + 1,
             kind=found["kind"],
             body=found["body"],

@@ -14,7 +14,7 @@ import click
 
 from fairlead.cli.main import COMMANDS, group
 from fairlead.specs.keys import KINDS, POOL, TEAM, TRAINING
-from fairlead.specs.kinds import Key, Listed, Mapped, Section
+from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section
 from fairlead.specs.rendering import default_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,6 +44,8 @@ def say_type(key: Key) -> str:
         return "mapping" if lone is None else f"mapping, or {say_type(lone)}"
     if isinstance(key.kind, Mapped):
         return "mapping of names to texts"
+    if isinstance(key.kind, Laid):
+        return "mapping in Kubernetes' words"
     return f"list; each {key.kind.item.what}" if isinstance(key.kind, Listed) else key.kind.what
 
 
@@ -51,7 +53,7 @@ def say_default(key: Key, owner: Section) -> str:
     """The default as it would be written; what an absent value means is in the key's sentence."""
     if key.required:
         return "required"
-    if isinstance(key.kind, (Section, Mapped, Listed)):
+    if isinstance(key.kind, (Section, Mapped, Listed, Laid)):
         return "-"
     values = default_of(key, owner.type)
     assert MISSING not in values, key.name
@@ -62,7 +64,7 @@ def say_default(key: Key, owner: Section) -> str:
 
 def commands() -> str:
     """The help of every command."""
-    context = click.Context(group, info_name="fairlead")
+    context = click.Context(group, info_name="fairlead", **group.context_settings)
     blocks = []
     for name in COMMANDS:
         command = group.get_command(context, name)

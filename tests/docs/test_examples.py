@@ -1,48 +1,33 @@
 """Every fenced example of the guide and of the README is run or validated."""
 
-import os
-import sys
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.docs.examples import carry_out, examples_of, first_missing
-from tests.home import end_everything
+from tests.docs.examples import ROOT, carry_out, examples_of, first_missing
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # They train for real.
 SLOW = {"checkpoints.md", "torchrun.md"}
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FAIRLEAD_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    (tmp_path / "work").mkdir()
-    yield tmp_path / "work"
-    end_everything(tmp_path / "home")
 
 
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.name) for page in PAGES]
 )
 def test_every_example_of_the_page_holds(page: Path, desk: Path) -> None:
-    for example in examples_of(page, ROOT):
+    for example in examples_of(page):
         carry_out(example, desk)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_every_fence_of_the_page_is_found(page: Path) -> None:
     fences = sum(line.startswith("```") for line in page.read_text().splitlines())
-    assert fences == 2 * len(examples_of(page, ROOT))
+    assert fences == 2 * len(examples_of(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
 def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
-    import re
-
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 

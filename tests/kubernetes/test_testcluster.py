@@ -64,10 +64,11 @@ def test_the_scheduler_counts_the_gpus_of_fake_nodes(
     control_plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:
     until(lambda: all(is_ready(control_plane.request("GET", f"/api/v1/nodes/{name}")) for name in nodes), "ready nodes")
-    for index in range(3):
-        create_pod(control_plane, namespace, f"p{index}", gpus=8)
+    create_pod(control_plane, namespace, "p0", gpus=8)
+    create_pod(control_plane, namespace, "p1", gpus=8)
     until_phase(control_plane, namespace, "p0", "Running")
     until_phase(control_plane, namespace, "p1", "Running")
+    create_pod(control_plane, namespace, "p2", gpus=8)
     path = f"/api/v1/namespaces/{namespace}/pods/p2"
     condition = until(lambda: control_plane.request("GET", path)["status"].get("conditions"), "verdict")[0]
     assert condition["reason"] == "Unschedulable"
@@ -86,6 +87,15 @@ def test_annotations_say_how_a_pod_ends(control_plane: ControlPlane, namespace: 
         lambda: (s := status_of(control_plane, namespace, "missing")).get("containerStatuses") and s, "image error"
     )
     assert status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff"
+
+
+def test_a_lost_node_is_not_ready_and_comes_back(control_plane: ControlPlane, namespace: str, nodes: list[str]) -> None:
+    path = f"/api/v1/nodes/{nodes[0]}"
+    until(lambda: is_ready(control_plane.request("GET", path)), "a ready node")
+    for value, expected in (("true", False), (None, True)):
+        annotations = {"metadata": {"annotations": {"fake/lost": value}}}
+        control_plane.request("PATCH", path, annotations, kind="merge-patch+json")
+        until(lambda: is_ready(control_plane.request("GET", path)) is expected, f"ready: {expected}")  # noqa: B023
 
 
 def test_a_deleted_pod_takes_the_time_that_it_was_given(
@@ -126,8 +136,11 @@ def test_a_killed_api_server_comes_back_with_everything(control_plane: ControlPl
 def test_kubectl_works_with_its_kubeconfig(control_plane: ControlPlane, namespace: str) -> None:
     kubeconfig = control_plane.kubeconfig(namespace=namespace)
     argv = [str(binaries.ensure()["kubectl"]), f"--kubeconfig={kubeconfig}", "get", "configmaps", "--output=name"]
-    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert "configmap/kube-root-ca.crt" in listed
+
+    def listed() -> str:
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    until(lambda: "configmap/kube-root-ca.crt" in listed(), "the certificate that the controller manager gives")
 
 
 def test_a_machine_without_go_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

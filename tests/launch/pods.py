@@ -14,7 +14,7 @@ from typing import Any
 import fairlead.runtime
 
 RUNTIME = Path(fairlead.runtime.__file__).parent
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 class PodDir:

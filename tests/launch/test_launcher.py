@@ -86,6 +86,24 @@ def test_a_launcher_ends_with_its_input_and_not_by_an_interrupt(run: Path) -> No
     assert launcher.process.returncode == 0
 
 
+@pytest.mark.parametrize("launch", ["auto", "exec"])
+def test_ranks_have_the_signals_of_a_fresh_process_whatever_started_the_launcher(run: Path, launch: str) -> None:
+    names = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM", "SIGPIPE")
+    (run / "train.py").write_text(
+        f"import numpy\nimport signal\nprint([signal.getsignal(getattr(signal, n)) for n in {names}])\n"
+    )
+    pod = pod_of(run, launch=launch)
+    # A Python of its own ignores SIGPIPE, whatever it was started with.
+    fresh = [signal.default_int_handler, *[signal.SIG_DFL] * 3, signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGQUIT, signal.SIGHUP)}
+    try:
+        launched(pod)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert pod.lines()[0][2] == str(fresh)
+
+
 def test_forked_processes_are_found_by_the_uid_of_their_pod(run: Path) -> None:
     (run / "train.py").write_text("import numpy\nimport os, time\nos.fork()\nprint('up', flush=True)\ntime.sleep(60)\n")
     pod = pod_of(run)

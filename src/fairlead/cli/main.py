@@ -25,7 +25,10 @@ COMMANDS = {
     "delete": ("intents", "Stop runs and remove all that is kept of them."),
     "simulate": ("simulate", "Replay a trace on a cluster that need not exist."),
     "validate": ("validate", "Check spec files; tells every mistake at once."),
+    "render": ("render", "Print spec files as Kubernetes takes them, and their pods."),
+    "install": ("install", "Put Fairlead onto a Kubernetes cluster."),
     "schema": ("schema", "Print the JSON Schema of spec files."),
+    "operator": ("operator", "Keep the runs of a Kubernetes cluster going."),
     "doctor": ("doctor", "Look for what would get in the way."),
     "completion": ("completion", "Print a shell's completion script."),
 }

@@ -12,6 +12,7 @@ from fairlead.cli.follow import follow
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.admission import IGNORABLE, check
+from fairlead.errors import NameTaken
 from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
 
@@ -33,6 +34,7 @@ def run(
     cluster = LocalCluster.open()
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
     admitted = [check(spec, (cluster.node(),), ignore=frozenset(ignore)) for spec in specs]
+    _refuse_taken(cluster, [wanted.spec for wanted in admitted])
     workloads = []
     for wanted in admitted:
         workload = submit(cluster, wanted.spec)
@@ -47,6 +49,17 @@ def run(
     return follow(cluster, workloads, json_=json_)
 
 
+def _refuse_taken(cluster: LocalCluster, specs: list[Training]) -> None:
+    """Refuse all of them when one has the name of an unfinished run; a single one is refused as it is submitted."""
+    taken = {(run.spec.team, run.spec.name) for run in cluster.store.active()[0] if not run.status.phase.is_final}
+    names = [spec.name for spec in specs if (spec.team, spec.name) in taken]
+    if names and len(specs) > 1:
+        raise NameTaken(
+            f"{', '.join(names)}: not finished under that name, so that none of the {len(specs)} runs was submitted. "
+            f"Stop it first (`fairlead stop {' '.join(names)}`), or choose another name."
+        )
+
+
 def specs_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> list[Training]:
     """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
     if not files:
@@ -56,6 +69,10 @@ def specs_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> 
         if strange:
             raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(SPEC_ENDINGS)}.")
         specs = [in_directory(spec, Path(file).parent) for file in files for spec in read(file)]
+        names = [(spec.team, spec.name) for spec in specs]
+        twice = next((name for team, name in names if names.count((team, name)) > 1), None)
+        if twice is not None:
+            raise click.UsageError(f"several of these runs are named {twice!r}; give each its own name.")
     else:
         specs = [in_directory(_command(files), Path.cwd())]
     if name is not None:

@@ -40,38 +40,54 @@ class LogLine:
 class Cluster(Protocol):
     """What the loops and the faces need of a cluster.
 
-    Values that come back are frozen and may be kept. Every call may be repeated. Calls raise
-    ``fairlead.errors.ClusterError`` when the cluster itself is in trouble, and never anything of a library below.
+    Values that come back are frozen, never change and may be kept. What a call has kept survives the death of the
+    process that made it, and of the cluster's own. Calls raise ``fairlead.errors.ClusterError`` when the cluster itself
+    is in trouble, and never anything of a library below. An instance belongs to one thread; any number of instances,
+    in any processes, may use one cluster at once.
+
+    A pod that was created is started at most once, whatever dies meanwhile, and exactly once unless it is told to stop
+    before. It ends by itself, by its stop notice, or is Lost when nobody can say how its ranks ended; its phase only
+    moves forwards, and once final the pod never changes again.
     """
 
     def snapshot(self) -> Snapshot:
-        """Nodes, workloads that are unfinished or asked for something, and their pods, at one instant.
+        """Nodes, workloads with their pods, at one instant.
 
-        A finished workload is asked for something when its intent is RUN (resume it) or DELETE.
+        Workloads are those that are unfinished, have a live pod, or are finished with the intent RUN (resume it) or
+        DELETE. Pods are all those of a workload's current attempt, and live ones of any attempt.
         """
         ...
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         """Carry out each change whole or not at all; False where it was stale and was dropped.
 
-        A change is stale when the workload is gone or no longer at the change's version. Applying the same plan twice
-        does nothing the second time.
+        A change is stale when the workload is gone or not at the change's version, when it forgets a workload that has
+        a live pod, or when it would make a workload unfinished whose name another unfinished one has by now. Every
+        change that is applied raises the version, so applying the same plan twice does nothing the second time. Changes
+        are independent of each other: one that is stale holds up none.
+
+        Creating a pod that was created before does nothing, and so does a notice to a pod that is over or unknown. A
+        pod's notice is seen in ``terminating_since`` from then on, and SIGKILL comes at the earliest time that any
+        notice has named. Forgetting removes the workload, its pods, its events and its files, and frees its name.
         """
         ...
 
     def submit(self, spec: Training) -> Workload:
-        """Keep a new workload, Pending.
+        """Keep a new workload, Pending, wanted to run, with the event ``Submitted``; no uid is ever given twice.
 
         Raises:
-            NameTaken: An unfinished workload of that team has the name.
+            NameTaken: An unfinished workload of that team has the name; nothing was kept.
         """
         ...
 
     def set_intent(self, uid: str, intent: Intent) -> Workload:
         """Record what the user wants of a workload now; the loop does the rest.
 
+        Another intent than before raises the version; the same one changes nothing.
+
         Raises:
             NotFound: No such workload.
+            NameTaken: The intent is RUN, and another workload that is unfinished has its name; nothing was changed.
         """
         ...
 
@@ -80,9 +96,15 @@ class Cluster(Protocol):
         ...
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
-        """Events with ids above ``after``, oldest first, of one workload or of all."""
+        """Events with ids above ``after``, oldest first, of one workload or of all; none of an unknown one.
+
+        Ids are above 0, rise in the order of recording, and are never given twice.
+        """
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something may have changed, or after the timeout."""
+        """Return when something has changed since this instance last waited (or began), or after the timeout.
+
+        So whoever looks, decides and waits in turn misses no change, whoever made it and however long that took.
+        """
         ...

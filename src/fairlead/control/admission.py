@@ -6,6 +6,7 @@ from fairlead.errors import CannotFit, Conflict
 from fairlead.policy.defaults import complete
 from fairlead.policy.placement import why_never
 from fairlead.policy.quantities import say_memory
+from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 
@@ -55,6 +56,8 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
             )
         notes.append("resources.shm: this machine's own /dev/shm is used, whatever its size")
         spec = replace(spec, resources=replace(spec.resources, shm_bytes=None))
+    if spec.kubernetes != Overlay():
+        notes.append("kubernetes: says nothing to this cluster; it is laid over the pods on Kubernetes")
     completed = complete(spec, nodes)
     never = why_never(completed.spec, nodes)
     if never is not None:

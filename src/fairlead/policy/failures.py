@@ -10,7 +10,7 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, RankExit
 
 # When one rank is killed its peers fail within moments, and one wait may report them together. Inside this window a
-# kill explains an error; an error never explains a kill, since a failed pod's other ranks get 2 s before SIGKILL.
+# kill explains an error; an error never explains a kill, since a failed pod's other ranks get 0.5 s before SIGKILL.
 SAME_MOMENT_S = 0.2
 KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 

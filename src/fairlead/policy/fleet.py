@@ -48,7 +48,7 @@ class Fleet:
         self.nodes = tuple(nodes)
         self.names = [node.name for node in nodes]
         self.index = {name: i for i, name in enumerate(self.names)}
-        self.ready: Mask = np.array([node.ready for node in nodes], dtype=np.bool_)
+        self.ready: Mask = np.array([node.ready and node.closed is None for node in nodes], dtype=np.bool_)
         self.cpu_milli: Ints = np.array([node.cpu_milli for node in nodes], dtype=np.int64)
         self.memory_bytes: Ints = np.array([node.memory_bytes for node in nodes], dtype=np.int64)
         self.capacity_milli: Ints = np.zeros((num, most), dtype=np.int64)

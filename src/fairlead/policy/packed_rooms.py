@@ -35,11 +35,11 @@ class PackedRooms:
         return None if spots is None else tuple(self._grant(shape, spot) for spot in spots)
 
     def freest(self, shape: Shape, most: int) -> list[Room]:
-        """The nodes with the most devices, then the most cores, that the shape could use."""
+        """The nodes with the most devices, then the most cores, that the shape could use; closed ones last."""
         fleet = self._fleet
         everywhere = np.arange(len(fleet))
         devices = (fleet.gpu_milli * (fleet.usable(everywhere, shape) & (fleet.gpu_milli > 0))).sum(axis=1)
-        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices if shape.num_gpus else everywhere * 0))
+        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices if shape.num_gpus else everywhere * 0, ~fleet.ready))
         return [self._room(int(node)) for node in order[:most]]
 
     def _hold(self, node: int, grant: Grant) -> None:

@@ -62,7 +62,7 @@ class Room:
 
     def fit(self, shape: Shape) -> Grant | None:
         """What one member would hold here; None when there is no room."""
-        if not self.node.ready or shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
+        if not takes_pods(self.node) or shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
             return None
         free = [gpu.uuid for gpu in matching(self.node, shape) if self.gpu_milli[gpu.uuid] >= shape.gpu_milli]
         if len(free) < shape.num_gpus:
@@ -121,6 +121,11 @@ def place(spec: Training, free: Rooms) -> tuple[Placement, ...] | None:
     if placed is None:
         return None
     return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
+
+
+def takes_pods(node: Node) -> bool:
+    """Whether new pods may go there, room or not."""
+    return node.ready and node.closed is None
 
 
 def grant_of(shape: Shape, gpu_uuids: tuple[str, ...]) -> Grant:
@@ -190,6 +195,8 @@ def _say_capacity(node: Node) -> str:
 
 
 def _say_free(room: Room, spec: Training) -> str:
+    if not takes_pods(room.node):
+        return f"{room.node.name} is {room.node.closed or 'not ready'}"
     parts = []
     if spec.resources.gpu is not None:
         devices = matching(room.node, Shape.of(spec.resources))

@@ -122,7 +122,7 @@ class Warm:
                 os.environ[name] = value
         processes.show_in_environment("FAIRLEAD_POD_UID", env.get("FAIRLEAD_POD_UID", ""))
         processes.name_process(os.path.basename(sys.executable))
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         ranks.release_signals()

@@ -22,7 +22,9 @@ _LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n)")
 class Log:
     """The file output.log with its older parts output.log.1, output.log.2 and so on."""
 
-    def __init__(self, path: str, *, max_bytes: int, num_files: int) -> None:
+    def __init__(self, path: str, *, max_bytes: int, num_files: int, echo: bool = False) -> None:
+        """With echo, lines go to standard output too, as `<rank>| <text>`, or `<rank>! <text>` from standard error."""
+        self._echo = echo
         self._path = path
         self._max_bytes = max_bytes
         self._num_files = max(1, num_files)
@@ -33,6 +35,8 @@ class Log:
 
     def write(self, now: float, rank: str, stream: str, lines: list[bytes]) -> None:
         """Appends whole lines; text is UTF-8 or is made so."""
+        if self._echo:
+            self._repeat(rank, stream, lines)
         prefix = f"{now:.6f} {rank} {stream} ".encode()
         if self._num_dropped and lines:
             note = f"{now:.6f} - e {self._num_dropped} lines of output were lost: {self._trouble}\n"
@@ -53,6 +57,13 @@ class Log:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _repeat(self, rank: str, stream: str, lines: list[bytes]) -> None:
+        prefix = f"{rank}{'!' if stream == 'e' else '|'} ".encode()
+        data = b"".join(prefix + _as_utf8(line) + b"\n" for line in lines)
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(1, data) :]
 
     def _append(self, data: bytes, *, is_note: bool = False) -> None:
         try:

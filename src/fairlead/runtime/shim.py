@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from fairlead.runtime.forking import Warm
 
-TEARDOWN_S = 2.0  # what the other ranks get when one has failed
+# What the other ranks get when one has failed: time for their last lines. The end of an interpreter that has torch in
+# it takes half a second of CPU for each rank, which the gang would wait for and which nobody needs.
+TEARDOWN_S = 0.5
 TICK_S = 2.0
 SUPERVISOR_PERIOD_S = 10.0
 _RETRY_S = 0.2
@@ -68,7 +70,10 @@ class Shim:
         self._cgroup: str | None = pod.get("cgroup")
         self._grace_s = float(pod["grace_s"])
         self._log = podlog.Log(
-            os.path.join(pod_dir, "output.log"), max_bytes=int(pod["log_max_bytes"]), num_files=int(pod["log_files"])
+            os.path.join(pod_dir, "output.log"),
+            max_bytes=int(pod["log_max_bytes"]),
+            num_files=int(pod["log_files"]),
+            echo=bool(pod.get("echo")),
         )
         self._poll = select.poll()
         self._pipes: dict[int, podlog.Stream] = {}
@@ -117,21 +122,35 @@ class Shim:
                 return True
 
     def _set_up(self) -> tuple[str | None, list[str]]:
-        """Runs the set-up once for each stamp; a sentence and its last lines when it fails."""
-        stamp = self._pod.get("setup_stamp")
-        if not self._pod.get("setup") or (stamp and os.path.exists(stamp)):
-            self._follow_stop()
+        """Runs the set-up once for each stamp, one pod at a time; a sentence and its last lines when it fails."""
+        stamp: str | None = self._pod.get("setup_stamp")
+        self._follow_stop()
+        if not self._pod.get("setup"):
             return None, []
+        if stamp is None:
+            return self._run_setup()
+        while (turn := podfiles.take_lock(f"{stamp}.lock")) is None:
+            if self._is_stopping:
+                return None, []
+            self._wait(_RETRY_S)
+        try:
+            if self._is_stopping or os.path.exists(stamp):
+                return None, []
+            message, tail = self._run_setup()
+            if message is None and not self._is_stopping:
+                with contextlib.suppress(OSError):  # the next pod runs it again, as it must be able to anyway
+                    podfiles.write_json(stamp, {"at": time.time()})
+            return message, tail
+        finally:
+            os.close(turn)
+
+    def _run_setup(self) -> tuple[str | None, list[str]]:
         shell = plan_launch(":", "exec", self._pod["env"]).argv[0]
         self._start_rank(_SETUP, (shell, "-e", "-c", self._pod["setup"]), self._pod["env"])
         self._watch()
         ended = self._exits.pop(_SETUP)
         out, err = self._streams.pop(_SETUP)
-        if ended["exit_code"] == 0:
-            if stamp:
-                podfiles.write_json(stamp, {"at": ended["at"]})
-            return None, []
-        if self._is_stopping:
+        if ended["exit_code"] == 0 or self._is_stopping:
             return None, []
         tail = err.tail() or out.tail()
         how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"

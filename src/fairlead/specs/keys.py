@@ -3,7 +3,7 @@
 Defaults are the dataclasses' own and bounds are their rules; nothing of that is repeated here.
 """
 
-from fairlead.specs import pool, resources, team, training
+from fairlead.specs import podfields, pool, resources, team, training
 from fairlead.specs.kinds import (
     CPU,
     DOLLARS,
@@ -17,6 +17,7 @@ from fairlead.specs.kinds import (
     TEXT,
     WHOLE,
     Key,
+    Laid,
     Listed,
     Mapped,
     Section,
@@ -218,7 +219,7 @@ TRAINING = Section(
         ),
         Key(
             name="env",
-            kind=Mapped(names=training.ENV_NAME, values=training.ENV_VALUE),
+            kind=Mapped(names=training.ENV_NAME, values=training.ENV_VALUE, most=training.ENV_MOST),
             doc="Variables added to the environment; values keep their exact text.",
             attributes=("env",),
             example="{SEED: 1}",
@@ -332,6 +333,14 @@ TRAINING = Section(
             attributes=("launch",),
             example="exec",
             also=("launcher", "start_method"),
+        ),
+        Key(
+            name="kubernetes",
+            kind=Laid(tree=podfields.POD),
+            doc="Fields laid over each pod on Kubernetes, in its own words; other clusters do not need them.",
+            attributes=("kubernetes",),
+            example="{spec: {nodeSelector: {disk: fast}}}",
+            also=("pod", "pod_template", "template", "pod_spec", "k8s", "pod_overrides"),
         ),
     ),
 )
@@ -522,7 +531,7 @@ POOL = Section(
         ),
         Key(
             name="labels",
-            kind=Mapped(names=pool.LABEL_NAME, values=pool.LABEL_VALUE),
+            kind=Mapped(names=pool.LABEL_NAME, values=pool.LABEL_VALUE, most=pool.LABELS_MOST),
             doc="Labels of the nodes.",
             attributes=("labels",),
             example="{zone: a}",
@@ -530,7 +539,7 @@ POOL = Section(
         ),
         Key(
             name="taints",
-            kind=Listed(item=TAINT, most=pool.LABELS_MOST),
+            kind=Listed(item=TAINT, most=pool.TAINTS_MOST),
             doc="Taints of the nodes, as for kubectl: key=value:NoSchedule.",
             attributes=("taints",),
             example='["dedicated=ml:NoSchedule"]',

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fairlead.specs import quantities
+from fairlead.specs import podfields, quantities
 from fairlead.specs.pool import Taint, TaintEffect
 from fairlead.specs.rules import BrokenRules, Rules, Text
 
@@ -49,10 +49,11 @@ class Single:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapped:
-    """A mapping from names to texts; scalars keep their exact text."""
+    """A mapping from names to texts, at most ``most``; scalars keep their exact text."""
 
     names: Text
     values: Text
+    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,13 @@ class Listed:
     item: Single
     most: int
     rule: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """Fields of an object of Kubernetes, in its words, read into an ``Overlay``."""
+
+    tree: podfields.Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +87,7 @@ class Key:
     """
 
     name: str
-    kind: "Single | Mapped | Listed | Section"
+    kind: "Single | Mapped | Listed | Laid | Section"
     doc: str
     attributes: tuple[str, ...]
     example: str
@@ -111,7 +119,7 @@ class Section:
         return next((key for key in self.keys if attribute in key.attributes), None)
 
 
-Kind = Single | Mapped | Listed | Section
+Kind = Single | Mapped | Listed | Laid | Section
 
 
 def _identity(value: Any) -> Any:

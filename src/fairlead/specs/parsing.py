@@ -1,14 +1,20 @@
-"""One document of a spec file into a frozen value, by the tables of keys. Mistakes are noted, never raised."""
+"""One document of a spec file into a frozen value, by the tables of keys. Mistakes are noted, never raised.
+
+The short form takes what people write. The Kubernetes form takes what the API server of a cluster takes: whole numbers
+or text for quantities, text for variables, no lone values for a mapping; nothing given is the same as left out.
+"""
 
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
 from typing import cast
 
+from fairlead.specs.advice import advice, limits_of, wanted
 from fairlead.specs.documents import Mapping, Node, Scalar, Sequence
 from fairlead.specs.keys import API_VERSION, KINDS, TRAINING, Spec
-from fairlead.specs.kinds import Key, Kind, Listed, Mapped, Section, Single, Tag
+from fairlead.specs.kinds import ANY, WHOLE, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
+from fairlead.specs.laying import read_overlay
 from fairlead.specs.problems import Problems
-from fairlead.specs.rules import BrokenRules, Limit, Rules, one_line, quote
+from fairlead.specs.rules import BrokenRules, Rules, one_line, quote
 from fairlead.specs.suggestions import nearest, suggest
 
 
@@ -38,6 +44,11 @@ class _Reader:
     problems: Problems
     whole: Section = TRAINING
     prefix: str = ""
+
+    @property
+    def is_typed(self) -> bool:
+        """Values have the types of the cluster's API, as in the Kubernetes form: one file is right for both or none."""
+        return bool(self.prefix)
 
     def document(self, root: Node, default_name: str | None) -> Spec | None:
         if not isinstance(root, Mapping):
@@ -161,17 +172,28 @@ class _Reader:
                 where = self._path_of(key, path)
                 self.problems.add(line, where, f"missing; give {key.name}, such as `{key.name}: {key.example}`")
         if self.problems.num > before:
+            # It cannot be built, so that what each value breaks by itself is looked at here.
+            for attribute, value in values.items():
+                rule = section.rules.get(attribute)
+                sentence = None if rule is None or value is None else rule.problem(value)
+                if sentence is not None:
+                    self._broken(section, given, path, line, attribute, sentence)
             return None
         try:
             built: object = section.type(**values)
         except BrokenRules as error:
             for attribute, sentence in error.problems:
-                owner = section.key_of(attribute)
-                entry = given.get(owner.name) if owner else None
-                where = entry.path if entry else self._path_of(owner, path) if owner else path.rstrip(".")
-                self.problems.add(entry.line if entry else line, where, sentence)
+                self._broken(section, given, path, line, attribute, sentence)
             return None
         return built
+
+    def _broken(
+        self, section: Section, given: Map[str, _Entry], path: str, line: int, attribute: str, sentence: str
+    ) -> None:
+        owner = section.key_of(attribute)
+        entry = given.get(owner.name) if owner else None
+        where = entry.path if entry else self._path_of(owner, path) if owner else path.rstrip(".")
+        self.problems.add(entry.line if entry else line, where, sentence)
 
     def _path_of(self, key: Key, path: str) -> str:
         if not path and self.prefix:
@@ -182,13 +204,15 @@ class _Reader:
         """The value of a key; ``_MISSING`` after a problem."""
         kind, node = key.kind, entry.node
         if isinstance(node, Scalar) and node.tag is Tag.NULL:
-            sentence = f"nothing is given; give {_wanted(kind)}, such as `{key.name}: {key.example}`, or remove the key"
+            if self.is_typed and not key.required:
+                return _MISSING
+            sentence = f"nothing is given; give {wanted(kind)}, such as `{key.name}: {key.example}`, or remove the key"
             self.problems.add(entry.line, entry.path, sentence)
             return _MISSING
         if isinstance(kind, Single):
             return self._single(kind, key, entry, section.rules)
         if isinstance(kind, Section):
-            if isinstance(node, Scalar) and kind.shorthand is not None:
+            if isinstance(node, Scalar) and kind.shorthand is not None and not self.is_typed:
                 inner = kind.key(kind.shorthand)
                 assert inner is not None
                 given = {inner.name: entry}
@@ -200,17 +224,23 @@ class _Reader:
             return _MISSING if built is None else built
         if isinstance(kind, Mapped):
             return self._mapped(kind, key, entry)
+        if isinstance(kind, Laid):
+            return self._laid(kind, key, entry)
         return self._listed(kind, key, entry)
 
     def _single(self, kind: Single, key: Key, entry: _Entry, rules: Rules) -> object:
         node = entry.node
         if not isinstance(node, Scalar):
             return self._not_a(kind, key, entry)
-        limits = [rule if isinstance(rule := rules.get(each), Limit) else None for each in key.attributes]
-        give = f"give {_choices(kind, limits)}, such as `{key.name}: {key.example}`"
+        limits = limits_of(key, rules)
+        give = advice(kind, key, rules)
         sentence = None
         if node.tag not in kind.tags and kind.tags == {Tag.TEXT}:
             sentence = f"{_show(node)} is not text; put it in quotes: `{key.name}: {quote(node.text)}`"
+        elif self.is_typed and kind.tags == ANY and node.tag is Tag.FLOAT:
+            sentence = f"{_show(node)} is a number with a point; put it in quotes: `{key.name}: {quote(node.text)}`"
+        elif self.is_typed and kind is WHOLE and node.tag is Tag.FLOAT:
+            sentence = f"{_show(node)} is not a whole number; {give}"
         elif node.tag not in kind.tags or (len(node.text) > MOST_QUANTITY and kind.tags != {Tag.TEXT}):
             sentence = f"{_show(node)} is not {kind.what}; {give}"
         if sentence is not None:
@@ -241,6 +271,9 @@ class _Reader:
             problem = kind.names.problem(name)
             if problem is None and not isinstance(inner.node, Scalar):
                 problem = f'{_show(inner.node)} is not a single value; give text, such as `{one_line(name)}: "a b"`'
+            if problem is None and isinstance(inner.node, Scalar) and self.is_typed and inner.node.tag is not Tag.TEXT:
+                hint = f"put it in quotes: `{one_line(name)}: {quote(inner.node.text)}`"
+                problem = f"{_show(inner.node)} is not text; {hint}"
             if problem is None and isinstance(inner.node, Scalar):
                 problem = kind.values.problem(inner.node.text)
                 texts[name] = inner.node.text
@@ -248,6 +281,14 @@ class _Reader:
                 self.problems.add(inner.line, inner.path, problem)
                 fine = False
         return texts if fine else _MISSING
+
+    def _laid(self, kind: Laid, key: Key, entry: _Entry) -> object:
+        if not isinstance(entry.node, Mapping):
+            return self._not_a(kind, key, entry)
+        laid, mistakes = read_overlay(entry.node)
+        for line, path, sentence in mistakes:
+            self.problems.add(line, f"{entry.path}.{path}" if path else entry.path, sentence)
+        return _MISSING if laid is None else laid
 
     def _listed(self, kind: Listed, key: Key, entry: _Entry) -> object:
         if not isinstance(entry.node, Sequence):
@@ -261,7 +302,7 @@ class _Reader:
     def _not_a(self, kind: Kind, key: Key, entry: _Entry) -> object:
         given = _show(entry.node)
         self.problems.add(
-            entry.line, entry.path, f"{given} is not {_wanted(kind)}; give one, such as `{key.name}: {key.example}`"
+            entry.line, entry.path, f"{given} is not {wanted(kind)}; give one, such as `{key.name}: {key.example}`"
         )
         return _MISSING
 
@@ -270,32 +311,6 @@ def _entries(mapping: Mapping, prefix: str) -> dict[str, _Entry]:
     return {
         key.text: _Entry(path=prefix + one_line(key.text), line=key.line, node=node) for key, node in mapping.entries
     }
-
-
-def _wanted(kind: Kind) -> str:
-    if isinstance(kind, Single):
-        return kind.what
-    if isinstance(kind, Section):
-        keys = ", ".join(key.name for key in kind.keys)
-        return f"a mapping of {keys}"
-    return "a mapping of names to texts" if isinstance(kind, Mapped) else f"a list; each item is {kind.item.what}"
-
-
-def _choices(kind: Single, limits: list[Limit | None]) -> str:
-    """What may be given: the words of a closed set, or the bounds of a number, spelled as in files."""
-    if kind.choices is not None:
-        return kind.choices
-    spelled = []
-    for place, limit in enumerate(limits):
-        if limit is None:
-            continue
-        ends = []
-        for end in (limit.low, limit.high):
-            parts: list[float | None] = [None] * len(limits)
-            parts[place] = int(end) if limit.whole else end
-            ends.append(kind.render(parts[0] if len(parts) == 1 else tuple(parts)))
-        spelled.append(f"{'0, or ' if limit.zero else ''}{ends[0]} to {ends[1]}")
-    return ", or ".join(spelled) or kind.what
 
 
 def _parts(key: Key, value: object) -> tuple[object, ...]:

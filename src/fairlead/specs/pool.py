@@ -34,7 +34,8 @@ LABEL_VALUE = Text(
     what="a label value; use letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
     blank=True,
 )
-LABELS_MOST = 1_000
+LABELS_MOST = 200
+TAINTS_MOST = 40
 TAINT_RULES: Rules = {"key": LABEL_NAME, "value": LABEL_VALUE}
 
 
@@ -123,8 +124,8 @@ class Pool:
                 yield "labels", problem
             if (problem := LABEL_VALUE.problem(value)) is not None:
                 yield "labels", f"the value of {quote(name)}: {problem}"
-        if len(self.taints) > LABELS_MOST:
-            yield "taints", f"{len(self.taints)} taints; give at most {LABELS_MOST}"
+        if len(self.taints) > TAINTS_MOST:
+            yield "taints", f"{len(self.taints)} taints; give at most {TAINTS_MOST}"
         seen: set[tuple[str, TaintEffect]] = set()
         for taint in self.taints:
             if (taint.key, taint.effect) in seen:

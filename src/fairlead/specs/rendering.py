@@ -6,7 +6,8 @@ from functools import cache
 from typing import Any, Literal, cast
 
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
-from fairlead.specs.kinds import Key, Listed, Mapped, Section
+from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section
+from fairlead.specs.overlay import Overlay
 
 Form = Literal["kubernetes", "short"]
 
@@ -62,6 +63,8 @@ def _plain(key: Key, owner: object) -> Any:
         return {inner.name: _plain(inner, value) for inner in kind.keys if _is_said(inner, value)}
     if isinstance(kind, Mapped):
         return dict(value)
+    if isinstance(kind, Laid):
+        return cast(Overlay, value).pod
     if isinstance(kind, Listed):
         return [kind.item.render(each) for each in value]
     return kind.render(value)

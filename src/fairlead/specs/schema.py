@@ -4,7 +4,9 @@ from dataclasses import MISSING
 from typing import Any
 
 from fairlead.specs.keys import API_VERSION, KINDS
-from fairlead.specs.kinds import NUMERIC, Key, Kind, Listed, Mapped, Section, Single
+from fairlead.specs.kinds import NUMERIC, Key, Kind, Laid, Listed, Mapped, Section, Single
+from fairlead.specs.overlay import ITEMS_MOST, NAME_MOST, TEXT_MOST
+from fairlead.specs.podfields import Branch, Items, Leaf, Map
 from fairlead.specs.rendering import default_of
 from fairlead.specs.rules import Limit, Text
 
@@ -27,12 +29,12 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def section_schema(section: Section, *, metadata: bool = False) -> dict[str, Any]:
-    """The schema of a section; without the keys that the Kubernetes form has under ``metadata`` unless asked for."""
-    keys = [key for key in section.keys if metadata or key.metadata is None]
+def section_schema(section: Section, *, short: bool = False) -> dict[str, Any]:
+    """The schema of a section in the short form, or as in the Kubernetes form: what is under ``metadata`` left out."""
+    keys = [key for key in section.keys if short or key.metadata is None]
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {key.name: _key(key, section) for key in keys},
+        "properties": {key.name: _key(key, section, short) for key in keys},
         "additionalProperties": False,
     }
     required = [key.name for key in keys if key.required]
@@ -42,7 +44,7 @@ def section_schema(section: Section, *, metadata: bool = False) -> dict[str, Any
 
 
 def _short_form(kind: str, section: Section) -> dict[str, Any]:
-    schema = section_schema(section, metadata=True)
+    schema = section_schema(section, short=True)
     schema["properties"] = {"kind": {"const": kind, "description": "What this is."}, **schema["properties"]}
     # A name is not required: the file's own name stands in for it. Without `run`, the kind has to be said.
     required = [name for name in schema.get("required", []) if name != "name"]
@@ -54,7 +56,7 @@ def _kubernetes_form(kind: str, section: Section) -> dict[str, Any]:
     fields = {key.metadata: key for key in section.keys if key.metadata is not None}
     metadata = {
         "type": "object",
-        "properties": {field: _key(key, section) for field, key in fields.items()},
+        "properties": {field: _key(key, section, False) for field, key in fields.items()},
         "required": [field for field, key in fields.items() if key.required],
         "additionalProperties": False,
     }
@@ -72,27 +74,31 @@ def _kubernetes_form(kind: str, section: Section) -> dict[str, Any]:
     }
 
 
-def _key(key: Key, section: Section) -> dict[str, Any]:
+def _key(key: Key, section: Section, short: bool) -> dict[str, Any]:
     rule = section.rules.get(key.attributes[0])
-    schema = {"description": key.doc, **_kind(key.kind, rule)}
+    schema = {"description": key.doc, **_kind(key.kind, rule, short)}
     defaults = default_of(key, section.type)
     if isinstance(key.kind, Single) and len(defaults) == 1 and defaults[0] not in (MISSING, None):
         schema["default"] = key.kind.render(defaults[0])
     return schema
 
 
-def _kind(kind: Kind, rule: Limit | Text | None) -> dict[str, Any]:
+def _kind(kind: Kind, rule: Limit | Text | None, short: bool) -> dict[str, Any]:
     if isinstance(kind, Section):
-        schema = section_schema(kind)
-        lone = kind.key(kind.shorthand) if kind.shorthand is not None else None
-        return schema if lone is None else {"anyOf": [_key(lone, kind), schema]}
+        schema = section_schema(kind, short=short)
+        lone = kind.key(kind.shorthand) if short and kind.shorthand is not None else None
+        return schema if lone is None else {"anyOf": [_key(lone, kind, short), schema]}
     if isinstance(kind, Mapped):
+        # Scalars of every type keep their exact text, so only numbers and words without quotes go unchecked.
+        values = {"anyOf": [_text(kind.values), {"type": ["number", "boolean"]}]} if short else _text(kind.values)
         return {
             "type": "object",
             "propertyNames": _text(kind.names),
-            # Scalars of every type keep their exact text, so only numbers and words without quotes go unchecked.
-            "additionalProperties": {"anyOf": [_text(kind.values), {"type": ["number", "boolean"]}]},
+            "additionalProperties": values,
+            "maxProperties": kind.most,
         }
+    if isinstance(kind, Laid):
+        return branch_schema(kind.tree)
     if isinstance(kind, Listed):
         items = dict(kind.item.schema) | (_text(kind.rule) if kind.rule else {})
         return {"type": "array", "items": items, "maxItems": kind.most, "uniqueItems": True}
@@ -102,6 +108,32 @@ def _kind(kind: Kind, rule: Limit | Text | None) -> dict[str, Any]:
     if isinstance(rule, Limit) and kind.tags == NUMERIC:
         schema |= {"minimum": 0 if rule.zero else rule.low, "maximum": rule.high}
     return schema
+
+
+def branch_schema(branch: Branch) -> dict[str, Any]:
+    """The schema of fields of an object of Kubernetes."""
+    if isinstance(branch, Map):
+        return {
+            "type": "object",
+            "additionalProperties": branch_schema(branch.values),
+            "maxProperties": ITEMS_MOST,
+        }
+    if isinstance(branch, Items):
+        return {"type": "array", "items": branch_schema(branch.item), "maxItems": branch.most}
+    if isinstance(branch, Leaf):
+        return dict(_LEAVES[branch])
+    fields = {name: branch_schema(inner) for name, inner in branch.fields.items()}
+    schema: dict[str, Any] = {"type": "object", "properties": fields, "additionalProperties": False}
+    return schema | ({"required": list(branch.required)} if branch.required else {})
+
+
+_LEAVES: dict[Leaf, dict[str, Any]] = {
+    Leaf.TEXT: {"type": "string", "maxLength": TEXT_MOST},
+    Leaf.NAME: {"type": "string", "maxLength": NAME_MOST},
+    Leaf.WHOLE: {"type": "integer"},
+    Leaf.FLAG: {"type": "boolean"},
+    Leaf.QUANTITY: {"type": ["integer", "string"], "maxLength": TEXT_MOST},
+}
 
 
 def _text(rule: Text) -> dict[str, Any]:

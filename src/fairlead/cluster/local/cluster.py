@@ -17,7 +17,7 @@ from fairlead.cluster.local.logs import read_logs
 from fairlead.cluster.local.podfiles import write_json
 from fairlead.cluster.local.store import Store
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.errors import NotFound
+from fairlead.errors import ClusterError, NotFound
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
@@ -33,6 +33,7 @@ class LocalCluster:
         self.home = home
         self.store = Store(home.database)
         self._node: Node | None = None
+        self._seen = self.store.change_counter()
 
     @classmethod
     def open(cls, path: Path | None = None) -> "LocalCluster":
@@ -73,9 +74,9 @@ class LocalCluster:
         """
         # Eleven hex digits: unique among millions, and short enough to read aloud.
         uid = uuid.uuid4().hex[:11]
-        # Files first: as soon as the row is there, a supervisor may start it.
-        self._keep_environment(uid, environ)
         try:
+            # Files first: as soon as the row is there, a supervisor may start it.
+            self._keep_environment(uid, environ)
             return self.store.submit(uid, spec, time.time())
         except BaseException:
             shutil.rmtree(self.home.run(uid), ignore_errors=True)
@@ -128,10 +129,11 @@ class LocalCluster:
         return read_logs(lambda: self._pod_dirs(uid), rank=rank, attempt=attempt, follow=follow, over=over)
 
     def wait(self, timeout_s: float) -> None:
-        before = self.store.change_counter()
         end = time.monotonic() + timeout_s
-        while time.monotonic() < end and self.store.change_counter() == before:
+        # Against the counter of the last wait: what changed while the caller looked and decided is not missed.
+        while (counter := self.store.change_counter()) == self._seen and time.monotonic() < end:
             time.sleep(min(LOOK_S, max(0.0, end - time.monotonic())))
+        self._seen = counter
 
     def supervisor_alive(self) -> bool:
         """Whether a supervisor holds its lock."""
@@ -175,5 +177,11 @@ class LocalCluster:
         return workload.status.phase.is_final and workload.intent is not Intent.RUN
 
     def _keep_environment(self, uid: str, environ: Mapping[str, str] | None) -> None:
-        self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_json(self.home.environment(uid), dict(os.environ if environ is None else environ))
+        try:
+            self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_json(self.home.environment(uid), dict(os.environ if environ is None else environ))
+        except OSError as error:
+            raise ClusterError(
+                f"The files of a run cannot be kept in {self.home.run(uid)}: {error.strerror}. "
+                "Check that the disk has room and that you own the directory; `fairlead doctor` looks at both."
+            ) from error

@@ -1,8 +1,6 @@
 """Where the local cluster keeps its files, and their modes. Everything is private to the user."""
 
-import hashlib
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +54,10 @@ class Home:
         inside = self.path / "supervisor.sock"
         if len(os.fsencode(inside)) <= MAX_SOCKET_PATH:
             return inside
+        # Here and not above: seldom needed, and a tenth of what every command would load.
+        import hashlib
+        import tempfile
+
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"fairlead-{os.getuid()}-{digest}.sock"
 

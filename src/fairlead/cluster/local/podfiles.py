@@ -78,7 +78,7 @@ def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:
             return None, (pod_dir / "output.log").stat().st_mtime
         except FileNotFoundError:
             return None, None
-    return _progress(first[1]), newest
+    return progress_of(first[1]), newest
 
 
 def read_events(pod_dir: Path, offsets: str) -> NewEvents:
@@ -107,7 +107,8 @@ def _event(line: bytes) -> tuple[float, Event] | None:
     return at, Event(type=kind, reason=Reason(code=Code.REPORTED, message=message))
 
 
-def _progress(report: dict[str, Any]) -> Progress:
+def progress_of(report: dict[str, Any]) -> Progress:
+    """A rank's own report; what is no number in it is left out."""
     metrics = report.get("metrics")
     return Progress(
         step=_whole(report.get("step")),

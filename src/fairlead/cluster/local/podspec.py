@@ -45,7 +45,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
         "workdir": spec.workdir or str(Path.home()),
         "command": spec.run,
         "setup": spec.setup,
-        "setup_stamp": str(home.run(workload.uid) / f"setup-{pod.index}.done"),
+        "setup_stamp": str(home.run(workload.uid) / f"setup-{pod.node}.done"),
         "env": _environment(home, workload, pod, around),
         "ranks": [
             {

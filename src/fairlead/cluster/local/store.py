@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.cluster.local.records import dump, load, load_all
 from fairlead.cluster.port import EventRecord
+from fairlead.cluster.records import dump, load, load_all
 from fairlead.errors import ClusterError, NameTaken, NotFound
 from fairlead.specs.storing import from_json, to_json
 from fairlead.specs.training import Training
@@ -290,10 +290,10 @@ class Store:
             for row in rows
         )
 
-    def change_counter(self) -> int:
-        """Rises when another connection has changed the database."""
+    def change_counter(self) -> tuple[int, int]:
+        """Another value whenever the database was changed, by another connection or by this one."""
         with self._translated():
-            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
 
     def _create(self, workload_uid: str, order: CreatePod, now: float) -> None:
         self._db.execute(

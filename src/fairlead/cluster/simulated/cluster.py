@@ -58,10 +58,9 @@ class SimulatedCluster:
         self._state.now = self.clock.now()
         return pickle.dumps(self._state)
 
-    @property
-    def num_starts(self) -> int:
-        """How many ranks ever began."""
-        return self._state.num_starts
+    def num_starts(self, pod_uid: str) -> int:
+        """How often the ranks of a pod began."""
+        return self._state.num_starts.get(pod_uid, 0)
 
     @property
     def next_at(self) -> float:
@@ -263,7 +262,7 @@ class SimulatedCluster:
         if program.start_error is not None:
             self._end(run, at, PodPhase.FAILED, message=program.start_error)
             return
-        state.num_starts += spec.ranks_on_each_node
+        state.num_starts[run.pod_uid] = state.num_starts.get(run.pod_uid, 0) + 1
         run.started_at = at
         run.held_s = min(state.saved_s.get(run.workload_uid, 0.0), program.duration_s)
         if program.step_s is not None or spec.stall_timeout_s is not None:

@@ -98,7 +98,7 @@ class State:
         reporting: Live pods whose progress is looked at.
         saved_s: Work that the newest checkpoint of each workload holds.
         queue: A heap of (time, sequence, what, pod uid, fault).
-        num_starts: Ranks that ever began.
+        num_starts: How often each pod's ranks began, by pod.
     """
 
     now: float
@@ -118,7 +118,7 @@ class State:
     sequence: int = 0
     last_event: int = 0
     last_workload: int = 0
-    num_starts: int = 0
+    num_starts: dict[str, int] = field(default_factory=dict)
 
 
 def count(work_s: float, every_s: float) -> int:

@@ -1,4 +1,4 @@
-"""Our frozen values as JSON and back, for columns of the database."""
+"""Our frozen values as plain data and as JSON, and back: how clusters keep them."""
 
 import json
 import types
@@ -19,6 +19,17 @@ def dump(value: Any) -> str:
 def load(kind: type[Value], text: str) -> Value:
     """The dataclass that ``dump`` wrote. Keys that this version does not know are left out."""
     value: Value = _build(kind, json.loads(text))
+    return value
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """A dataclass as plain data."""
+    return asdict(value)
+
+
+def build(kind: type[Value], content: Any) -> Value:
+    """The dataclass that ``plain`` made. Keys that this version does not know are left out."""
+    value: Value = _build(kind, content)
     return value
 
 

@@ -1,0 +1,59 @@
+"""``fairlead operator``: keep a cluster's runs going, inside the cluster or from outside."""
+
+import logging
+import signal
+import sys
+
+import click
+
+
+@click.command()
+@click.option("--context", help="Context of the kubeconfig; without one the current, or the cluster it runs in.")
+@click.option("--namespace", default="fairlead-system", show_default=True, help="Where its Lease is.")
+@click.option("--only", "watch_namespace", help="Look after the runs of this namespace only.")
+@click.option("--listen", default="127.0.0.1:8080", show_default=True, help="HOST:PORT of /livez, /readyz, /metrics.")
+@click.option("--image", default="python:3.12-slim", show_default=True, help="For runs that name no image.")
+@click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
+@click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
+@click.option("--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True)
+def operator(
+    context: str | None,
+    namespace: str,
+    watch_namespace: str | None,
+    listen: str,
+    image: str,
+    checkpoint_to: str | None,
+    per_second: float,
+    log_format: str,
+) -> None:
+    """Run the operator until it is told to stop; several may run, of which one acts."""
+    from fairlead.cluster.kubernetes.client import Client, Limits
+    from fairlead.cluster.kubernetes.config import find_access
+    from fairlead.cluster.kubernetes.pods import PodSettings
+    from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+    from fairlead.control.operator import Operator, OperatorSettings
+
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit():
+        raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080.")
+    _log(log_format)
+    client = Client(find_access(context=context), Limits(per_second=per_second, burst=round(2 * per_second)))
+    it = Operator(
+        client,
+        PodSettings(runtime=bundle_name(), image=image, checkpoint_to=checkpoint_to),
+        OperatorSettings(namespace=namespace, watch_namespace=watch_namespace, listen=(host or "0.0.0.0", int(port))),
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: it.stop())
+    it.run()
+
+
+def _log(form: str) -> None:
+    from fairlead.control.health import JsonLines
+
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)

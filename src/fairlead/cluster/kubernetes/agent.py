@@ -1,0 +1,274 @@
+"""Makes the pods of gangs real, and takes them away: the hands of the operator.
+
+It works from what the objects say and keeps nothing that matters; another may go on where this one was killed.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes import refusals
+from fairlead.cluster.kubernetes.client import ApiError
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.devices import device_resource
+from fairlead.cluster.kubernetes.dispatching import Dispatcher
+from fairlead.cluster.kubernetes.keeping import TrainingObject
+from fairlead.cluster.kubernetes.objects import NodeObject
+from fairlead.cluster.kubernetes.ordering import Create, Delete, Order, Verify, is_settled, orders
+from fairlead.cluster.kubernetes.pods import GPU_TAINTS, PodSettings, render_pod
+from fairlead.cluster.kubernetes.runtime_bundle import render_bundle
+from fairlead.cluster.kubernetes.services import render_service
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
+
+log = logging.getLogger(__name__)
+
+# A write that only tells of progress, or of a pod that is gone, comes this long after the one before it.
+REFRESH_S = 10.0
+NUM_THREADS = 16
+VANISHED = "its pod vanished while no operator was looking"
+
+
+class Agent:
+    """Carries out what follows from the runs' objects.
+
+    Args:
+        settings: What the cluster decides for all pods.
+        may_act: Whether we still lead; asked before each request that creates something.
+    """
+
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        settings: PodSettings,
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+        num_threads: int = NUM_THREADS,
+    ) -> None:
+        self._cluster = cluster
+        self._view = cluster.view
+        self._client = cluster.client
+        self._settings = settings
+        self._may_act = may_act
+        self._work = Dispatcher(num_threads)
+        self._is_unsettled = False
+        self._services: set[str] = set()
+        self._supplied: set[str] = set()
+        self._refreshed: dict[str, float] = {}
+        self._acted: dict[str, tuple[object, ...]] = {}
+
+    def act(self, now: float) -> None:
+        """Give out what is to be done now; the threads do it, and the watches tell when it is done."""
+        runs = self._view.trainings.all()
+        self._is_unsettled = False
+        for found in runs:
+            if found.workload is None:
+                continue
+            members = self._view.members(found)
+            objects = self._view.pods_of(found.uid)
+            nodes = {pod.node: self._view.nodes.get(pod.node) for pod in objects.values() if pod.node}
+            for order in orders(found, members, objects, nodes, now):
+                self._give(found, order)
+            self._is_unsettled = self._is_unsettled or not is_settled(found, members)
+            self._refresh(found, members, now)
+        known = {found.uid for found in runs}
+        self._services &= known
+        self._refreshed = {uid: at for uid, at in self._refreshed.items() if uid in known}
+
+    def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
+        """Do something else for a run in its turn."""
+        self._work.submit(run, name, job)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether time alone may bring orders."""
+        return self._is_unsettled or self._work.num_waiting > 0
+
+    def drain(self, timeout_s: float) -> bool:
+        """Return when nothing that was given out is left; False after the timeout."""
+        return self._work.drain(timeout_s)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait or run."""
+        return self._work.num_waiting
+
+    def close(self) -> None:
+        """Take no more orders."""
+        self._work.stop()
+
+    def _give(self, found: TrainingObject, order: Order) -> None:
+        if isinstance(order, Create):
+            name = f"create {found.key}-{order.member.attempt}-{order.member.index}"
+            self._work.submit(found.uid, name, partial(self._create, found, order.member))
+        elif isinstance(order, Delete):
+            name = f"delete {order.key} {order.uid} within {order.grace_s} s"
+            self._work.submit(found.uid, name, partial(self._delete, order))
+        else:
+            name = f"look for {found.key}-{order.member.attempt}-{order.member.index}"
+            self._work.submit(found.uid, name, partial(self._verify, found, order))
+
+    def _create(self, found: TrainingObject, member: CreatePod) -> None:
+        current = self._view.find(found.uid)
+        flight = (found.uid, member.attempt, member.index)
+        if current is None or not self._view.begin(flight):
+            return
+        try:
+            if self._is_wanted(current, member) and self._may_act():
+                self._supply(current.namespace)
+                self._serve(current)
+                self._post(current, member)
+        finally:
+            self._view.finish(flight)
+
+    def _is_wanted(self, found: TrainingObject, member: CreatePod) -> bool:
+        """Whether the object still asks for the pod, now that its turn has come."""
+        gang, run = found.state.gang, found.workload
+        uid = f"{found.uid}-{member.attempt}-{member.index}"
+        return (
+            gang is not None
+            and run is not None
+            and gang.attempt == member.attempt == run.status.attempt
+            and run.status.phase in (Phase.STARTING, Phase.RUNNING)
+            and all(notice.pod_uid != uid for notice in found.state.notices)
+        )
+
+    def _serve(self, found: TrainingObject) -> None:
+        """The Service that gives the gang its names, once."""
+        if found.uid in self._services or found.workload is None:
+            return
+        try:
+            self._client.create(f"/api/v1/namespaces/{found.namespace}/services", render_service(found.workload))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        self._services.add(found.uid)
+
+    def _supply(self, namespace: str) -> None:
+        """The runtime that the pods of a namespace start from, once."""
+        if namespace in self._supplied:
+            return
+        try:
+            self._client.create(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        self._supplied.add(namespace)
+
+    def _post(self, found: TrainingObject, member: CreatePod) -> None:
+        run, node = found.workload, self._view.nodes.get(member.node)
+        if run is None:
+            return
+        gpu = run.spec.resources.gpu
+        offered = dict(node.allocatable.devices) if node is not None else {}
+        device = None if gpu is None else device_resource(gpu, offered)
+        if gpu is not None and device is None:
+            self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
+            return
+        pod = render_pod(run, member, self._settings, device=device)
+        _tolerate(pod, node)
+        path = f"/api/v1/namespaces/{found.namespace}/pods"
+        try:
+            content = self._client.create(path, pod)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                self._meet(found, member, f"{path}/{pod['metadata']['name']}")
+                return
+            phase, message = refusals.explain(error, found.namespace)
+            if phase is None:
+                raise
+            self._bury(found, member, phase, message)
+            return
+        self._view.pods.put(content)
+
+    def _meet(self, found: TrainingObject, member: CreatePod, path: str) -> None:
+        """Something of that name is there already: ours, one of a run that had the name before, or somebody's."""
+        try:
+            content = self._client.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return
+            raise
+        there = self._view.pods.put(content)
+        if there is None or there.run_uid == found.uid:
+            return
+        if there.run_uid and self._view.find(there.run_uid) is None:
+            self._delete(Delete(key=there.key, uid=there.uid, grace_s=1))
+            return
+        if not there.run_uid:
+            name = there.key.partition("/")[2]
+            message = f"a pod named {name} is there that is not Fairlead's; delete it, or give the run another name"
+            self._bury(found, member, PodPhase.FAILED, message)
+
+    def _delete(self, order: Delete) -> None:
+        namespace, _, name = order.key.partition("/")
+        options = {"gracePeriodSeconds": order.grace_s, "preconditions": {"uid": order.uid}}
+        try:
+            content = self._client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            # Gone already, or another one of that name: the watch tells.
+            return
+        if content.get("kind") == "Pod" and "deletionTimestamp" in content["metadata"] and order.grace_s:
+            self._view.pods.put(content)
+
+    def _verify(self, found: TrainingObject, order: Verify) -> None:
+        member = order.member
+        name = f"{found.name}-{member.attempt}-{member.index}"
+        try:
+            content = self._client.get(f"/api/v1/namespaces/{found.namespace}/pods/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        else:
+            seen = self._view.pods.put(content)
+            if seen is not None and seen.run_uid == found.uid:
+                return
+        self._bury(found, member, PodPhase.LOST, VANISHED)
+
+    def _bury(self, found: TrainingObject, member: CreatePod, phase: PodPhase, message: str) -> None:
+        """Record the end of a pod that has no object."""
+        self._view.bury(
+            Pod(
+                uid=f"{found.uid}-{member.attempt}-{member.index}",
+                workload_uid=found.uid,
+                attempt=member.attempt,
+                index=member.index,
+                node=member.node,
+                grant=replace(member.grant) if member.grant else Grant(),
+                phase=phase,
+                created_at=time.time(),
+                message=message,
+            )
+        )
+
+    def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> None:
+        """Write what was seen, where no decision has written it by now, but not often."""
+        if found.state.written == 0 or now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+            return
+        self._refreshed[found.uid] = now
+        state = self._cluster.refreshed(found)
+        counts = tuple(pod.phase for pod in members)
+        if state == found.state and self._acted.get(found.uid, counts) == counts:
+            self._acted[found.uid] = counts
+            return
+        self._acted[found.uid] = counts
+        self._work.submit(found.uid, f"refresh {found.key}", partial(self._write, found.uid))
+
+    def _write(self, uid: str) -> None:
+        found = self._view.find(uid)
+        if found is not None:
+            self._cluster.write(found, self._cluster.refreshed(found))
+
+
+def _tolerate(pod: dict[str, Any], node: NodeObject | None) -> None:
+    """Placement has chosen the node, so its GPU taints are tolerated also by a run that asks for no GPU."""
+    known = {toleration.get("key") for toleration in pod["spec"].get("tolerations") or ()}
+    for taint in node.taints if node is not None else ():
+        if taint.key in GPU_TAINTS and taint.key not in known:
+            toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}
+            pod["spec"].setdefault("tolerations", []).append(toleration)

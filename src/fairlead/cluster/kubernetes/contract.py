@@ -1,0 +1,96 @@
+"""What a pod's processes find, the same as on every other cluster: variables, places, and what the shim is told."""
+
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+from fairlead.cluster.kubernetes.names import pod_name, service_name
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Workload
+
+HOME = "/fairlead"
+LOCAL = f"{HOME}/local"  # an emptyDir: what this pod writes for itself
+POD_DIR = f"{LOCAL}/pod"
+RUN_DIR = f"{LOCAL}/run"
+WORK_DIR = f"{LOCAL}/work"
+USER_HOME = f"{LOCAL}/home"
+RUNTIME_DIR = f"{HOME}/runtime"
+RUNTIME = f"{RUNTIME_DIR}/runtime.pyz"
+WORKDIR_PARTS = f"{HOME}/workdir"
+MASTER_PORT = 29500  # torchrun's own; a pod has its ports to itself
+LOG_MAX_BYTES = 4 * 1024 * 1024
+LOG_FILES = 1
+
+
+def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | None) -> dict[str, str]:
+    """The variables that every rank of a pod has in common. The first half is torchrun's."""
+    spec = workload.spec
+    ranks = spec.ranks_on_each_node
+    first = pod_name(spec, create.attempt, 0)
+    env = {
+        "WORLD_SIZE": str(spec.world_size),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": str(create.index),
+        "GROUP_WORLD_SIZE": str(spec.nodes),
+        "NODE_RANK": str(create.index),
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(spec.world_size),
+        "MASTER_ADDR": f"{first}.{service_name(spec)}.{spec.team}.svc",
+        "MASTER_PORT": str(MASTER_PORT),
+        "TORCHELASTIC_RUN_ID": workload.uid,
+        "TORCHELASTIC_RESTART_COUNT": str(create.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.retry.program),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "FAIRLEAD_RUN": spec.name,
+        "FAIRLEAD_RUN_UID": workload.uid,
+        "FAIRLEAD_TEAM": spec.team,
+        "FAIRLEAD_POD_UID": f"{workload.uid}-{create.attempt}-{create.index}",
+        "FAIRLEAD_ATTEMPT": str(create.attempt),
+        "FAIRLEAD_POD_DIR": POD_DIR,
+        "FAIRLEAD_RUN_DIR": RUN_DIR,
+        "FAIRLEAD_CHECKPOINT_KEEP": str(spec.checkpoint.keep),
+        "FAIRLEAD_AGREE_PORT": str(MASTER_PORT + 1),
+        "FAIRLEAD_GRACE_S": f"{spec.grace_s:g}",
+    }
+    if checkpoint_to is not None:
+        env["FAIRLEAD_CHECKPOINT_TO"] = checkpoint_to
+    if spec.checkpoint.every_s is not None:
+        env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
+    if spec.checkpoint.every_steps is not None:
+        env["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
+    return env
+
+
+def instructions(workload: Workload, create: CreatePod, *, has_workdir: bool) -> dict[str, str]:
+    """What the pod's entry is told, as variables of its own; it keeps them from the ranks.
+
+    Commands are variables of their own because one variable holds at most 128 KiB.
+    """
+    spec = workload.spec
+    ranks, first = spec.ranks_on_each_node, create.index * spec.ranks_on_each_node
+    pod: dict[str, Any] = {
+        "uid": f"{workload.uid}-{create.attempt}-{create.index}",
+        "workdir": WORK_DIR if has_workdir else spec.workdir,
+        "parts": WORKDIR_PARTS if has_workdir else None,
+        "ranks": list(range(first, first + ranks)),
+        "threads": max(1, create.grant.cpu_milli // 1000 // ranks),
+        "launch": spec.launch.value,
+        "grace_s": spec.grace_s,
+        "log_max_bytes": LOG_MAX_BYTES,
+        "log_files": LOG_FILES,
+    }
+    told = {"FAIRLEAD_INSTRUCTIONS": json.dumps(pod, separators=(",", ":")), "FAIRLEAD_COMMAND": spec.run}
+    return told if spec.setup is None else told | {"FAIRLEAD_SETUP": spec.setup}
+
+
+def checkpoint_place(workload: Workload, default: str | None) -> str | None:
+    """Where the checkpoints of this run are; None when there is no place that outlives a pod.
+
+    Args:
+        default: The cluster's or the team's own place, for runs that name none.
+    """
+    to = workload.spec.checkpoint.to or default
+    if to is None:
+        return None
+    own = f"{workload.spec.name}-{workload.uid}"
+    return f"{to.rstrip('/')}/{own}" if "://" in to else str(PurePosixPath(to) / own)

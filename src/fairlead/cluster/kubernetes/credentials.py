@@ -1,0 +1,192 @@
+"""Who we are to an API server: tokens that are renewed, and plugins that are asked for them."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairlead.errors import ClusterError
+
+# A kubelet renews a token at 80 % of its hour; client-go looks at the file once a minute.
+REREAD_S = 60.0
+# A plugin may open a browser and wait for a person.
+PLUGIN_TIMEOUT_S = 300.0
+# So that a token does not run out on its way.
+EARLY_S = 30.0
+VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+class Credentials(Protocol):
+    """Where the identity comes from. Safe to use from several threads."""
+
+    def authorization(self) -> str | None:
+        """Value of the header ``Authorization`` now; None for none.
+
+        Raises:
+            ClusterError: The credentials cannot be had.
+        """
+        ...
+
+    def certificate(self) -> tuple[bytes, bytes] | None:
+        """PEM of a client certificate and key that came with the credentials."""
+        ...
+
+    def reject(self) -> bool:
+        """The server refused them: forget what was kept. Whether asking again may bring others."""
+        ...
+
+
+class Anonymous:
+    """Nobody, or somebody whom a client certificate names."""
+
+    def authorization(self) -> str | None:
+        return None
+
+    def certificate(self) -> tuple[bytes, bytes] | None:
+        return None
+
+    def reject(self) -> bool:
+        return False
+
+
+class FixedToken(Anonymous):
+    """A bearer token that never changes."""
+
+    def __init__(self, token: str) -> None:
+        self._header = f"Bearer {token}"
+
+    def authorization(self) -> str | None:
+        return self._header
+
+
+class Basic(Anonymous):
+    """A name and a password, as some proxies in front of an API server want."""
+
+    def __init__(self, username: str, password: str) -> None:
+        self._header = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+    def authorization(self) -> str | None:
+        return self._header
+
+
+class TokenFile(Anonymous):
+    """A bearer token in a file that somebody renews."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._header: str | None = None
+        self._read_at = 0.0
+
+    def authorization(self) -> str | None:
+        if self._header is None or time.monotonic() - self._read_at > REREAD_S:
+            try:
+                self._header = f"Bearer {self._path.read_text().strip()}"
+            except OSError as error:
+                raise ClusterError(f"The token file {self._path} cannot be read: {error.strerror}.") from error
+            self._read_at = time.monotonic()
+        return self._header
+
+    def reject(self) -> bool:
+        before, self._header = self._header, None
+        return self.authorization() != before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What a plugin said; ``expires_at`` is Unix time, None for never."""
+
+    token: str | None
+    certificate: tuple[bytes, bytes] | None
+    expires_at: float | None
+
+
+class ExecPlugin:
+    """A command that prints credentials, such as ``aws eks get-token`` or ``gke-gcloud-auth-plugin``."""
+
+    def __init__(self, content: dict[str, Any], *, directory: Path, context: str, cluster: dict[str, Any]) -> None:
+        self._content = content
+        self._directory = directory
+        self._context = context
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._answer: _Answer | None = None
+        if content.get("apiVersion") not in VERSIONS:
+            raise ClusterError(
+                f"Context {context!r}: its exec plugin speaks {content.get('apiVersion')!r}; this Fairlead knows "
+                f"{' and '.join(VERSIONS)}. Upgrade the plugin and write the kubeconfig anew with it."
+            )
+
+    def authorization(self) -> str | None:
+        token = self._current().token
+        return None if token is None else f"Bearer {token}"
+
+    def certificate(self) -> tuple[bytes, bytes] | None:
+        return self._current().certificate
+
+    def reject(self) -> bool:
+        with self._lock:
+            self._answer = None
+        return True
+
+    def _current(self) -> _Answer:
+        with self._lock:
+            answer = self._answer
+            if answer is None or (answer.expires_at is not None and time.time() > answer.expires_at - EARLY_S):
+                answer = self._answer = self._ask()
+            return answer
+
+    def _ask(self) -> _Answer:
+        content = self._content
+        command = str(content.get("command") or "")
+        # A command with a slash is relative to its file; another is looked for on the PATH.
+        path = str((self._directory / command).resolve()) if os.sep in command else shutil.which(command)
+        if path is None:
+            hint = content.get("installHint")
+            raise ClusterError(
+                f"Context {self._context!r} needs the command {command!r} to log in, which is not on the PATH."
+                + (f" {str(hint).strip()}" if hint else "")
+            )
+        spec: dict[str, Any] = {"interactive": False}
+        if content.get("provideClusterInfo"):
+            spec["cluster"] = {key: value for key, value in self._cluster.items() if key != "extensions"}
+        info = {"apiVersion": content["apiVersion"], "kind": "ExecCredential", "spec": spec}
+        environ = {**os.environ, **{entry["name"]: str(entry["value"]) for entry in content.get("env") or ()}}
+        environ["KUBERNETES_EXEC_INFO"] = json.dumps(info)
+        try:
+            done = subprocess.run(
+                [path, *(str(argument) for argument in content.get("args") or ())],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PLUGIN_TIMEOUT_S,
+                check=True,
+            )
+            return _read(json.loads(done.stdout))
+        except subprocess.CalledProcessError as error:
+            said = error.stderr.decode(errors="replace").strip()[-600:]
+            raise ClusterError(f"{command} could not log in (exit code {error.returncode}): {said}") from error
+        except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+            raise ClusterError(
+                f"{command}, which logs in to {self._context!r}, gave no credentials: {error}"
+            ) from error
+
+
+def _read(answer: dict[str, Any]) -> _Answer:
+    status = answer["status"]
+    certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
+    token = status.get("token")
+    if token is None and certificate is None:
+        raise ValueError("it printed neither a token nor a certificate")
+    expires = status.get("expirationTimestamp")
+    return _Answer(
+        token=token,
+        certificate=(certificate.encode(), key.encode()) if certificate and key else None,
+        expires_at=datetime.fromisoformat(expires).timestamp() if expires else None,
+    )

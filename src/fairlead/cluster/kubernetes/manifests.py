@@ -1,0 +1,39 @@
+"""Objects of the API server into specs and back, and lists of objects as YAML."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.keys import API_VERSION, KINDS, Spec
+from fairlead.specs.objects import parse_object
+from fairlead.specs.rendering import render
+
+
+def read_object(content: Mapping[str, Any]) -> Spec:
+    """The spec in an object as the API server stores it; what a newer version added to it is left aside.
+
+    Raises:
+        InvalidSpec: It is no kind of ours, or its spec breaks a rule that the API server did not know of.
+    """
+    kind, metadata = content.get("kind"), content.get("metadata") or {}
+    if content.get("apiVersion") != API_VERSION or kind not in KINDS:
+        raise InvalidSpec((f"<object>: {content.get('apiVersion')} {kind} is none of {', '.join(KINDS)}",))
+    section = KINDS[kind]
+    fields = {key.metadata for key in section.keys if key.metadata}
+    known = {key.name for key in section.keys}
+    spec = {name: value for name, value in (content.get("spec") or {}).items() if name in known}
+    own = {field: value for field, value in metadata.items() if field in fields}
+    source = f"{kind.lower()}/{metadata.get('name', '?')}"
+    return parse_object({"apiVersion": API_VERSION, "kind": kind, "metadata": own, "spec": spec}, source=source)
+
+
+def write_object(spec: Spec) -> dict[str, Any]:
+    """The object that is applied for a spec."""
+    return render(spec)
+
+
+def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
+    """The objects as documents of one file."""
+    from fairlead.specs.writing import dump
+
+    return "---\n".join(dump(dict(each)) for each in objects)

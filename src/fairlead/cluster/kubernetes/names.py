@@ -1,0 +1,38 @@
+"""What the objects of a run are called, and the labels by which they are found. Every name fits in a DNS label."""
+
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Workload
+
+DOMAIN = "fairlead.dev"
+MANAGER = "fairlead"
+RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
+ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
+TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+
+
+def pod_name(spec: Training, attempt: int, index: int) -> str:
+    """At most 62 characters: the run's name has 50, an index 4, and an attempt has 6 at its most."""
+    return f"{spec.name}-{attempt}-{index}"
+
+
+def service_name(spec: Training) -> str:
+    """A Service's name starts with a letter, which a run's need not."""
+    return f"ft-{spec.name}"
+
+
+def run_labels(workload: Workload) -> dict[str, str]:
+    """Labels of everything that belongs to a run."""
+    return {MANAGED_BY: MANAGER, RUN: workload.spec.name, RUN_UID: workload.uid}
+
+
+def owner(workload: Workload) -> dict[str, object]:
+    """The owner reference of everything that goes with the run."""
+    return {
+        "apiVersion": "fairlead.dev/v1alpha1",
+        "kind": "Training",
+        "name": workload.spec.name,
+        "uid": workload.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }

@@ -1,0 +1,274 @@
+"""Nodes and pods of the API server, slimmed to what placement and the life of a gang need. Pure."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.devices import is_device
+from fairlead.specs.overlay import RANKS
+
+Object = Mapping[str, Any]
+
+_UNITS: Mapping[str, int | Decimal] = {
+    "": 1, "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": 10**3, "M": 10**6, "G": 10**9,
+    "T": 10**12, "P": 10**15, "E": 10**18, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
+    "Ei": 2**60,
+}  # fmt: skip
+MODEL_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "k8s.amazonaws.com/accelerator",
+    "cloud.google.com/gke-accelerator",
+)
+# Labels that tell the memory of one device in MiB.
+MEMORY_LABELS = ("nvidia.com/gpu.memory", "karpenter.k8s.aws/instance-gpu-memory")
+SIDECAR = "Always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """What is offered or asked for; ``devices`` are extended resources that are GPUs or parts of one."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    devices: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A taint that keeps pods away."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeObject:
+    """A Node.
+
+    Attributes:
+        slots: Pods that it holds at most.
+        gpu_memory_bytes: Of one device; 0 when no label says it.
+        ready: What its kubelet last said; False also when that was too long ago.
+    """
+
+    key: str
+    version: int
+    allocatable: Amounts
+    slots: int
+    gpu_model: str
+    gpu_memory_bytes: int
+    ready: bool
+    cordoned: bool
+    taints: tuple[Taint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodObject:
+    """A Pod, ours or not.
+
+    Attributes:
+        uid: The API server's.
+        run_uid: Of the run that owns it; empty for a pod that is not ours.
+        requests: What kube-scheduler counts for it.
+        node: Where it is bound; empty before.
+        leaves_by: When its grace ends, once it was told to stop; None before.
+        told_at: When it was told to stop.
+        refused: Why kube-scheduler found no place for it.
+        disruption: Reason and message of the condition DisruptionTarget; None without it.
+        said: Reason and message of the pod as a whole, such as Evicted.
+        waiting: Reason and message of the first container that waits; None for none.
+        started_at: When the ranks' container started; None before.
+        ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
+    """
+
+    key: str
+    version: int
+    uid: str
+    phase: str
+    node: str
+    requests: Amounts
+    created_at: float
+    run_uid: str = ""
+    attempt: int = 0
+    index: int = 0
+    told_at: float | None = None
+    leaves_by: float | None = None
+    refused: str | None = None
+    disruption: tuple[str, str] | None = None
+    said: tuple[str, str] = ("", "")
+    image: str = ""
+    waiting: tuple[str, str] | None = None
+    started_at: float | None = None
+    ended: Mapping[str, Any] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """None of its containers runs, and none will."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+def read_node(content: Object) -> NodeObject:
+    """A Node."""
+    metadata, spec, status = content["metadata"], content.get("spec") or {}, content.get("status") or {}
+    labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
+    memory = next((labels[name] for name in MEMORY_LABELS if name in labels), "0")
+    return NodeObject(
+        key=metadata["name"],
+        version=int(metadata["resourceVersion"]),
+        allocatable=amounts(allocatable),
+        slots=int(quantity(allocatable.get("pods", "110"))),
+        gpu_model=sys.intern(next((labels[name] for name in MODEL_LABELS if name in labels), "GPU")),
+        gpu_memory_bytes=int(memory) * 2**20 if memory.isdigit() else 0,
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
+        cordoned=bool(spec.get("unschedulable")),
+        taints=tuple(
+            Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
+            for taint in spec.get("taints") or ()
+            if taint["effect"] != "PreferNoSchedule"
+        ),
+    )
+
+
+def read_pod(content: Object) -> PodObject:
+    """A Pod."""
+    metadata, spec, status = content["metadata"], content["spec"], content.get("status") or {}
+    labels = metadata.get("labels") or {}
+    owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+    basic = PodObject(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=int(metadata["resourceVersion"]),
+        uid=metadata["uid"],
+        phase=sys.intern(status.get("phase") or "Pending"),
+        node=sys.intern(spec.get("nodeName") or ""),
+        requests=pod_requests(spec),
+        created_at=seconds(metadata["creationTimestamp"]),
+    )
+    if owner.get("kind") != "Training" or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
+        return basic
+    return _ours(basic, content, owner["uid"], labels)
+
+
+def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, str]) -> PodObject:
+    metadata, spec, status = content["metadata"], content["spec"], content.get("status") or {}
+    states = {c["name"]: c.get("state") or {} for c in status.get("containerStatuses") or ()}
+    first = {c["name"]: c.get("state") or {} for c in status.get("initContainerStatuses") or ()}
+    ranks = states.get(RANKS) or next(iter(states.values()), {})
+    running, terminated = ranks.get("running"), ranks.get("terminated")
+    waiting = next((s["waiting"] for s in (*first.values(), *states.values()) if s.get("waiting")), None)
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    scheduled, disrupted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+    leaves_by = metadata.get("deletionTimestamp")
+    return PodObject(
+        key=basic.key,
+        version=basic.version,
+        uid=basic.uid,
+        phase=basic.phase,
+        node=basic.node,
+        requests=basic.requests,
+        created_at=basic.created_at,
+        run_uid=run_uid,
+        attempt=_whole(labels.get(names.ATTEMPT)),
+        index=_whole(labels.get(names.INDEX)),
+        told_at=_told_at(metadata) if leaves_by else None,
+        leaves_by=seconds(leaves_by) if leaves_by else None,
+        refused=str(scheduled.get("message") or "") if scheduled.get("reason") == "Unschedulable" else None,
+        disruption=_words(disrupted) if disrupted.get("status") == "True" else None,
+        said=_words(status),
+        image=next((c.get("image") or "" for c in spec["containers"] if c["name"] == RANKS), ""),
+        waiting=_words(waiting) if waiting else None,
+        started_at=_started_at(running or terminated or {}),
+        ended=_only(terminated) if terminated else None,
+    )
+
+
+def amounts(resources: Mapping[str, Any]) -> Amounts:
+    """A list of resources, such as ``requests``."""
+    return Amounts(
+        cpu_milli=int(quantity(resources.get("cpu", 0)) * 1000),
+        memory_bytes=int(quantity(resources.get("memory", 0))),
+        devices=tuple((name, int(quantity(each))) for name, each in sorted(resources.items()) if is_device(name)),
+    )
+
+
+def pod_requests(spec: Object) -> Amounts:
+    """What kube-scheduler counts: the containers together, or the largest of those that run before them.
+
+    From kube-scheduler's ``PodRequests``: sidecars (init containers that restart) count beside both.
+    """
+    own = (spec.get("resources") or {}).get("requests")
+    together = [_requests(container) for container in spec.get("containers") or ()]
+    sidecars: list[Mapping[str, Any]] = []
+    most: dict[str, Decimal] = {}
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == SIDECAR:
+            sidecars.append(_requests(container))
+            alone = _sum(sidecars)
+        else:
+            alone = _sum([*sidecars, _requests(container)])
+        most = {name: max(most.get(name, Decimal(0)), alone.get(name, Decimal(0))) for name in {*most, *alone}}
+    main = _sum([*together, *sidecars])
+    total = {name: max(main.get(name, Decimal(0)), most.get(name, Decimal(0))) for name in {*main, *most}}
+    if own:
+        total |= {name: quantity(value) for name, value in own.items()}
+    return amounts(_sum([total, spec.get("overhead") or {}]))
+
+
+def seconds(moment: str) -> float:
+    """A time of the API server in Unix seconds."""
+    return datetime.fromisoformat(moment).timestamp()
+
+
+@lru_cache(maxsize=4096)
+def quantity(value: str | int | float | Decimal) -> Decimal:
+    """A quantity of Kubernetes, exactly; what is none counts as nothing."""
+    if not isinstance(value, str):
+        return Decimal(value)
+    number = value.rstrip("KMGTPEikmnu")
+    if number and number[-1] in "eE":  # 1e3 is a number, 1E is a unit
+        number = number[:-1]
+    try:
+        return Decimal(number) * _UNITS[value[len(number) :]]
+    except (InvalidOperation, KeyError):
+        return Decimal(0)
+
+
+def _requests(container: Object) -> Mapping[str, Any]:
+    resources = container.get("resources") or {}
+    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+
+
+def _sum(lists: list[Mapping[str, Any]]) -> dict[str, Decimal]:
+    total: dict[str, Decimal] = {}
+    for resources in lists:
+        for name, value in resources.items():
+            total[name] = total.get(name, Decimal(0)) + quantity(value)
+    return total
+
+
+def _told_at(metadata: Object) -> float:
+    return seconds(metadata["deletionTimestamp"]) - float(metadata.get("deletionGracePeriodSeconds") or 0)
+
+
+def _started_at(state: Object) -> float | None:
+    return seconds(state["startedAt"]) if state.get("startedAt") else None
+
+
+def _only(terminated: Object) -> Object:
+    """A pod in which nothing is said but how its ranks' container ended."""
+    return {"status": {"containerStatuses": [{"name": RANKS, "state": {"terminated": terminated}}]}}
+
+
+def _words(source: Object) -> tuple[str, str]:
+    return str(source.get("reason") or ""), str(source.get("message") or "")
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0

@@ -1,0 +1,25 @@
+"""How fast requests go out: a bucket of tokens that fills at a steady rate."""
+
+import threading
+import time
+
+
+class Pace:
+    """Lets ``burst`` through at once and ``per_second`` in the long run. Safe to use from several threads."""
+
+    def __init__(self, *, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._lock = threading.Lock()
+        self._tokens = float(burst)
+        self._at = time.monotonic()
+
+    def wait(self) -> None:
+        """Return when one more may go. Those that wait go in the order in which they came."""
+        with self._lock:
+            now = time.monotonic()
+            self._tokens = min(float(self._burst), self._tokens + (now - self._at) * self._per_second) - 1.0
+            self._at = now
+            wait_s = -self._tokens / self._per_second
+        if wait_s > 0:
+            time.sleep(wait_s)

@@ -1,0 +1,113 @@
+"""Who may do what: the operator's own rights, and the three roles that a team's people get.
+
+The operator's rules are those of its requests and nothing more; a verb is here because some code makes that request.
+"""
+
+from typing import Any
+
+from fairlead.cluster.kubernetes.definitions import GROUP
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+
+OPERATOR = "fairlead-operator"
+TEAM_KEEPER = "fairlead-team-keeper"
+READ = ("get", "list", "watch")
+Rules = list[dict[str, Any]]
+
+
+def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names: str) -> dict[str, Any]:
+    """One rule; ``names`` are the only objects it holds for, all when there are none."""
+    found: dict[str, Any] = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+    return found | ({"resourceNames": list(names)} if names else {})
+
+
+ROLES: dict[str, Rules] = {
+    "viewer": [
+        rule(GROUP, ("trainings",), READ),
+        rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
+    ],
+    "user": [
+        rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
+        rule("", ("pods/exec", "pods/portforward"), ("create",)),
+        rule("", ("configmaps",), ("get", "create", "patch")),
+    ],
+    "admin": [
+        rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
+        rule("", ("pods",), ("delete",)),
+        rule("", ("pods/exec", "pods/portforward"), ("create",)),
+        rule(
+            "",
+            ("configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts"),
+            (*READ, "create", "update", "patch", "delete"),
+        ),
+    ],
+}
+
+OPERATOR_RULES: Rules = [
+    rule(GROUP, ("trainings",), ("get", "list", "watch", "patch", "delete")),  # finalizers; finished runs make way
+    rule(GROUP, ("trainings/status",), ("patch",)),
+    rule("", ("nodes",), ("list", "watch")),
+    rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
+    rule("", ("pods/log",), ("get",)),
+    rule("", ("services", "configmaps"), ("create",)),
+    rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
+]
+
+# What applying `render_team` takes. Only these roles can be given to people, whatever they hold.
+TEAM_RULES: Rules = [
+    rule(GROUP, ("teams",), READ),
+    rule(GROUP, ("teams/status",), ("patch",)),
+    rule("", ("namespaces", "resourcequotas", "limitranges"), (*READ, "create", "patch")),
+    rule("networking.k8s.io", ("networkpolicies",), (*READ, "create", "patch")),
+    rule("rbac.authorization.k8s.io", ("rolebindings",), (*READ, "create", "patch")),
+    rule("rbac.authorization.k8s.io", ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
+]
+
+LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
+
+
+def render_roles() -> list[dict[str, Any]]:
+    """The cluster's roles: those of people, the operator's, and that of whoever applies teams."""
+    return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
+        _role("ClusterRole", OPERATOR, OPERATOR_RULES),
+        _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
+    ]
+
+
+def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
+    """What gives the operator's account its rights; leader election is in its own namespace alone."""
+    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
+    return [
+        _binding("ClusterRoleBinding", OPERATOR, None, "ClusterRole", OPERATOR, [subject]),
+        {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
+        _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
+    ]
+
+
+def render_binding(namespace: str, role: str, subjects: list[dict[str, Any]]) -> dict[str, Any]:
+    """What gives people one of the three roles in a namespace."""
+    name = f"fairlead-{role}"
+    return _binding("RoleBinding", name, namespace, "ClusterRole", name, subjects)
+
+
+def _role(kind: str, name: str, rules: Rules) -> dict[str, Any]:
+    api = "rbac.authorization.k8s.io/v1"
+    return {"apiVersion": api, "kind": kind, "metadata": _metadata(name, None), "rules": rules}
+
+
+def _binding(
+    kind: str, name: str, namespace: str | None, role_kind: str, role: str, subjects: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": _metadata(name, namespace),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
+        "subjects": subjects,
+    }
+
+
+def _metadata(name: str, namespace: str | None) -> dict[str, Any]:
+    labels = {MANAGED_BY: MANAGER}
+    return {"name": name, **({"namespace": namespace} if namespace else {}), "labels": labels}

@@ -1,0 +1,162 @@
+"""The status of an object as people and tools read it: columns, conditions, and the state that the operator keeps.
+
+``state`` belongs to the operator: it holds what a later pass needs, and its form is no interface. Everything else is
+derived from it, so that no reader has to know it.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Workload
+
+MESSAGE_MOST = 32_768  # what a condition's message may hold
+CONDITIONS = ("Placed", "Running", "Suspended", "Complete", "Failed")
+
+
+def status_schema(kind: str) -> dict[str, Any]:
+    """The structural schema of a kind's status."""
+    properties: dict[str, Any] = {
+        "observedGeneration": {
+            "type": "integer",
+            "description": "The generation of the object that this status speaks of.",
+        },
+        "conditions": {
+            "type": "array",
+            "description": "What is true now, in the conventional form.",
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+            "items": _CONDITION,
+        },
+    }
+    if kind == "Training":
+        phases = ", ".join(Phase)
+        properties |= {
+            "phase": {"type": "string", "description": f"Where the run is in its life: {phases}."},
+            "reason": {"type": "string", "description": "Why it is there, as one word for programs."},
+            "message": {"type": "string", "description": "Why it is there, as a sentence."},
+            "remedy": {"type": "string", "description": "What would mend or unblock it."},
+            "ranks": {"type": "string", "description": "Ranks that run, of all."},
+            "progress": {"type": "string", "description": "Steps done, of all where that is known."},
+            "step": {"type": "integer", "description": "Steps done.", "format": "int64"},
+            "loss": {"type": "number", "description": "The loss that was last reported."},
+            "checkpointStep": {"type": "integer", "description": "Steps in the newest checkpoint.", "format": "int64"},
+            "attempt": {"type": "integer", "description": "Starts of the gang before this one."},
+        }
+    properties["state"] = {
+        "type": "object",
+        "description": "What the operator keeps for itself; its form may change with every version.",
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    return {"type": "object", "description": "What is true, written by the operator.", "properties": properties}
+
+
+def training_status(
+    workload: Workload,
+    pods: Iterable[Pod],
+    *,
+    generation: int,
+    before: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """The status of a Training, but for ``state``.
+
+    Args:
+        pods: Those of the current attempt.
+        generation: ``metadata.generation`` of the object that was read.
+        before: The conditions that it has now, which keep their time while they stay as they are.
+    """
+    spec, status = workload.spec, workload.status
+    of_pod = spec.ranks_on_each_node
+    running = sum(of_pod for pod in pods if pod.attempt == status.attempt and pod.phase is PodPhase.RUNNING)
+    found: dict[str, Any] = {
+        "observedGeneration": generation,
+        "phase": status.phase.value,
+        "reason": status.reason.code.value,
+        "message": status.reason.message[:MESSAGE_MOST],
+        "ranks": f"{running}/{spec.world_size}",
+        "attempt": status.attempt,
+        "conditions": _conditions(workload, generation, before),
+    }
+    if status.reason.remedy is not None:
+        found["remedy"] = status.reason.remedy
+    if workload.progress is not None:
+        found |= _progress(workload.progress)
+    return found
+
+
+def condition(
+    type_: str, is_true: bool, *, reason: str, message: str, at: float, generation: int,
+    before: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """One condition; its time is that of its last change."""
+    value = "True" if is_true else "False"
+    changed = moment(at)
+    for known in before:
+        if known.get("type") == type_ and known.get("status") == value:
+            changed = str(known.get("lastTransitionTime", changed))
+    return {
+        "type": type_,
+        "status": value,
+        "reason": reason,
+        "message": message[:MESSAGE_MOST],
+        "lastTransitionTime": changed,
+        "observedGeneration": generation,
+    }
+
+
+def moment(at: float) -> str:
+    """A time as Kubernetes writes it, in whole seconds."""
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _conditions(workload: Workload, generation: int, before: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    phase, reason = workload.status.phase, workload.status.reason
+    known = tuple(before)
+    truths = {
+        "Placed": phase in (Phase.STARTING, Phase.RUNNING, Phase.STOPPING),
+        "Running": phase is Phase.RUNNING,
+        "Suspended": phase is Phase.PENDING and workload.intent is Intent.SUSPEND,
+        "Complete": phase is Phase.SUCCEEDED,
+        "Failed": phase is Phase.FAILED,
+    }
+    return [
+        condition(
+            name,
+            truths[name],
+            reason=reason.code.value,
+            message=reason.message,
+            at=workload.status.since,
+            generation=generation,
+            before=known,
+        )
+        for name in CONDITIONS
+    ]
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if progress.step is not None:
+        found["step"] = progress.step
+        found["progress"] = f"{progress.step}"
+        if progress.total_steps:
+            share = 100 * progress.step // progress.total_steps
+            found["progress"] = f"{progress.step}/{progress.total_steps} ({share}%)"
+    if progress.loss is not None:
+        found["loss"] = progress.loss
+    if progress.checkpoint_step is not None:
+        found["checkpointStep"] = progress.checkpoint_step
+    return found
+
+
+_CONDITION: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+    "properties": {
+        "type": {"type": "string", "maxLength": 316},
+        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+        "reason": {"type": "string", "maxLength": 1024},
+        "message": {"type": "string", "maxLength": MESSAGE_MOST},
+        "lastTransitionTime": {"type": "string", "format": "date-time"},
+        "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
+    },
+}

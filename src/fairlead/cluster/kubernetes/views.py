@@ -1,0 +1,253 @@
+"""What is true on the cluster, as three watches keep it: nodes, pods of everybody, and our runs.
+
+Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from fairlead.cluster.kubernetes.client import ApiError, Client
+from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
+from fairlead.cluster.kubernetes.objects import NodeObject, PodObject, read_node, read_pod
+from fairlead.cluster.kubernetes.verdicts import see
+from fairlead.cluster.kubernetes.watching import IDLE_S, Cache
+from fairlead.errors import ClusterError
+from fairlead.state.snapshot import Pod, PodPhase
+
+log = logging.getLogger(__name__)
+
+TRAININGS = "/apis/fairlead.dev/v1alpha1/trainings"
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+SYNC_S = 60.0
+STOPPED_EARLY = "stopped before it started"
+Member = tuple[str, int, int]  # run, attempt, index
+
+
+class View:
+    """The caches and what follows from them. Safe to use from several threads."""
+
+    def __init__(self, client: Client, *, idle_s: float = IDLE_S) -> None:
+        self.client = client
+        self.nodes: Cache[NodeObject] = Cache(client, NODES, read_node, self._node_changed, idle_s=idle_s)
+        self.pods: Cache[PodObject] = Cache(client, PODS, read_pod, self._pod_changed, idle_s=idle_s)
+        self.trainings: Cache[TrainingObject] = Cache(
+            client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
+        )
+        self._changed = threading.Condition()
+        self._epoch = 0
+        self._lock = threading.Lock()
+        self._of_run: dict[str, dict[str, PodObject]] = {}
+        self._key_of: dict[str, str] = {}
+        self._over: dict[str, dict[str, Pod]] = {}
+        self._in_flight: set[Member] = set()
+        self._active: dict[str, float] = {}
+
+    @property
+    def caches(self) -> tuple[Cache[NodeObject], Cache[PodObject], Cache[TrainingObject]]:
+        """All three."""
+        return self.nodes, self.pods, self.trainings
+
+    def start(self) -> None:
+        """Begin to watch, and return when everything is there once.
+
+        Raises:
+            ClusterError: The cluster cannot be reached, or does not know our kinds.
+        """
+        # A run is looked at only with its pods, so they are there before it is.
+        for cache in self.caches:
+            cache.start()
+        deadline = time.monotonic() + SYNC_S
+        while not all(cache.is_synced for cache in self.caches):
+            for cache in self.caches:
+                trouble = cache.trouble
+                if isinstance(trouble, ApiError) and trouble.status in (401, 403, 404):
+                    self.stop()
+                    raise _explained(trouble)
+                if time.monotonic() > deadline and not cache.is_synced:
+                    self.stop()
+                    raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the watches."""
+        for cache in self.caches:
+            cache.stop()
+
+    @property
+    def epoch(self) -> int:
+        """Rises with every change of anything."""
+        with self._changed:
+            return self._epoch
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Return when something changed since the epoch ``seen``, or after the timeout."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._epoch != seen, timeout_s)
+
+    def wake(self) -> None:
+        """Let those who wait look again."""
+        with self._changed:
+            self._epoch += 1
+            self._changed.notify_all()
+
+    def find(self, uid: str) -> TrainingObject | None:
+        """The run of a uid."""
+        with self._lock:
+            key = self._key_of.get(uid)
+        return None if key is None else self.trainings.get(key)
+
+    def pods_of(self, uid: str) -> Mapping[str, PodObject]:
+        """The pods of a run by their keys."""
+        with self._lock:
+            return dict(self._of_run.get(uid, {}))
+
+    def begin(self, member: Member) -> bool:
+        """Note that a pod is about to be created; False when somebody is at it."""
+        with self._lock:
+            if member in self._in_flight:
+                return False
+            self._in_flight.add(member)
+            return True
+
+    def finish(self, member: Member) -> None:
+        """The creation is over, one way or the other."""
+        with self._lock:
+            self._in_flight.discard(member)
+
+    def bury(self, pod: Pod) -> None:
+        """Keep how a pod ended whose object is gone, or which never came to be."""
+        with self._lock:
+            self._over.setdefault(pod.workload_uid, {})[pod.uid] = pod
+        self.wake()
+
+    def members(self, found: TrainingObject) -> tuple[Pod, ...]:
+        """Every member of the run's latest gang, whether its pod is there yet, still, or not any more."""
+        gang, run = found.state.gang, found.workload
+        if gang is None or run is None:
+            return ()
+        objects = {(pod.attempt, pod.index): pod for pod in self.pods_of(found.uid).values()}
+        notices = {notice.pod_uid: notice.since for notice in found.state.notices}
+        ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
+        ranks = run.spec.ranks_on_each_node
+        seen: list[Pod] = []
+        for index in range(len(gang.nodes)):
+            member, uid = gang.member(index), f"{found.uid}-{gang.attempt}-{index}"
+            told_at, pod = notices.get(uid), objects.get((gang.attempt, index))
+            if uid in ended:
+                seen.append(ended[uid])
+            elif pod is not None:
+                seen.append(
+                    see(
+                        pod,
+                        member,
+                        ranks=range(index * ranks, (index + 1) * ranks),
+                        told_at=told_at,
+                        node=self.nodes.get(pod.node) if pod.node else None,
+                        gone=False,
+                        active_at=self._active.get(found.uid),
+                    )
+                )
+            else:
+                coming = gang.created or self._is_in_flight(found.uid, gang.attempt, index)
+                cancelled = told_at is not None and not coming
+                seen.append(
+                    Pod(
+                        uid=uid,
+                        workload_uid=found.uid,
+                        attempt=gang.attempt,
+                        index=index,
+                        node=member.node,
+                        grant=member.grant,
+                        phase=PodPhase.FAILED if cancelled else PodPhase.CREATED,
+                        created_at=gang.at,
+                        terminating_since=told_at,
+                        message=STOPPED_EARLY if cancelled else None,
+                    )
+                )
+        return tuple(seen)
+
+    def note_active(self, uid: str, at: float | None) -> None:
+        """A run was seen to do something at ``at``."""
+        if at is not None and at > self._active.get(uid, 0.0):
+            self._active[uid] = at
+        self.wake()
+
+    def over(self, uid: str) -> dict[str, Pod]:
+        """How pods of a run ended whose objects are gone."""
+        with self._lock:
+            return dict(self._over.get(uid, {}))
+
+    def _is_in_flight(self, uid: str, attempt: int, index: int) -> bool:
+        with self._lock:
+            return (uid, attempt, index) in self._in_flight
+
+    def _node_changed(self, before: NodeObject | None, after: NodeObject | None) -> None:
+        # A kubelet's heartbeat changes nothing that matters here.
+        if before is None or after is None or _essence(before) != _essence(after):
+            self.wake()
+
+    def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
+        last = after or before
+        if last is None:
+            return
+        if last.run_uid:
+            with self._lock:
+                of_run = self._of_run.setdefault(last.run_uid, {})
+                if after is not None:
+                    of_run[after.key] = after
+                else:
+                    of_run.pop(last.key, None)
+            if after is None:
+                self._remember(last)
+        self.wake()
+
+    def _remember(self, pod: PodObject) -> None:
+        """Keep how a pod of a current gang ended, now that its object is gone."""
+        found = self.find(pod.run_uid)
+        gang = found.state.gang if found is not None else None
+        if found is None or found.workload is None or gang is None or gang.attempt != pod.attempt:
+            return
+        if pod.index >= len(gang.nodes):
+            return
+        uid = f"{pod.run_uid}-{pod.attempt}-{pod.index}"
+        ranks = found.workload.spec.ranks_on_each_node
+        told_at = next((notice.since for notice in found.state.notices if notice.pod_uid == uid), None)
+        node = self.nodes.get(pod.node) if pod.node else None
+        members = range(pod.index * ranks, (pod.index + 1) * ranks)
+        self.bury(see(pod, gang.member(pod.index), ranks=members, told_at=told_at, node=node, gone=True))
+
+    def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
+        with self._lock:
+            if after is None and before is not None:
+                self._key_of.pop(before.uid, None)
+                self._over.pop(before.uid, None)
+                self._active.pop(before.uid, None)
+            elif after is not None:
+                if before is not None and before.uid != after.uid:
+                    self._key_of.pop(before.uid, None)
+                    self._over.pop(before.uid, None)
+                self._key_of[after.uid] = after.key
+                over, gang = self._over.get(after.uid), after.state.gang
+                if over and gang is not None:
+                    # What the status holds, and what belongs to an earlier start, need not be kept here.
+                    kept = {pod.uid for pod in after.state.ended}
+                    self._over[after.uid] = {
+                        uid: pod for uid, pod in over.items() if uid not in kept and pod.attempt >= gang.attempt
+                    }
+        self.wake()
+
+
+def _essence(node: NodeObject) -> tuple[object, ...]:
+    return (
+        node.allocatable, node.slots, node.gpu_model, node.gpu_memory_bytes, node.ready, node.cordoned, node.taints
+    )  # fmt: skip
+
+
+def _explained(error: ApiError) -> ClusterError:
+    if error.status == 404:
+        return ClusterError(
+            "This cluster does not know Fairlead's kinds. `fairlead install` sets them up (or ask whoever may)."
+        )
+    return error

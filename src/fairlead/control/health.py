@@ -1,0 +1,103 @@
+"""What an operator tells of itself over HTTP: whether it lives, whether it is ready, and its numbers for Prometheus."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+# A pass that takes this long has stuck; kubelet then starts the operator anew.
+STUCK_S = 120.0
+
+
+@dataclass(slots=True)
+class Health:
+    """What the loop says of itself as it goes.
+
+    Attributes:
+        beat_at: When the loop last came round, by ``time.monotonic``.
+        numbers: Names of metrics, with their values at this moment.
+    """
+
+    numbers: Callable[[], Mapping[str, float]]
+    is_ready: Callable[[], bool]
+    beat_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop comes round."""
+        return time.monotonic() - self.beat_at < STUCK_S
+
+
+METRICS = {
+    "fairlead_leader": ("gauge", "1 while this operator acts."),
+    "fairlead_runs": ("gauge", "Runs that are not finished."),
+    "fairlead_pods": ("gauge", "Pods of all runs."),
+    "fairlead_nodes": ("gauge", "Nodes of the cluster."),
+    "fairlead_passes_total": ("counter", "Passes of the loop."),
+    "fairlead_changes_total": ("counter", "Passes that changed something."),
+    "fairlead_pass_seconds_total": ("counter", "Time spent in passes."),
+    "fairlead_api_requests_total": ("counter", "Requests to the API server, every try counted."),
+    "fairlead_api_waiting": ("gauge", "Requests that wait for their turn."),
+    "fairlead_watch_lists_total": ("counter", "Lists that watches took, the first ones included."),
+    "fairlead_watch_silent_seconds": ("gauge", "Time since the quietest watch was heard."),
+}
+
+
+def exposition(numbers: Mapping[str, float]) -> str:
+    """The numbers in Prometheus' text format 0.0.4."""
+    lines = []
+    for name, value in numbers.items():
+        kind, sentence = METRICS[name]
+        lines += [f"# HELP {name} {sentence}", f"# TYPE {name} {kind}", f"{name} {value:g}"]
+    return "\n".join(lines) + "\n"
+
+
+def serve(health: Health, host: str, port: int) -> ThreadingHTTPServer:
+    """Answer ``/livez``, ``/readyz`` and ``/metrics`` in a thread; port 0 takes a free one."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, exposition(health.numbers()))
+            elif self.path in ("/livez", "/healthz"):
+                self._answer(200 if health.is_alive else 500, "ok\n" if health.is_alive else "the loop has stuck\n")
+            elif self.path == "/readyz":
+                ready = health.is_ready()
+                self._answer(200 if ready else 503, "ok\n" if ready else "the watches are not there yet\n")
+            else:
+                self._answer(404, "there are /livez, /readyz and /metrics\n")
+
+        def _answer(self, status: int, text: str) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Probes come every few seconds; nobody wants to read of them."""
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+    return server
+
+
+class JsonLines(logging.Formatter):
+    """A log record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        content = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(content)

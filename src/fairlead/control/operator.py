@@ -1,0 +1,169 @@
+"""The loop over a Kubernetes cluster: the same pass as everywhere, made by the one operator that leads.
+
+Crash-only: killed at any instant, another begins where the objects say. It follows the cluster while it does not lead,
+so that it takes over at once.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.cluster.kubernetes.agent import Agent
+from fairlead.cluster.kubernetes.client import Client
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.election import BEAT_S, DEADLINE_S, DURATION_S, Election
+from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.progress import Listener
+from fairlead.cluster.kubernetes.views import View
+from fairlead.cluster.kubernetes.watching import IDLE_S
+from fairlead.control.health import Health, serve
+from fairlead.control.loop import run_pass
+from fairlead.errors import ClusterError
+
+log = logging.getLogger("fairlead.operator")
+
+LEASE = "fairlead-operator"
+# Only the clock brings work when nothing changes: retries, deadlines, grace that ends.
+BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
+# Many changes come together; a pass takes them as one, and the loop never spends more than half its time in passes.
+GATHER_S, MOST_GATHER_S = 0.01, 0.5
+TROUBLE_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """How an operator runs.
+
+    Attributes:
+        namespace: Where its Lease is.
+        watch_namespace: Only runs of this namespace; None for all.
+        listen: Host and port of the health endpoints; None for none.
+        identity: Its name in the Lease; None makes one up.
+        idle_s: Silence after which a watch is taken for dead.
+    """
+
+    namespace: str
+    watch_namespace: str | None = None
+    listen: tuple[str, int] | None = None
+    identity: str | None = None
+    lease_s: float = DURATION_S
+    deadline_s: float = DEADLINE_S
+    beat_s: float = BEAT_S
+    idle_s: float = IDLE_S
+
+
+class Operator:
+    """One operator process, from its watches to its Lease."""
+
+    def __init__(self, client: Client, pods: PodSettings, settings: OperatorSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self.view = View(client, idle_s=settings.idle_s)
+        self.cluster = KubernetesCluster(client, view=self.view, namespace=settings.watch_namespace)
+        self.election = Election(
+            client,
+            namespace=settings.namespace,
+            name=LEASE,
+            identity=settings.identity or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+            changed=self.view.wake,
+            duration_s=settings.lease_s,
+            deadline_s=settings.deadline_s,
+            beat_s=settings.beat_s,
+        )
+        self.agent = Agent(self.cluster, pods, may_act=lambda: self.election.is_leader)
+        self._listener = Listener(self.cluster)
+        self._stopping = threading.Event()
+        self._counts = {"passes": 0, "changes": 0}
+        self._pass_s = 0.0
+        self._acted = -1
+        self.health = Health(numbers=self._numbers, is_ready=self._is_ready)
+
+    def run(self) -> None:
+        """Watch, lead when it is our turn, and pass until ``stop``.
+
+        Raises:
+            ClusterError: The cluster cannot be reached, or does not know our kinds.
+        """
+        server = serve(self.health, *self._settings.listen) if self._settings.listen is not None else None
+        try:
+            self.view.start()
+            log.info(
+                "following %d nodes, %d pods and %d runs of %s",
+                len(self.view.nodes.all()),
+                len(self.view.pods.all()),
+                len(self.view.trainings.all()),
+                self._client.access.context,
+            )
+            self.election.start()
+            while not self._stopping.is_set():
+                self._round()
+        finally:
+            self.election.stop()
+            self.agent.close()
+            self.view.stop()
+            self._client.close()
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+
+    def stop(self) -> None:
+        """End ``run`` soon; safe in a signal handler."""
+        self._stopping.set()
+
+    def _round(self) -> None:
+        self.health.beat_at = time.monotonic()
+        if not self.election.is_leader:
+            self.view.wait(self.view.epoch, QUIET_WAIT_S)
+            return
+        begun = time.monotonic()
+        try:
+            changed = self._pass()
+        except ClusterError as error:
+            log.error("%s", error)
+            self._stopping.wait(TROUBLE_WAIT_S)
+            return
+        took_s = time.monotonic() - begun
+        self._pass_s += took_s
+        if changed:
+            return
+        self._stopping.wait(min(max(GATHER_S, took_s), MOST_GATHER_S))
+        self.cluster.wait(BUSY_WAIT_S if self.agent.is_busy else QUIET_WAIT_S)
+
+    def _pass(self) -> bool:
+        """Look, decide, act; whether anything was decided."""
+        now = time.time()
+        changed = run_pass(self.cluster, now)
+        epoch = self.view.epoch
+        # At rest nothing is to be done, and to look for it costs more than all the rest.
+        if changed or epoch != self._acted or self.agent.is_busy:
+            self._acted = epoch
+            self.agent.act(now)
+        self._listener.listen(now, self.agent)
+        self._counts["passes"] += 1
+        self._counts["changes"] += changed
+        return changed
+
+    def _is_ready(self) -> bool:
+        return all(cache.is_synced for cache in self.view.caches)
+
+    def _numbers(self) -> Mapping[str, float]:
+        now = time.monotonic()
+        runs = [found.workload for found in self.view.trainings.all() if found.workload is not None]
+        return {
+            "fairlead_leader": float(self.election.is_leader),
+            "fairlead_runs": float(sum(not run.status.phase.is_final for run in runs)),
+            "fairlead_pods": float(sum(bool(pod.run_uid) for pod in self.view.pods.all())),
+            "fairlead_nodes": float(len(self.view.nodes.all())),
+            "fairlead_passes_total": float(self._counts["passes"]),
+            "fairlead_changes_total": float(self._counts["changes"]),
+            "fairlead_pass_seconds_total": self._pass_s,
+            "fairlead_api_requests_total": float(self._client.num_requests),
+            "fairlead_api_waiting": float(self.agent.num_waiting),
+            "fairlead_watch_lists_total": float(sum(cache.num_lists for cache in self.view.caches)),
+            "fairlead_watch_silent_seconds": max(now - cache.heard_at for cache in self.view.caches),
+        }

@@ -1,0 +1,144 @@
+"""What a pod says of itself to those outside, who see only its log and its termination message. Standard library only.
+
+Both are one line of JSON with short keys. The readers are in ``fairlead.cluster.kubernetes.reports``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from fairlead.runtime import podfiles
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+FORM = 1  # rises when an older reader could not understand
+REPORT_EVERY_S = 5.0
+MOST_EXIT_BYTES = 4096  # kubelet keeps no more of a termination message
+MOST_REPORT_BYTES = 8192  # half of what a container runtime keeps as one line
+MOST_EVENTS = 20
+
+
+def pack_exit(record: Mapping[str, Any]) -> bytes:
+    """How the pod ended, in at most 4,096 bytes: every rank's end, and as much of what the first one said as fits."""
+    ranks = record.get("ranks") or []
+    packed: dict[str, Any] = {
+        "form": FORM,
+        "at": record.get("at"),
+        "message": _cut(record.get("message"), 500),
+        "setup_failed": bool(record.get("setup_failed")),
+        "ranks": [
+            [each["rank"], each["exit_code"], each["signal"], round(each["at"], 3), int(each["out_of_memory"])]
+            for each in ranks
+        ],
+    }
+    first = first_failed(ranks)
+    lines = [str(line) for line in (first["tail"] if first is not None else record.get("tail") or ())]
+    if first is not None:
+        packed["tail_of"] = first["rank"]
+    if len(_encoded(packed)) > MOST_EXIT_BYTES:
+        # Thousands of ranks do not fit: those that ended badly, the first ones first, tell why.
+        bad = sorted((each for each in packed["ranks"] if each[1] != 0), key=lambda each: float(each[3]))
+        packed["ranks"], packed["of"] = bad[:20], len(ranks)
+    tail: list[str] = []
+    for line in reversed(lines):
+        if len(_encoded({**packed, "tail": [_cut(line, 400), *tail]})) > MOST_EXIT_BYTES:
+            break
+        tail.insert(0, str(_cut(line, 400)))
+    return _encoded({**packed, "tail": tail})
+
+
+def exit_code(record: Mapping[str, Any]) -> int:
+    """The exit code of the rank that failed first, as a shell tells a signal; 1 when none started, 0 if all is well."""
+    first = first_failed(record.get("ranks") or [])
+    if first is None:
+        return 0 if record.get("ranks") else 1
+    code = first["exit_code"]
+    return int(code) if code is not None else 128 + int(first["signal"])
+
+
+def first_failed(ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The rank that failed before all others."""
+    failed = [each for each in ranks if each["exit_code"] != 0]
+    return min(failed, key=lambda each: float(each["at"]), default=None)
+
+
+def pack_report(pod_dir: str) -> str:
+    """What the ranks of a pod say now: the lowest rank's report, the newest sign of life, and the latest events."""
+    started = podfiles.read_json(os.path.join(pod_dir, "started.json")) or {}
+    reports = _reports(pod_dir)
+    packed: dict[str, Any] = {"form": FORM, "started_at": started.get("at"), "active_at": _active_at(pod_dir, reports)}
+    if reports:
+        packed["progress"] = reports[min(reports)]
+    events = _events(pod_dir)
+    while True:
+        line = json.dumps({**packed, "events": events}, separators=(",", ":"))
+        if len(line) <= MOST_REPORT_BYTES:
+            return line
+        if events:
+            events = events[1:]
+        else:
+            packed.pop("progress", None)
+
+
+def _reports(pod_dir: str) -> dict[int, dict[str, Any]]:
+    found = {}
+    for name in _names(pod_dir):
+        number = name[len("rank-") : -len(".json")]
+        if name.startswith("rank-") and name.endswith(".json") and number.isdigit():
+            value = podfiles.read_json(os.path.join(pod_dir, name))
+            if value is not None:
+                found[int(number)] = value
+    return found
+
+
+def _active_at(pod_dir: str, reports: Mapping[int, Mapping[str, Any]]) -> float | None:
+    """Of ranks that report, the newest report; else the time of the newest output."""
+    said = [each.get("updated_at") for each in reports.values()]
+    times = [float(at) for at in said if isinstance(at, (int, float))]
+    if times:
+        return max(times)
+    try:
+        return os.stat(os.path.join(pod_dir, "output.log")).st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _events(pod_dir: str) -> list[list[Any]]:
+    """The latest events with their rank and line, by which a reader knows those that it has seen."""
+    found = []
+    for name in _names(pod_dir):
+        number = name[len("rank-") : -len(".events.jsonl")]
+        if not (name.startswith("rank-") and name.endswith(".events.jsonl") and number.isdigit()):
+            continue
+        with open(os.path.join(pod_dir, name), "rb") as file:
+            lines = file.read().splitlines()
+        for place, line in list(enumerate(lines))[-MOST_EVENTS:]:
+            try:
+                event = json.loads(line)
+                found.append([int(number), place, float(event["at"]), str(event["type"]), _cut(event["message"], 300)])
+            except (ValueError, KeyError, TypeError):
+                continue  # a line that the program itself wrote there, or half of one
+    return sorted(found, key=_at)[-MOST_EVENTS:]
+
+
+def _at(event: list[Any]) -> float:
+    return float(event[2])
+
+
+def _names(pod_dir: str) -> list[str]:
+    try:
+        return sorted(os.listdir(pod_dir))
+    except FileNotFoundError:
+        return []  # the ranks' container has not begun
+
+
+def _encoded(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _cut(text: object, most: int) -> str | None:
+    return None if text is None else str(text)[:most]

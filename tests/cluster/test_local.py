@@ -1,0 +1,148 @@
+"""The contract on this machine: the agent in this process, with real shims, programs, locks and SQLite below it."""
+
+import contextlib
+import math
+import os
+import shlex
+import signal as signals
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fairlead.cluster.local.agent import Agent
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.locks import try_hold
+from fairlead.cluster.local.podfiles import read_json
+from fairlead.cluster.port import LogLine
+from fairlead.specs.training import Launch, Training
+from tests.builders import change, notices, plan, training
+from tests.cluster.contract import ClusterContract
+
+PASS_S = 0.01
+PATIENCE_S = 30.0
+
+
+class LocalHarness:
+    """Holds the supervisor's lock, so that no shim starts a supervisor, and plays its part without deciding."""
+
+    moment_s = 0.4
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.starts = path / "starts"
+        self.starts.mkdir()
+        self.cluster = LocalCluster.open(path / "home")
+        self._lock = try_hold(self.cluster.home.lock)
+        self._agents = [Agent(self.cluster.home, self.cluster.store, self.cluster.node())]
+        self._others = set(psutil.Process().children())
+        self._last_name = 0
+
+    def program(
+        self,
+        duration_s: float = math.inf,
+        *,
+        exit_code: int = 0,
+        signal: int | None = None,
+        ignores_term: bool = False,
+        steps: int = 0,
+        output: tuple[str, ...] = (),
+    ) -> Training:
+        self._last_name += 1
+        lines = ["trap '' TERM"] if ignores_term else []
+        lines += [f"echo started >> {shlex.quote(str(self.starts))}/$FAIRLEAD_POD_UID.$LOCAL_RANK"]
+        lines += [f"printf '%s\\n' {shlex.quote(line)}" for line in output]
+        if steps:
+            report = '\'{"step": %d, "updated_at": %s}\' $step $(date +%s.%N)'
+            lines += [
+                f"for step in $(seq {steps}); do",
+                f"sleep {duration_s / steps:g}",
+                f"printf {report} > $FAIRLEAD_POD_DIR/.report",
+                "mv $FAIRLEAD_POD_DIR/.report $FAIRLEAD_POD_DIR/rank-$RANK.json",
+                "done",
+            ]
+        else:
+            lines += [f"sleep {duration_s if math.isfinite(duration_s) else 'infinity'}"]
+        lines += [f"exit {exit_code}" if signal is None else f"kill -{int(signal)} $$"]
+        name = f"run-{self._last_name}"
+        return training(name, run="\n".join(lines), workdir=str(self.path), launch=Launch.EXEC)
+
+    def now(self) -> float:
+        return time.time()
+
+    def advance(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            self._agents[-1].observe(time.time())
+            self._agents[-1].act(time.time())
+            if time.monotonic() >= end:
+                return
+            time.sleep(PASS_S)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.cluster.snapshot()
+            self.advance(PASS_S)
+
+    def crash(self) -> None:
+        """All that a supervisor remembers is gone, and its launchers with it; files, rows and shims stay."""
+        self._agents[-1].close()
+        self.cluster.close()
+        self.cluster = LocalCluster(self.cluster.home)
+        self._agents.append(Agent(self.cluster.home, self.cluster.store, self.cluster.node()))
+
+    def lose(self, pod_uid: str) -> None:
+        claimed = read_json(self._directory(pod_uid) / "claimed.json")
+        assert claimed is not None
+        os.kill(claimed["pid"], signals.SIGKILL)
+
+    def num_starts(self, pod_uid: str) -> int:
+        path = self.starts / f"{pod_uid}.0"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def logs(self, uid: str) -> list[LogLine]:
+        return list(self.cluster.logs(uid))
+
+    def break_down(self) -> None:
+        """The tables are gone from the database, and where the runs' files were is no directory any more."""
+        with contextlib.closing(sqlite3.connect(self.cluster.home.database)) as other:
+            for table in ("workloads", "pods", "events"):
+                other.execute(f"DROP TABLE {table}")
+        runs = self.cluster.home.path / "runs"
+        runs.rename(runs.with_name("runs-were-here"))
+        runs.touch()
+
+    def close(self) -> None:
+        """End every pod, and see every shim out before the lock goes."""
+        if (self.cluster.home.path / "runs").is_dir():
+            self._end_all()
+            psutil.wait_procs(set(psutil.Process().children()) - self._others, timeout=PATIENCE_S)
+        for agent in self._agents:
+            agent.close()
+        self.cluster.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def _end_all(self) -> None:
+        for workload in self.cluster.workloads():
+            live = [p.uid for p in self.cluster.pods(workload.uid) if not p.phase.is_final]
+            self.cluster.apply(plan(change(workload, terminate=notices(*live, grace_s=0.0))))
+        self.until(lambda: not self.cluster.store.live_pods())
+
+    def _directory(self, pod_uid: str) -> Path:
+        return self.cluster.home.pod(pod_uid.partition("-")[0], pod_uid)
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path)
+    yield harness
+    harness.close()
+
+
+class TestLocalCluster(ClusterContract):
+    """Every promise of the port, kept by files, locks and processes."""

@@ -1,0 +1,76 @@
+"""A real API server takes everything that we render: pods where "restricted" is enforced, teams and the install."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.networks import render_run_policy
+from fairlead.cluster.kubernetes.pods import render_pod
+from fairlead.cluster.kubernetes.runtime_bundle import render_bundle
+from fairlead.cluster.kubernetes.services import render_service
+from fairlead.cluster.kubernetes.teams import TeamSettings, render_team
+from fairlead.specs.team import Quota, Team
+from tests.kubernetes.builders import SETTINGS, a_creation, a_training, a_workload
+from tests.kubernetes.test_pods import CASES
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+
+PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+}
+UNSCOPED = ("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding")
+
+
+def applied(plane: ControlPlane, content: dict[str, Any], *, dry: bool = False) -> dict[str, Any]:
+    """The object after server-side apply, where unknown fields are mistakes."""
+    kind, metadata = content["kind"], content["metadata"]
+    group = content["apiVersion"]
+    root = f"/api/{group}" if "/" not in group else f"/apis/{group}"
+    where = "" if kind in UNSCOPED else f"/namespaces/{metadata['namespace']}"
+    plural = PLURALS.get(kind, f"{kind.lower()}s")
+    query = "fieldManager=test&force=true&fieldValidation=Strict" + ("&dryRun=All" if dry else "")
+    answer: dict[str, Any] = plane.request(
+        "PATCH", f"{root}{where}/{plural}/{metadata['name']}?{query}", content, kind="apply-patch+yaml"
+    )
+    return answer
+
+
+@pytest.fixture
+def team(control_plane: ControlPlane, namespace: str) -> str:
+    """A namespace that is a team's, with all that belongs to it."""
+    for each in render_team(Team(name=namespace, quota=Quota(cpu_milli=10**6, gpu_milli=64_000)), TeamSettings()):
+        applied(control_plane, each)
+    return namespace
+
+
+@pytest.mark.parametrize("case", ["plain", "gang_of_gpus_on_spot", "share_of_a_gpu"])
+def test_pods_are_accepted_where_restricted_is_enforced(control_plane: ControlPlane, team: str, case: str) -> None:
+    spec, creation, settings, device = CASES[case]
+    workload = a_workload(a_training(**{**spec, "team": team}))
+    pod = render_pod(workload, a_creation(**creation), settings, device=device)
+    for each in (render_service(workload), render_run_policy(workload), render_bundle(team), pod):
+        applied(control_plane, each, dry=True)
+
+
+def test_a_second_apply_of_the_same_objects_changes_nothing(control_plane: ControlPlane, team: str) -> None:
+    workload = a_workload(a_training(team=team))
+    for each in (render_service(workload), render_run_policy(workload), render_bundle(team)):
+        each["metadata"].pop("ownerReferences", None)  # the owner is made up, and what has none is collected
+        before = applied(control_plane, each)
+        assert applied(control_plane, each)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+def test_a_second_apply_of_a_pod_is_no_change_of_what_it_is_to_be(control_plane: ControlPlane, team: str) -> None:
+    pod = render_pod(a_workload(a_training(team=team)), a_creation(), SETTINGS)
+    del pod["metadata"]["ownerReferences"]
+    before = applied(control_plane, pod)
+    assert applied(control_plane, pod)["spec"] == before["spec"]
+
+
+def test_the_install_is_accepted_whole_and_applies_again(control_plane: ControlPlane, namespace: str) -> None:
+    objects = render_install(InstallSettings(image="fairlead:test", namespace=namespace))
+    for each in objects:
+        applied(control_plane, each)
+    for each in objects:
+        applied(control_plane, each)

@@ -1,0 +1,83 @@
+"""A real API server takes our kinds, and refuses what `fairlead validate` refuses, with the same sentences."""
+
+import json
+import random
+import urllib.error
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.definitions import UNCHANGEABLE, definitions
+from fairlead.cluster.kubernetes.manifests import read_object, write_object
+from fairlead.cluster.kubernetes.statuses import training_status
+from fairlead.specs.reading import parse
+from fairlead.state.snapshot import Progress
+from tests.kubernetes.builders import a_training, a_workload
+from tests.kubernetes.judges import Verdict, our_verdict, predicate, server_verdict
+from tests.kubernetes.objects import RIGHT, mutated, whole
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+
+NUM_INVALID = 300
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+TRAININGS = "/apis/fairlead.dev/v1alpha1/namespaces/{}/trainings"
+
+
+def test_the_definitions_are_accepted_without_a_complaint(plane: ControlPlane) -> None:
+    for each in definitions():
+        stored = plane.request("GET", f"{DEFINITIONS}/{each['metadata']['name']}")
+        conditions = {found["type"]: found["status"] for found in stored["status"]["conditions"]}
+        assert conditions["Established"] == "True"
+        assert conditions["NamesAccepted"] == "True"
+        assert "NonStructuralSchema" not in conditions
+
+
+def test_right_objects_are_right_for_both_judges(plane: ControlPlane) -> None:
+    for kind, spec in RIGHT.items():
+        content = whole(kind, spec, "right")
+        assert server_verdict(plane.request, content) == our_verdict(content) == Verdict(accepted=True)
+
+
+def test_three_hundred_invalid_objects_are_refused_by_both_judges_or_by_none(plane: ControlPlane) -> None:
+    disagreements, unlike, num, num_invalid, num_by_rules = [], [], 0, 0, 0
+    while num_invalid < NUM_INVALID:
+        content = mutated(random.Random(num), num)
+        ours, server = our_verdict(content), server_verdict(plane.request, content)
+        num, num_invalid = num + 1, num_invalid + (not ours.accepted)
+        if ours.accepted != server.accepted:
+            disagreements.append((content, ours.sentences, server.sentences))
+        elif not ours.accepted and server.by_rules:
+            num_by_rules += 1
+            if not {predicate(each) for each in ours.sentences} & {predicate(each) for each in server.sentences}:
+                unlike.append((ours.sentences, server.sentences))
+    assert disagreements == []
+    assert unlike == []
+    assert num_by_rules > NUM_INVALID // 4
+
+
+def test_a_run_that_was_submitted_does_not_change(plane: ControlPlane, namespace: str) -> None:
+    path = TRAININGS.format(namespace)
+    plane.request("POST", path, write_object(a_training(team=namespace, name="fixed")))
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        plane.request("PATCH", f"{path}/fixed", {"spec": {"nodes": 3}}, kind="merge-patch+json")
+    assert UNCHANGEABLE in json.load(refused.value)["message"]
+
+
+def test_a_stored_object_reads_as_what_was_submitted(plane: ControlPlane, namespace: str) -> None:
+    content = whole("Training", RIGHT["Training"], "stored")
+    content["metadata"]["namespace"] = namespace
+    stored = plane.request("POST", TRAININGS.format(namespace), content)
+    assert (read_object(stored),) == parse(json.dumps(content))
+
+
+def test_a_status_is_taken_whole_and_shows_in_the_columns(plane: ControlPlane, namespace: str) -> None:
+    spec = a_training(team=namespace, name="shown", nodes=2)
+    path = TRAININGS.format(namespace)
+    generation = plane.request("POST", path, write_object(spec))["metadata"]["generation"]
+    workload = a_workload(spec, progress=Progress(step=50, total_steps=200, loss=0.5, checkpoint_step=40))
+    status: dict[str, Any] = training_status(workload, (), generation=generation)
+    answer = plane.request(
+        "PATCH", f"{path}/shown/status?fieldValidation=Strict", {"status": status}, kind="merge-patch+json"
+    )
+    assert answer["status"] == status
+    assert answer["status"]["progress"] == "50/200 (25%)"
+    assert answer["status"]["ranks"] == "0/2"

@@ -1,0 +1,223 @@
+"""The contract on a real control plane, whose nodes are played by kwok."""
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.agent import Agent
+from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.definitions import definitions
+from fairlead.cluster.kubernetes.objects import PodObject
+from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.views import PODS, TRAININGS, View
+from fairlead.cluster.port import LogLine
+from fairlead.specs.overlay import overlay
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Training
+from tests import builders
+from tests.cluster.contract import ClusterContract
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+
+NUM_NODES = 2
+ONE_NAME = "kubernetes: an object has the name of its run, so a finished run makes way for a new one of its name"
+NO_KUBELET = "kubernetes on kwok: its pods print and report nothing"
+NO_ENDINGS = "kubernetes on kwok: a pod that is told to stop vanishes without saying how its ranks ended"
+
+
+class KubernetesHarness:
+    """A view and an agent over kwok; annotations of a pod say how it behaves."""
+
+    moment_s = 1.5
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._starts: dict[str, set[str]] = {}
+        self._begin()
+
+    @property
+    def cluster(self) -> KubernetesCluster:
+        return self._cluster
+
+    def program(
+        self,
+        duration_s: float = math.inf,
+        *,
+        exit_code: int = 0,
+        signal: int | None = None,
+        ignores_term: bool = False,
+        steps: int = 0,
+        output: tuple[str, ...] = (),
+    ) -> Training:
+        fakes = {"fake/start": "0.2s"}
+        if math.isfinite(duration_s):
+            fakes |= {
+                "fake/run": f"{duration_s}s",
+                "fake/exit-code": str(exit_code if signal is None else 128 + signal),
+            }
+        if ignores_term:
+            fakes["fake/stop"] = "3600s"
+        spec = builders.training(
+            f"run-{secrets.token_hex(4)}", resources=Resources(cpu_milli=100, memory_bytes=64 * 1024**2)
+        )
+        return replace(spec, kubernetes=overlay({"metadata": {"annotations": fakes}}))
+
+    def now(self) -> float:
+        return time.time()
+
+    def advance(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._agent.act(time.time())
+            time.sleep(min(0.02, max(0.0, deadline - time.monotonic())))
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 40 * self.moment_s
+        while not condition():
+            assert time.monotonic() < deadline, self.cluster.snapshot()
+            self.advance(0.02)
+
+    def crash(self) -> None:
+        self.close()
+        self._begin()
+
+    def lose(self, pod_uid: str) -> None:
+        pod = next(pod for pod in self._view.pods.all() if f"{pod.run_uid}-{pod.attempt}-{pod.index}" == pod_uid)
+        namespace, _, name = pod.key.partition("/")
+        self._client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0})
+
+    def num_starts(self, pod_uid: str) -> int:
+        return len(self._starts.get(pod_uid, ()))
+
+    def logs(self, uid: str) -> list[LogLine]:
+        pytest.skip(NO_KUBELET)
+
+    def break_down(self) -> None:
+        self._client.access = replace(self._access, server="http://127.0.0.1:9")
+
+    def close(self) -> None:
+        self._agent.close()
+        self._view.stop()
+
+    def clean(self) -> None:
+        """Leave nothing to the next test."""
+        self.close()
+        client = Client(self._access)
+        for run in client.items(TRAININGS):
+            metadata = run["metadata"]
+            path = f"/apis/fairlead.dev/v1alpha1/namespaces/{metadata['namespace']}/trainings/{metadata['name']}"
+            client.merge(path, {"metadata": {"finalizers": []}})
+            client.delete(path)
+        for pod in client.items(PODS):
+            metadata = pod["metadata"]
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            with suppress(ApiError):  # whoever collects what has no owner may have been faster
+                client.delete(path, {"gracePeriodSeconds": 0})
+
+    def _begin(self) -> None:
+        self._client = Client(self._access, Limits(patience_s=8.0))
+        self._view = View(self._client)
+        self._view.pods.listen(self._note)
+        self._view.start()
+        self._cluster = KubernetesCluster(self._client, view=self._view)
+        settings = PodSettings(runtime=bundle_name(), memory_bytes_per_rank=0)
+        self._agent = Agent(self._cluster, settings, num_threads=4)
+
+    def _note(self, _: PodObject | None, pod: PodObject | None) -> None:
+        if pod is not None and pod.started_at is not None:
+            self._starts.setdefault(f"{pod.run_uid}-{pod.attempt}-{pod.index}", set()).add(pod.uid)
+
+
+@pytest.fixture(scope="module")
+def prepared(control_plane: ControlPlane) -> Access:
+    """What the contract needs beside the kinds."""
+    prepare(control_plane)
+    add_nodes(control_plane, NUM_NODES, prefix="contract", gpus=0)
+    for name in ("vision", "speech"):
+        control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    wait_for(lambda: all(is_ready(node) for node in control_plane.request("GET", "/api/v1/nodes")["items"]))
+    return load_access((control_plane.kubeconfig(),))
+
+
+@pytest.fixture
+def harness(prepared: Access) -> Iterator[KubernetesHarness]:
+    harness = KubernetesHarness(prepared)
+    yield harness
+    harness.clean()
+
+
+class TestKubernetesCluster(ClusterContract):
+    """Every promise of the port that a control plane without machines can show."""
+
+    def test_a_finished_workload_is_not_resumed_while_another_has_its_name(self, harness: Any) -> None:
+        pytest.skip(ONE_NAME)
+
+    def test_a_finished_workload_does_not_come_back_under_a_name_that_is_taken(self, harness: Any) -> None:
+        pytest.skip(ONE_NAME)
+
+    def test_reported_steps_are_seen_and_move_no_version(self, harness: Any) -> None:
+        pytest.skip(NO_KUBELET)
+
+    def test_the_stop_notice_is_seen_at_once_and_ends_the_pod(self, harness: Any) -> None:
+        pytest.skip(NO_ENDINGS)
+
+    def test_the_grace_is_kept_and_then_it_is_over(self, harness: Any) -> None:
+        pytest.skip(NO_ENDINGS)
+
+    def test_a_second_notice_shortens_the_grace(self, harness: Any) -> None:
+        pytest.skip(NO_ENDINGS)
+
+    def test_a_second_notice_never_lengthens_the_grace(self, harness: Any) -> None:
+        pytest.skip(NO_ENDINGS)
+
+    def test_without_grace_a_pod_is_killed(self, harness: Any) -> None:
+        pytest.skip(NO_ENDINGS)
+
+    def test_a_stop_notice_outlives_a_crash(self, harness: Any) -> None:
+        pytest.skip(NO_ENDINGS)
+
+    def test_a_shortened_grace_outlives_a_crash(self, harness: Any) -> None:
+        pytest.skip(NO_ENDINGS)
+
+
+def prepare(control_plane: ControlPlane) -> None:
+    """Our kinds, if they are not there yet."""
+    client = Client(load_access((control_plane.kubeconfig(),)))
+    for definition in definitions():
+        try:
+            client.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", without_rules(definition))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+    wait_for(lambda: _is_served(client))
+
+
+def without_rules(schema: Any) -> Any:
+    """A definition without its expressions, of which other tests tell."""
+    if isinstance(schema, dict):
+        return {key: without_rules(value) for key, value in schema.items() if key != "x-kubernetes-validations"}
+    return [without_rules(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def wait_for(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _is_served(client: Client) -> bool:
+    try:
+        client.get(TRAININGS)
+    except ApiError:
+        return False
+    return True

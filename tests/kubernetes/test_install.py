@@ -1,0 +1,48 @@
+"""What puts Fairlead onto a cluster, whole and in a golden file; rights that are named one by one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from fairlead.cluster.kubernetes.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.roles import OPERATOR_RULES, ROLES, TEAM_RULES
+from tests.kubernetes.goldens import check_golden
+
+
+def test_the_objects_are_those_of_the_golden_file() -> None:
+    objects = render_install(InstallSettings(image="fairlead:test"))
+    check_golden("install.yaml", [each for each in objects if each["kind"] != "CustomResourceDefinition"])
+    assert sum(each["kind"] == "CustomResourceDefinition" for each in objects) == 3
+
+
+def test_no_right_is_given_by_a_wildcard() -> None:
+    for rule in [*OPERATOR_RULES, *TEAM_RULES, *(rule for rules in ROLES.values() for rule in rules)]:
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+def test_the_operator_may_not_read_secrets_run_in_pods_or_give_itself_rights() -> None:
+    for rule in [*OPERATOR_RULES, *TEAM_RULES]:
+        assert not {"secrets", "pods/exec", "pods/attach", "serviceaccounts/token"} & set(rule["resources"])
+        assert not {"escalate", "impersonate"} & set(rule["verbs"])
+        if "bind" in rule["verbs"]:
+            assert rule["resourceNames"] == ["fairlead-viewer", "fairlead-user", "fairlead-admin"]
+
+
+def test_the_command_prints_what_is_applied(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--image", "fairlead:test"]
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert list(yaml.safe_load_all(printed)) == render_install(InstallSettings(image="fairlead:test"))
+
+
+def test_render_prints_the_kubernetes_form_and_the_pods_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "gang.yaml").write_text(
+        "run: python t.py\nnodes: 2\nresources: {gpu: A100:8, cpu: 8}\nteam: research\n"
+    )
+    argv = [sys.executable, "-m", "fairlead.cli.main", "render", "--pods", "gang.yaml"]
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    objects = list(yaml.safe_load_all(printed))
+    assert [each["kind"] for each in objects] == ["Training", "Service", "NetworkPolicy", "Pod", "Pod"]
+    assert objects[0]["spec"] == {"run": "python t.py", "nodes": 2, "resources": {"gpu": "A100:8", "cpu": 8}}
+    assert objects[-1]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "8"

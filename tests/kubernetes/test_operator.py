@@ -1,0 +1,335 @@
+"""The operator over a real control plane: it places gangs, tells why, and loses nothing when it or others are killed."""
+
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from fairlead.cluster.kubernetes.client import Client, Limits
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.credentials import Anonymous
+from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.control.health import serve
+from fairlead.control.loop import run_pass
+from fairlead.control.operator import LEASE, Operator, OperatorSettings
+from fairlead.specs.overlay import overlay
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Intent, Phase, Workload
+from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
+from tests.kubernetes.test_cluster import prepare
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.fakes import add_nodes
+
+GIB = 1024**3
+GPUS = 8
+
+
+@pytest.fixture(scope="module")
+def access(control_plane: ControlPlane) -> Access:
+    prepare(control_plane)
+    add_nodes(control_plane, 2, prefix="a-gpu", gpus=GPUS)
+    return load_access((control_plane.kubeconfig(),))
+
+
+@pytest.fixture
+def cluster(access: Access, namespace: str) -> Iterator[KubernetesCluster]:
+    """What a user has: no watches. What the test leaves behind is deleted."""
+    cluster = KubernetesCluster(Client(access), namespace=namespace)
+    yield cluster
+    with operating(access, namespace):
+        for run in cluster.workloads():
+            cluster.set_intent(run.uid, Intent.DELETE)
+        until(lambda: not cluster.workloads())
+
+
+@contextmanager
+def operating(access: Access, namespace: str, **settings: float) -> Iterator[Operator]:
+    """An operator for one namespace."""
+    operator = an_operator(access, namespace, **settings)
+    thread = threading.Thread(target=operator.run, daemon=True)
+    thread.start()
+    try:
+        yield operator
+    finally:
+        operator.stop()
+        operator.view.wake()
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def an_operator(access: Access, namespace: str, **settings: float) -> Operator:
+    client = Client(access, Limits(patience_s=8.0))
+    pods = PodSettings(runtime=bundle_name())
+    own = OperatorSettings(namespace=namespace, watch_namespace=namespace, listen=("127.0.0.1", 0), **settings)  # type: ignore[arg-type]  # seconds
+    return Operator(client, pods, own)
+
+
+def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
+    """A run whose pods behave as their annotations ``fake/...`` say."""
+    annotations = {f"fake/{key.replace('_', '-')}": value for key, value in fakes.items()}
+    resources = Resources(cpu_milli=1000, memory_bytes=GIB, gpu=GpuRequest(milli=1000 * gpus) if gpus else None)
+    spec = Training(name=name, team=namespace, run="work", nodes=nodes, resources=resources)
+    return replace(spec, kubernetes=overlay({"metadata": {"annotations": annotations}})) if annotations else spec
+
+
+def until(is_so: Callable[[], bool], timeout_s: float = 40.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.05)
+
+
+def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: int | None = None) -> Workload:
+    """The run, once it is there."""
+    namespace = cluster.workloads()[0].spec.team
+    found: list[Workload] = []
+
+    def there() -> bool:
+        found[:] = [cluster.named(name, namespace)]
+        status = found[0].status
+        return status.phase is phase and attempt in (None, status.attempt)
+
+    try:
+        until(there)
+    except AssertionError as error:
+        raise AssertionError(
+            f"{found[0].status}; {[e.reason.message for e in cluster.events(found[0].uid)]}"
+        ) from error
+    return found[0]
+
+
+def live_pods(cluster: KubernetesCluster, namespace: str) -> list[str]:
+    pods = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
+    return sorted(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running"))
+
+
+def test_a_gang_runs_to_its_end(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    cluster.submit(gang(namespace, run="1s"))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.SUCCEEDED)
+    told = [event.type for event in cluster.events()]
+    assert told == ["Submitted", "Starting", "Running", "Succeeded"]
+    content = cluster.client.get(f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings/train")
+    conditions = {c["type"]: c["status"] for c in content["status"]["conditions"]}
+    assert conditions["Complete"] == "True"
+    assert content["status"]["phase"] == "Succeeded"
+
+
+def test_what_does_not_fit_waits_says_why_and_takes_its_turn(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    cluster.submit(gang(namespace, "first"))
+    with operating(access, namespace):
+        comes_to(cluster, "first", Phase.RUNNING)
+        cluster.submit(gang(namespace, "second"))
+        until(lambda: "0 of 8 GPUs" in cluster.named("second", namespace).status.reason.message)
+        assert live_pods(cluster, namespace) == ["first-0-0", "first-0-1"]
+        cluster.set_intent(cluster.named("first", namespace).uid, Intent.STOP)
+        comes_to(cluster, "second", Phase.RUNNING)
+    assert cluster.named("first", namespace).status.phase is Phase.STOPPED
+
+
+def test_what_can_never_fit_is_refused(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    cluster.submit(gang(namespace, gpus=GPUS * 2))
+    with operating(access, namespace):
+        assert "can never fit" in comes_to(cluster, "train", Phase.FAILED).status.reason.message
+
+
+def test_others_pods_and_cordons_are_waited_for(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    client = cluster.client
+    client.create(f"/api/v1/namespaces/{namespace}/pods", foreign_pod("a-gpu-0"))
+    client.merge("/api/v1/nodes/a-gpu-1", {"spec": {"unschedulable": True}})
+    try:
+        cluster.submit(gang(namespace, nodes=1))
+        with operating(access, namespace):
+            until(lambda: "cordoned" in cluster.named("train", namespace).status.reason.message)
+            assert live_pods(cluster, namespace) == ["foreign"]
+            client.merge("/api/v1/nodes/a-gpu-1", {"spec": {"unschedulable": None}})
+            comes_to(cluster, "train", Phase.RUNNING)
+    finally:
+        client.merge("/api/v1/nodes/a-gpu-1", {"spec": {"unschedulable": None}})
+
+
+def foreign_pod(node: str) -> dict[str, object]:
+    resources = {"cpu": "1", "nvidia.com/gpu": "1"}
+    containers = [{"name": "c", "image": "i", "resources": {"requests": resources, "limits": resources}}]
+    return {"metadata": {"name": "foreign"}, "spec": {"nodeName": node, "containers": containers}}
+
+
+def test_a_deleted_pod_restarts_the_gang_whole(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    cluster.submit(gang(namespace))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RUNNING)
+        cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
+        run = comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+        assert live_pods(cluster, namespace) == ["train-1-0", "train-1-1"]
+    assert run.status.last_failure is not None
+    assert "kubectl delete pod" in run.status.last_failure.message
+
+
+def test_a_drained_pod_says_so(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    cluster.submit(gang(namespace))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RUNNING)
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "train-0-0"}}
+        cluster.client.create(f"/api/v1/namespaces/{namespace}/pods/train-0-0/eviction", eviction)
+        run = comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+    assert run.status.last_failure is not None
+    assert "kubectl drain" in run.status.last_failure.message
+
+
+def test_out_of_memory_is_told_as_that(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    cluster.submit(gang(namespace, run="0.5s", exit_code="137", reason="OOMKilled"))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RESTARTING)
+        cluster.set_intent(cluster.named("train", namespace).uid, Intent.STOP)
+        run = comes_to(cluster, "train", Phase.STOPPED)
+    assert run.status.last_failure is not None
+    assert "ran out of memory" in run.status.last_failure.message
+
+
+def test_a_quota_that_is_used_up_is_told_with_its_numbers(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"requests.nvidia.com/gpu": "4"}}}
+    cluster.client.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    quota_path = f"/api/v1/namespaces/{namespace}/resourcequotas/small"
+    until(lambda: "hard" in (cluster.client.get(quota_path).get("status") or {}))
+    cluster.submit(gang(namespace))
+    with operating(access, namespace):
+        until(lambda: cluster.named("train", namespace).status.last_failure is not None)
+        failure = cluster.named("train", namespace).status.last_failure
+        until(lambda: not live_pods(cluster, namespace))
+    assert failure is not None
+    assert "quota" in failure.message
+    assert "limited: requests.nvidia.com/gpu=4" in failure.message
+
+
+def test_an_image_that_cannot_be_pulled_fails_the_run(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    cluster.submit(gang(namespace, image="missing"))
+    with operating(access, namespace):
+        run = comes_to(cluster, "train", Phase.FAILED)
+        assert "cannot be pulled" in run.status.reason.message
+        until(lambda: not live_pods(cluster, namespace))
+
+
+def test_whoever_comes_next_completes_what_was_committed(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    first = an_operator(access, namespace)
+    first.view.start()
+    cluster.submit(gang(namespace))
+    until(lambda: len(first.cluster.workloads()) == 1)
+    assert run_pass(first.cluster, time.time())  # decided and written; killed before a pod was created
+    first.agent.close()
+    first.view.stop()
+    assert live_pods(cluster, namespace) == []
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RUNNING, attempt=0)
+        assert live_pods(cluster, namespace) == ["train-0-0", "train-0-1"]
+
+
+def test_only_one_of_two_operators_acts_and_the_other_takes_over(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    timing = {"lease_s": 2.0, "deadline_s": 1.2, "beat_s": 0.3}
+    first = an_operator(access, namespace, **timing)
+    thread = threading.Thread(target=first.run, daemon=True)
+    thread.start()
+    until(lambda: first.election.is_leader)
+    with operating(access, namespace, **timing) as second:
+        cluster.submit(gang(namespace))
+        comes_to(cluster, "train", Phase.RUNNING)
+        assert not second.election.is_leader
+        first.stop()
+        thread.join(timeout=20)
+        until(lambda: second.election.is_leader)
+        cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-0")
+        comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+    lease = cluster.client.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE}")
+    assert lease["spec"]["leaseTransitions"] >= 1
+
+
+def test_the_operator_goes_on_after_the_api_server_was_killed(
+    access: Access, cluster: KubernetesCluster, namespace: str, control_plane: ControlPlane
+) -> None:
+    cluster.submit(gang(namespace))
+    with operating(access, namespace) as operator:
+        comes_to(cluster, "train", Phase.RUNNING)
+        lists = sum(cache.num_lists for cache in operator.view.caches)
+        control_plane.restart("apiserver")
+        cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
+        comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+        assert live_pods(cluster, namespace) == ["train-1-0", "train-1-1"]
+        assert sum(cache.num_lists for cache in operator.view.caches) <= lists + 3
+
+
+def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    count = [0]
+    faults = [
+        Refuse(429, "TooManyRequests", (("Retry-After", "1"),)), LoseAnswer(), Refuse(500), None, Refuse(503), None,
+        LoseAnswer(), Refuse(409, "Conflict"), None,
+    ]  # fmt: skip
+
+    def choose(method: str, path: str) -> Refuse | LoseAnswer | None:
+        if method == "GET" or "leases" in path:
+            return None
+        count[0] += 1
+        return faults[count[0] % len(faults)]
+
+    token = access.credentials.authorization() or ""
+    proxy = FaultyProxy(access.server, choose, headers={"Authorization": token})
+    with serving(proxy.handler()) as url:
+        through = Access(context="proxy", server=url, credentials=Anonymous())
+        cluster.submit(gang(namespace, "first", nodes=4, gpus=1, run="2s"))
+        cluster.submit(gang(namespace, "second", nodes=4, gpus=1))
+        with operating(through, namespace):
+            comes_to(cluster, "first", Phase.RUNNING)
+            proxy.cut()
+            comes_to(cluster, "first", Phase.SUCCEEDED)
+            comes_to(cluster, "second", Phase.RUNNING)
+            assert live_pods(cluster, namespace) == [f"second-0-{index}" for index in range(4)]
+    assert count[0] > len(faults)
+
+
+def test_at_rest_it_writes_nothing(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    cluster.submit(gang(namespace))
+    with operating(access, namespace) as operator:
+        comes_to(cluster, "train", Phase.RUNNING)
+        path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings/train"
+        time.sleep(11.0)  # a refresh comes after 10 s
+        version = cluster.client.get(path)["metadata"]["resourceVersion"]
+        time.sleep(11.0)
+        assert cluster.client.get(path)["metadata"]["resourceVersion"] == version
+        assert operator.health.is_alive
+
+
+def test_a_namespace_that_is_not_there_is_told(access: Access) -> None:
+    cluster = KubernetesCluster(Client(access), namespace="nowhere")
+    with pytest.raises(Exception, match="no namespace 'nowhere'"):
+        cluster.submit(gang("nowhere"))
+
+
+def test_health_and_metrics_are_served(access: Access, namespace: str) -> None:
+    with operating(access, namespace) as operator:
+        until(lambda: operator.election.is_leader)
+        server = serve(operator.health, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            for path, expected in (("/livez", "ok"), ("/readyz", "ok"), ("/metrics", "fairlead_leader 1")):
+                with urllib.request.urlopen(url + path, timeout=5) as answer:
+                    assert expected in answer.read().decode()
+        finally:
+            server.shutdown()
+            server.server_close()

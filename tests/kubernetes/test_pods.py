@@ -1,0 +1,235 @@
+"""The pod of a gang's member, whole and in golden files, and what it promises whatever is asked for."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.cluster.kubernetes import contract
+from fairlead.cluster.kubernetes.devices import DeviceResource
+from fairlead.cluster.kubernetes.pods import PodSettings, overhead, render_pod
+from fairlead.cluster.kubernetes.services import render_service
+from fairlead.specs.overlay import overlay
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Capacity, Checkpoint
+from fairlead.state.snapshot import Grant
+from tests.kubernetes.builders import GIB, SETTINGS, UID, a_creation, a_training, a_workload
+from tests.kubernetes.goldens import check_golden
+
+OVERLAY = overlay(
+    {
+        "metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "rdma-net"}, "labels": {"cost-centre": "7"}},
+        "spec": {
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}],
+            "priorityClassName": "research-high",
+            "imagePullSecrets": [{"name": "registry"}],
+            "serviceAccountName": "trainer",
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "imagenet", "readOnly": True}},
+                {
+                    "name": "scratch",
+                    "ephemeral": {
+                        "volumeClaimTemplate": {
+                            "spec": {
+                                "accessModes": ["ReadWriteOnce"],
+                                "storageClassName": "local",
+                                "resources": {"requests": {"storage": "1Ti"}},
+                            }
+                        }
+                    },
+                },
+            ],
+            "containers": [
+                {
+                    "name": "ranks",
+                    "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}],
+                    "volumeMounts": [
+                        {"name": "data", "mountPath": "/data", "readOnly": True},
+                        {"name": "scratch", "mountPath": "/scratch"},
+                    ],
+                    "resources": {"limits": {"rdma/hca": 1}},
+                    "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+                }
+            ],
+            "initContainers": [
+                {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always", "args": ["--listen", "127.0.0.1"]}
+            ],
+        },
+    }
+)
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], PodSettings, DeviceResource | None]] = {
+    "plain": ({}, {}, SETTINGS, None),
+    "gang_of_gpus_on_spot": (
+        {
+            "nodes": 4,
+            "image": "pytorch/pytorch:2.7",
+            "setup": "pip install -r requirements.txt",
+            "env": {"PRICE": "$(HOME) costs $5", "NCCL_DEBUG": "WARN"},
+            "resources": Resources(gpu=GpuRequest(milli=8000, model="A100"), shm_bytes=64 * GIB),
+            "capacity": Capacity(spot=True),
+            "checkpoint": Checkpoint(to="s3://bucket/runs", every_s=600.0),
+            "grace_s": 110.5,
+        },
+        {"attempt": 2, "index": 3, "grant": Grant(cpu_milli=96_000, memory_bytes=1024 * GIB, gpu_milli=8000)},
+        replace(SETTINGS, workdir=("fairlead-workdir-0123456789abcdef-0", "fairlead-workdir-0123456789abcdef-1")),
+        DeviceResource(name="nvidia.com/gpu", count=8),
+    ),
+    "share_of_a_gpu": (
+        {"resources": Resources(gpu=GpuRequest(milli=250))},
+        {"grant": Grant(cpu_milli=1000, memory_bytes=8 * GIB, gpu_milli=250)},
+        SETTINGS,
+        DeviceResource(name="nvidia.com/mig-2g.20gb", count=1),
+    ),
+    "overlay": (
+        {"nodes": 2, "kubernetes": OVERLAY},
+        {"index": 1},
+        replace(SETTINGS, image_pull_secrets=("cluster-registry",), priority_class="training", finalizers=("x.dev/y",)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_pod_is_that_of_the_golden_file(case: str) -> None:
+    spec, creation, settings, device = CASES[case]
+    workload = a_workload(a_training(**spec))
+    pod = render_pod(workload, a_creation(**creation), settings, device=device)
+    check_golden(f"pod_{case}.yaml", [render_service(workload), pod])
+
+
+def meets_restricted(pod: dict[str, Any]) -> bool:
+    """Pod Security's "restricted" level, as its specification has it."""
+    spec = pod["spec"]
+    of_pod = spec["securityContext"]
+    containers = [*spec["containers"], *spec.get("initContainers", ())]
+    return (
+        of_pod["runAsNonRoot"] is True
+        and of_pod.get("runAsUser") != 0
+        and of_pod["seccompProfile"]["type"] in ("RuntimeDefault", "Localhost")
+        and not any(spec.get(each) for each in ("hostNetwork", "hostPID", "hostIPC"))
+        and all(
+            each["securityContext"]["allowPrivilegeEscalation"] is False
+            and each["securityContext"]["capabilities"]["drop"] == ["ALL"]
+            and set(each["securityContext"]["capabilities"].get("add", ())) <= {"NET_BIND_SERVICE"}
+            and each["securityContext"].get("runAsUser") != 0
+            and each["securityContext"].get("runAsNonRoot", True) is True
+            for each in containers
+        )
+        and all("hostPath" not in volume and "nfs" not in volume for volume in spec["volumes"])
+    )
+
+
+@pytest.mark.parametrize("case", ["plain", "gang_of_gpus_on_spot", "share_of_a_gpu"])
+def test_every_pod_meets_pod_security_restricted_unless_an_overlay_says_otherwise(case: str) -> None:
+    spec, creation, settings, device = CASES[case]
+    assert meets_restricted(render_pod(a_workload(a_training(**spec)), a_creation(**creation), settings, device=device))
+
+
+def test_a_container_beside_the_ranks_is_contained_like_them() -> None:
+    pod = render_pod(a_workload(a_training(kubernetes=OVERLAY)), a_creation(), SETTINGS)
+    (proxy,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "proxy")
+    assert proxy["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["fairlead-reporter", "proxy"]
+
+
+def test_an_affinity_of_the_overlay_cannot_lead_away_from_the_chosen_node() -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in ("a", "b")]
+    wish = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": zones}}}
+    spec = a_training(kubernetes=overlay({"spec": {"affinity": wish}}))
+    affinity = render_pod(a_workload(spec), a_creation(node="n7"), SETTINGS)["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert len(terms) == 2
+    for term in terms:
+        assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["n7"]}]
+
+
+def test_requests_and_limits_are_the_same_in_every_container() -> None:
+    pod = render_pod(a_workload(), a_creation(), SETTINGS)
+    for container in [*pod["spec"]["containers"], *pod["spec"]["initContainers"]]:
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        assert {"cpu", "memory"} <= set(container["resources"]["limits"])
+
+
+def test_the_grace_of_the_pod_leaves_the_shim_time_to_record_the_end() -> None:
+    pod = render_pod(a_workload(a_training(grace_s=45.2)), a_creation(), SETTINGS)
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 46 + 10
+
+
+def test_only_the_first_pod_reports_and_its_overhead_is_told() -> None:
+    workload = a_workload(a_training(nodes=2))
+    assert overhead(a_creation(index=0)) == (10, 32 * 1024**2)
+    assert overhead(a_creation(index=1)) == (0, 0)
+    assert "initContainers" not in render_pod(workload, a_creation(index=1), SETTINGS)["spec"]
+
+
+def test_the_longest_names_still_fit_into_a_dns_label() -> None:
+    workload = a_workload(a_training(name="n" * 50, nodes=10_000))
+    pod = render_pod(workload, a_creation(attempt=999_999, index=9_999), SETTINGS)
+    assert len(pod["metadata"]["name"]) <= 63
+    assert len(render_service(workload)["metadata"]["name"]) <= 63
+
+
+def expanded(value: str, defined: dict[str, str]) -> str:
+    """A variable's value as kubelet gives it to the program, by the rules of its documentation."""
+    out, at = "", 0
+    while at < len(value):
+        if value[at] == "$" and value[at + 1 : at + 2] == "$":
+            out, at = out + "$", at + 2
+        elif value[at] == "$" and value[at + 1 : at + 2] == "(" and ")" in value[at:]:
+            name = value[at + 2 : value.index(")", at)]
+            out, at = out + defined.get(name, f"$({name})"), value.index(")", at) + 1
+        else:
+            out, at = out + value[at], at + 1
+    return out
+
+
+@given(st.text("$()HOME ab", max_size=30))
+def test_commands_and_variables_reach_the_program_as_they_were_written(text: str) -> None:
+    workload = a_workload(a_training(run=f"echo {text}", env={"SAID": text}))
+    (ranks,) = render_pod(workload, a_creation(), SETTINGS)["spec"]["containers"]
+    given = {each["name"]: expanded(each["value"], {"HOME": "wrong"}) for each in ranks["env"] if "value" in each}
+    assert given["FAIRLEAD_COMMAND"] == f"echo {text}"
+    assert given["SAID"] == text
+
+
+def test_no_command_or_path_of_a_spec_becomes_part_of_what_kubernetes_runs() -> None:
+    hostile = "$(reboot); `reboot` && ../../etc/passwd\n---\nkind: ClusterRole"
+    spec = a_training(run=hostile, setup=hostile, workdir="/work/../../etc", env={"A": hostile})
+    pod = render_pod(a_workload(spec), a_creation(), SETTINGS)
+    for container in [*pod["spec"]["containers"], *pod["spec"]["initContainers"]]:
+        assert "reboot" not in json.dumps([container["command"], container.get("args"), container["volumeMounts"]])
+    assert pod["metadata"]["namespace"] == "research"
+
+
+def test_instructions_name_the_ranks_of_the_pod() -> None:
+    workload = a_workload(a_training(nodes=3, ranks_per_node=2))
+    told = json.loads(contract.instructions(workload, a_creation(index=2), has_workdir=False)["FAIRLEAD_INSTRUCTIONS"])
+    assert told["ranks"] == [4, 5]
+    assert told["threads"] == 2
+
+
+def test_every_attempt_meets_at_the_first_pod_of_its_own() -> None:
+    workload = a_workload(a_training(nodes=2))
+    env = contract.environment(workload, a_creation(attempt=3, index=1), checkpoint_to=None)
+    assert env["MASTER_ADDR"] == "train-llama-3-0.ft-train-llama.research.svc"
+    assert "FAIRLEAD_CHECKPOINT_TO" not in env
+
+
+@pytest.mark.parametrize(
+    ("to", "default", "place"),
+    [
+        (None, None, None),
+        (None, "s3://team/", f"s3://team/train-llama-{UID}"),
+        ("/data/ckpt", "s3://team", f"/data/ckpt/train-llama-{UID}"),
+        ("gs://b/c", None, f"gs://b/c/train-llama-{UID}"),
+    ],
+)
+def test_checkpoints_have_a_place_of_the_run_s_own_or_none(
+    to: str | None, default: str | None, place: str | None
+) -> None:
+    workload = a_workload(a_training(checkpoint=Checkpoint(to=to)))
+    assert contract.checkpoint_place(workload, default) == place

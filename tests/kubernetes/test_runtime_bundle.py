@@ -1,0 +1,209 @@
+"""The runtime out of its zip file, by interpreters that have nothing but themselves: real shims, ranks and records."""
+
+import base64
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.reports import read_ending, read_report
+from fairlead.cluster.kubernetes.runtime_bundle import MOST_BYTES, bundle, bundle_name, render_bundle
+
+TIMEOUT_S = 60.0
+
+
+def bare_interpreters() -> list[str]:
+    """This one, and the oldest that is supported where there is one."""
+    found = [sys.executable]
+    old = shutil.which("python3.9")
+    if old is not None and subprocess.run([old, "--version"], capture_output=True, check=False).returncode == 0:
+        found.append(old)
+    return found
+
+
+class Container:
+    """A container with nothing in it but a Python and what Fairlead mounts."""
+
+    def __init__(self, path: Path, python: str) -> None:
+        self.path = path
+        self.python = python
+        self.runtime = path / "runtime.pyz"
+        self.runtime.write_bytes(bundle())
+        self.pod_dir = path / "local" / "pod"
+        self.termination_log = path / "termination-log"
+        (path / "image").mkdir()
+
+    def program(self, *lines: str) -> None:
+        (self.path / "image" / "program.py").write_text("\n".join(lines))
+
+    def start(self, command: str, *, ranks: int = 1, setup: str | None = None, **told: Any) -> subprocess.Popen[str]:
+        instructions = {
+            "uid": f"uid-{os.getpid()}-{self.path.name}", "workdir": None, "parts": None, "ranks": list(range(ranks)),
+            "threads": 1, "launch": "auto", "grace_s": 5.0, "log_max_bytes": 1 << 20, "log_files": 1, **told,
+        }  # fmt: skip
+        env = {
+            "PATH": f"{Path(self.python).parent}:/usr/bin:/bin",
+            "HOME": str(self.path / "local" / "home"),
+            "FAIRLEAD_POD_DIR": str(self.pod_dir),
+            "FAIRLEAD_RUN_DIR": str(self.path / "local" / "run"),
+            "FAIRLEAD_POD_UID": str(instructions["uid"]),
+            "FAIRLEAD_TERMINATION_LOG": str(self.termination_log),
+            "FAIRLEAD_INSTRUCTIONS": json.dumps(instructions),
+            "FAIRLEAD_COMMAND": command,
+            "WORLD_SIZE": str(ranks),
+            **({} if setup is None else {"FAIRLEAD_SETUP": setup}),
+        }
+        argv = [self.python, "-I", "-S", str(self.runtime), "run"]
+        return subprocess.Popen(argv, env=env, cwd=self.path / "image", stdout=subprocess.PIPE, text=True)
+
+    def run(self, command: str, **told: Any) -> tuple[int, str]:
+        process = self.start(command, **told)
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+        return process.returncode, out
+
+    def pod(self, code: int) -> dict[str, Any]:
+        """The pod as the API server would have it now."""
+        ended = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": "2026-01-01T00:00:00Z"}
+        ended["message"] = self.termination_log.read_text()
+        return {"status": {"containerStatuses": [{"name": "ranks", "state": {"terminated": ended}}]}}
+
+
+@pytest.fixture(params=bare_interpreters(), ids=lambda path: Path(path).name)
+def container(request: pytest.FixtureRequest, tmp_path: Path) -> Container:
+    return Container(tmp_path, request.param)
+
+
+def test_ranks_start_and_end_and_the_record_of_their_end_is_read(container: Container) -> None:
+    code, out = container.run('python3 -c \'import os; print(os.environ["RANK"], os.environ["WORLD_SIZE"])\'', ranks=2)
+    assert code == 0
+    assert sorted(out.splitlines()) == ["0| 0 2", "1| 1 2"]
+    ending = read_ending(container.pod(0), ranks=range(2))
+    assert ending is not None
+    assert [(each.rank, each.exit_code) for each in ending.exits] == [(0, 0), (1, 0)]
+
+
+def test_the_rank_that_failed_first_gives_the_exit_code_and_its_last_words(container: Container) -> None:
+    container.program(
+        "import os, sys, time",
+        "if os.environ['RANK'] == '0': time.sleep(60)",
+        "sys.exit('bad luck')",
+    )
+    code, out = container.run("python3 program.py", ranks=2)
+    assert code == 1
+    assert "1! bad luck" in out
+    ending = read_ending(container.pod(1), ranks=range(2))
+    assert ending is not None
+    by_rank = {each.rank: each for each in ending.exits}
+    assert by_rank[1].tail == ("bad luck",)
+    assert by_rank[0].signal == signal.SIGTERM
+
+
+def test_a_stop_notice_reaches_the_ranks_and_they_have_their_grace(container: Container) -> None:
+    container.program(
+        "import signal, sys, time",
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(143)))",
+        "print('up', flush=True)",
+        "time.sleep(60)",
+    )
+    process = container.start("python3 program.py")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0| up\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert out == "0| saved\n"
+    assert process.returncode == 143
+
+
+def test_a_failed_setup_is_told_and_no_rank_is_started(container: Container) -> None:
+    code, out = container.run("echo never", setup="echo no disk >&2; exit 3")
+    assert code == 1
+    assert out == "-! no disk\n"
+    ending = read_ending(container.pod(1), ranks=range(1))
+    assert ending is not None
+    assert ending.setup_failed
+    assert ending.message == "the `setup` step failed with exit code 3: no disk"
+
+
+def test_the_working_directory_is_unpacked_and_the_command_runs_in_it(container: Container) -> None:
+    parts = container.path / "parts"
+    parts.mkdir()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        info = tarfile.TarInfo("pkg/hello.py")
+        info.size = len(b"print('hello')")
+        archive.addfile(info, io.BytesIO(b"print('hello')"))
+    content = buffer.getvalue()
+    (parts / "000").write_bytes(content[:40])
+    (parts / "001").write_bytes(content[40:])
+    code, out = container.run(
+        "python3 -m pkg.hello", parts=str(parts), workdir=str(container.path / "local" / "work")
+    )  # fmt: skip
+    assert (code, out) == (0, "0| hello\n")
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside"])
+def test_an_archive_that_leaves_its_directory_is_refused(name: str, tmp_path: Path) -> None:
+    from fairlead.runtime.inpod import unpack
+
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    with tarfile.open(parts / "000", mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with pytest.raises(ValueError, match="no file below it"):
+        unpack(str(parts), str(tmp_path / "work"))
+
+
+def test_the_program_imports_fairlead_without_having_it_installed(tmp_path: Path) -> None:
+    container = Container(tmp_path, sys.executable)
+    program = "import fairlead; print(fairlead.__file__); fairlead.run"
+    code, out = container.run(f'{sys.executable} -c "{program}"')
+    assert code == 0
+    assert out.startswith(f"0| {container.runtime}/fairlead/__init__.py")
+
+
+def test_the_reporter_tells_progress_events_and_signs_of_life(container: Container) -> None:
+    pod_dir = container.pod_dir
+    pod_dir.mkdir(parents=True)
+    (pod_dir / "started.json").write_text(json.dumps({"at": 100.0}))
+    (pod_dir / "rank-0.json").write_text(json.dumps({"step": 7, "loss": 0.5, "updated_at": 107.0, "metrics": {}}))
+    (pod_dir / "rank-1.json").write_text(json.dumps({"step": 6, "updated_at": 108.0}))
+    event = {"at": 103.0, "type": "CheckpointSaved", "message": "step 5"}
+    (pod_dir / "rank-0.events.jsonl").write_text(json.dumps(event) + "\nnot ours\n")
+    argv = [container.python, "-I", "-S", str(container.runtime), "report", str(pod_dir)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={})
+    assert process.stdout is not None
+    report = read_report(process.stdout.readline())
+    (pod_dir / "rank-0.json").write_text(json.dumps({"step": 9, "updated_at": 109.0}))
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0
+    last = read_report(out)
+    assert last is not None
+    assert last.progress is not None
+    assert last.progress.step == 9
+    assert report is not None
+    assert report.started_at == 100.0
+    assert report.active_at == 108.0
+    assert report.progress is not None
+    assert (report.progress.step, report.progress.loss) == (7, 0.5)
+    assert [(each.rank, each.place, each.event.type) for each in report.events] == [(0, 0, "CheckpointSaved")]
+
+
+def test_the_bundle_fits_into_a_configmap_and_is_the_same_each_time() -> None:
+    manifest = render_bundle("research")
+    assert len(json.dumps(manifest)) < MOST_BYTES // 4
+    assert base64.b64decode(manifest["binaryData"]["runtime.pyz"]) == bundle()
+    before = bundle()
+    bundle.cache_clear()
+    time.sleep(0.01)
+    assert bundle() == before
+    assert manifest["metadata"]["name"] == bundle_name()

@@ -1,0 +1,286 @@
+"""A cluster whose nodes are real: kubelet, containerd and runc, each in a network namespace, with DNS.
+
+Pods have addresses, talk across nodes, find each other by the names of headless Services, and reach the API server as
+they would anywhere. There is no kube-proxy: of Services with an address of their own only `kubernetes` answers.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from tests.kubernetes.testcluster import binaries, images, leftovers, networks
+from tests.kubernetes.testcluster.control_plane import API_SERVICE, INTERNAL, ControlPlane
+from tests.kubernetes.testcluster.errors import Broken, Unavailable
+from tests.kubernetes.testcluster.fakes import is_ready
+from tests.kubernetes.testcluster.processes import Server
+
+DEBIAN_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iproute2", "mmdebstrap")
+PROGRAMS = ("containerd", "runc", "ctr", "ip", "nsenter", "mmdebstrap")
+CNI_PROGRAMS = Path("/usr/lib/cni")
+
+
+class RealCluster(ControlPlane):
+    """A control plane with real nodes ``node-1``, ``node-2`` and on; see `ControlPlane` for the rest.
+
+    ``kill`` and ``restart`` know ``kubelet-1`` and ``containerd-1`` too, and so on for each node.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 2,
+        *,
+        version: str = binaries.NEWEST,
+        users: Mapping[str, Sequence[str]] | None = None,
+        audit: bool = False,
+    ) -> None:
+        require()
+        super().__init__(version=version, users=users, audit=audit)
+        self.nodes = [f"node-{index}" for index in range(1, nodes + 1)]
+        self._control = ""
+        self._networks: dict[str, networks.NodeNetwork] = {}
+
+    def start(self) -> None:
+        programs = binaries.ensure(self.version, binaries.REAL_NODES)
+        image = images.python_image()
+        super().start()
+        try:
+            self._start_dns(programs["coredns"])
+            for name in self.nodes:
+                self._describe_node(name, programs["kubelet"])
+                self.restart(f"containerd-{name.removeprefix('node-')}")
+            self.import_image(image)
+            for name in self.nodes:
+                self.restart(f"kubelet-{name.removeprefix('node-')}")
+            for name in self.nodes:
+                self.await_node(name)
+        except BaseException:
+            self.stop(keep_logs=True)
+            raise
+
+    def restart(self, name: str) -> None:
+        super().restart(name)
+        if name.startswith("containerd-"):
+            node = self._directory(f"node-{name.removeprefix('containerd-')}")
+            self._servers[name].until(lambda: _ctr(node, "version").returncode == 0, "answer on its socket")
+
+    def await_node(self, name: str) -> None:
+        """Wait until a node takes pods."""
+        path = f"/api/v1/nodes/{name}"
+        server = self._servers[f"kubelet-{name.removeprefix('node-')}"]
+        server.until(lambda: self.exists(path) and is_ready(self.request("GET", path)), f"{name} to be ready")
+
+    def kill_node(self, name: str) -> None:
+        """The machine loses its power: its servers and containers are gone at once, and nobody is told."""
+        number = name.removeprefix("node-")
+        for server in ("kubelet", "containerd"):
+            self.kill(f"{server}-{number}")
+        for cgroup in leftovers.cgroups(f"{self.home.name}/{number}"):
+            for pid in (cgroup / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+
+    def start_node(self, name: str) -> None:
+        """The machine is switched on again."""
+        number = name.removeprefix("node-")
+        self.restart(f"containerd-{number}")
+        self.restart(f"kubelet-{number}")
+        self.await_node(name)
+
+    def import_image(self, archive: Path) -> None:
+        """Bring an image to all nodes; pods use it with ``imagePullPolicy: Never``. See `images` for making one."""
+        for name in self.nodes:
+            done = _ctr(self._directory(name), "images", "import", str(archive))
+            if done.returncode:
+                raise Broken(f"{archive} was not imported: {done.stderr}")
+
+    def _prepare(self) -> None:
+        self._control, made = networks.make(self.home.name, len(self.nodes))
+        self._networks = dict(zip(self.nodes, made, strict=True))
+        with socket.create_server(("127.0.0.1", self._api_port), backlog=1024) as listener:
+            argv = [sys.executable, str(Path(__file__).with_name("relaying.py")), str(listener.fileno())]
+            log = self.home / "relay.log"
+            relay = Server(
+                "relay", [*argv, API_SERVICE, "443"], log, network=self._control, pass_fds=[listener.fileno()]
+            )
+            relay.start()
+        self._relay = relay
+
+    def stop(self, *, keep_logs: bool = False) -> None:
+        if relay := getattr(self, "_relay", None):
+            relay.kill()
+        super().stop(keep_logs=keep_logs)
+
+    @property
+    def _network(self) -> str | None:
+        return self._control
+
+    @property
+    def _internal_url(self) -> str:
+        return f"https://{API_SERVICE}"
+
+    @property
+    def _listening(self) -> list[str]:
+        addresses = ["--bind-address=0.0.0.0", f"--advertise-address={networks.CONTROL_PLANE}", "--secure-port=443"]
+        return [*addresses, "--kubelet-preferred-address-types=InternalIP"]
+
+    def _directory(self, node: str) -> Path:
+        return self.home / node
+
+    def _start_dns(self, program: Path) -> None:
+        corefile = self.home / "Corefile"
+        corefile.write_text(COREFILE.format(kubeconfig=self.home / INTERNAL))
+        argv = [str(program), "-conf", str(corefile)]
+        server = Server("coredns", argv, self.home / "coredns.log", network=self._control)
+        self._servers["coredns"] = server
+        server.start()
+        server.until(lambda: "CoreDNS-" in server.log_tail(), "greeting")
+
+    def _describe_node(self, name: str, kubelet: Path) -> None:
+        number = name.removeprefix("node-")
+        directory = self._directory(name)
+        network = self._networks[name]
+        for part in ("cni", "addresses", "kubelet", "pod-logs"):
+            (directory / part).mkdir(parents=True)
+        (directory / "resolv.conf").touch()
+        (directory / "containerd.toml").write_text(CONTAINERD.format(directory=directory, sandbox=images.PYTHON))
+        (directory / "cni" / "10-pods.conflist").write_text(json.dumps(_cni(network.pods, directory)))
+        cgroup = f"/{self.home.name}/{number}"
+        (directory / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(directory, cgroup)))
+        _make_cgroup(cgroup)
+        argv = {
+            "containerd": ["containerd", f"--config={directory}/containerd.toml"],
+            "kubelet": [
+                str(kubelet),
+                f"--config={directory}/kubelet.yaml",
+                f"--kubeconfig={self.home / INTERNAL}",
+                f"--root-dir={directory}/kubelet",
+                f"--cert-dir={directory}/certificates",
+                f"--hostname-override={name}",
+                f"--node-ip={network.address}",
+            ],
+        }
+        for server, command in argv.items():
+            log = self.home / f"{server}-{number}.log"
+            self._servers[f"{server}-{number}"] = Server(f"{server}-{number}", command, log, network=network.namespace)
+
+
+def require() -> None:
+    """Raise `Unavailable` with what this machine lacks; where CI runs, what Debian has is installed."""
+    if os.geteuid() != 0:
+        raise Unavailable("real nodes need root: they make network namespaces and run containers")
+    if not (leftovers.CGROUPS / "memory").is_dir():
+        raise Unavailable("real nodes need cgroup v1, the only one that they have been seen to run on")
+    if _lacking() and os.environ.get("CI") and shutil.which("apt-get"):
+        binaries.say(f"installing {', '.join(DEBIAN_PACKAGES)} ...")
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for argv in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *DEBIAN_PACKAGES]):
+            subprocess.run(["apt-get", *argv], env=environment, check=False, capture_output=True)
+    if lacking := _lacking():
+        raise Unavailable(f"real nodes need {', '.join(lacking)}: apt-get install {' '.join(DEBIAN_PACKAGES)}")
+
+
+def _lacking() -> list[str]:
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    return missing if (CNI_PROGRAMS / "bridge").exists() else [*missing, "CNI plugins"]
+
+
+def _ctr(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = ["ctr", "--address", f"{node}/containerd.sock", "--namespace", "k8s.io", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def _make_cgroup(path: str) -> None:
+    """Kubelet wants its cgroup to exist in every hierarchy, and a new cpuset has no processors or memory of its own."""
+    for top in leftovers.hierarchies():
+        place = top
+        for part in path.strip("/").split("/"):
+            place = place / part
+            place.mkdir(exist_ok=True)
+            for setting in ("cpuset.cpus", "cpuset.mems"):
+                if top.name == "cpuset":
+                    (place / setting).write_text((place.parent / setting).read_text())
+
+
+def _cni(subnet: str, directory: Path) -> dict[str, object]:
+    addresses = {"type": "host-local", "dataDir": f"{directory}/addresses", "ranges": [[{"subnet": subnet}]]}
+    return {
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": "pods",
+                "isGateway": True,
+                "hairpinMode": True,
+                "ipam": {**addresses, "routes": [{"dst": "0.0.0.0/0"}]},
+            }
+        ],
+    }
+
+
+def _kubelet(directory: Path, cgroup: str) -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{directory}/containerd.sock",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,  # less needs a capability that a container's root may not have
+        "enforceNodeAllocatable": ["pods"],
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},  # only the control plane is in its network
+        "clusterDNS": [networks.DNS_SERVICE],
+        "clusterDomain": "cluster.local",
+        "resolvConf": f"{directory}/resolv.conf",
+        "podLogsDir": f"{directory}/pod-logs",
+        "staticPodPath": "",
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "imageGCHighThresholdPercent": 100,
+        "nodeStatusUpdateFrequency": "2s",
+        "nodeLeaseDurationSeconds": 8,
+        "shutdownGracePeriod": "0s",
+    }
+
+
+CONTAINERD = """\
+version = 2
+root = "{directory}/containerd/root"
+state = "{directory}/containerd/state"
+disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.btrfs"]
+
+[grpc]
+  address = "{directory}/containerd.sock"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{sandbox}"
+  restrict_oom_score_adj = true  # a container's root may not lower it, and every sandbox would die
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{directory}/cni"
+"""
+
+COREFILE = """\
+.:53 {{
+    errors
+    kubernetes cluster.local in-addr.arpa {{
+        kubeconfig {kubeconfig} test
+        ttl 1
+    }}
+}}
+"""

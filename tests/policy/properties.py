@@ -1,0 +1,272 @@
+"""What holds of the decisions whatever happens: each a named function from a world's record to what breaks it."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from fairlead.policy import training
+from fairlead.policy.lifecycle import MOVES
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from tests.policy.world import Decision, World
+
+Property = Callable[[World], Iterator[str]]
+
+WAITING = (Code.WAITING_FOR_RESOURCES, Code.WAITING_FOR_TURN)
+OF_PROGRAM = (Code.PROGRAM_FAILED, Code.GPU_OUT_OF_MEMORY, Code.START_FAILED)
+PRODUCTIVE_S = 60.0
+MOMENT_S = 1e-6
+
+
+def gangs_are_whole(world: World) -> Iterator[str]:
+    """A gang is created with all its members in one change, and none runs on when another has failed."""
+    for decision in world.decisions:
+        for workload, change in decision.done():
+            if change.create:
+                indexes = [create.index for create in change.create]
+                attempts = {create.attempt for create in change.create}
+                attempt = workload.status.attempt if change.status is None else change.status.attempt
+                if indexes != list(range(workload.spec.nodes)) or attempts != {attempt}:
+                    yield f"{workload.spec.name} was given members {indexes} of starts {attempts}"
+    for _, snapshot in world.quiet:
+        for workload in snapshot.workloads:
+            own = [pod for pod in snapshot.pods if pod.workload_uid == workload.uid]
+            failed = any(pod.phase in (PodPhase.FAILED, PodPhase.LOST) for pod in own)
+            for pod in own:
+                runs_on = not pod.phase.is_final and pod.terminating_since is None
+                if runs_on and (failed or pod.attempt != workload.status.attempt):
+                    yield f"{pod.uid} runs on without its peers"
+
+
+def no_rank_lives_twice(world: World) -> Iterator[str]:
+    """At no time do two live pods have the same place in a gang, and no pod ever starts twice."""
+    for at, snapshot in world.seen:
+        places = Counter((pod.workload_uid, pod.index) for pod in snapshot.pods if not pod.phase.is_final)
+        yield from (f"{place} lives {number} times at {at}" for place, number in places.items() if number > 1)
+        yield from (f"{pod.uid} started twice" for pod in snapshot.pods if world.cluster.num_starts(pod.uid) > 1)
+
+
+def nothing_is_over_committed(world: World) -> Iterator[str]:
+    """Live pods never hold more of a node, or of a device, than there is; and no pod goes to a node that is away."""
+    nodes = {node.name: node for node in world.scenario.nodes}
+    for at, snapshot in world.seen:
+        live = [pod for pod in snapshot.pods if not pod.phase.is_final]
+        held: dict[str, list[Pod]] = defaultdict(list)
+        for pod in live:
+            held[pod.node].append(pod)
+        for name, own in held.items():
+            if sum(pod.grant.cpu_milli for pod in own) > nodes[name].cpu_milli:
+                yield f"CPU of {name} at {at}"
+            if sum(pod.grant.memory_bytes for pod in own) > nodes[name].memory_bytes:
+                yield f"memory of {name} at {at}"
+            devices = Counter[str]()
+            for pod in own:
+                devices.update(dict.fromkeys(pod.grant.gpu_uuids, pod.grant.gpu_milli))
+            there = {gpu.uuid for gpu in nodes[name].gpus}
+            yield from (f"device {gpu} at {at}" for gpu, milli in devices.items() if milli > 1000 or gpu not in there)
+    for decision in world.decisions:
+        ready = {node.name for node in decision.before.nodes if node.ready}
+        for workload, change in decision.done():
+            gpu = workload.spec.resources.gpu
+            wanted = 0 if gpu is None else gpu.num_devices
+            for create in change.create:
+                if create.node not in ready:
+                    yield f"{workload.spec.name} was sent to {create.node}, which is away"
+                if len(set(create.grant.gpu_uuids)) != wanted:
+                    yield f"{workload.spec.name} was granted {create.grant}"
+
+
+def nothing_is_lost(world: World) -> Iterator[str]:
+    """In the end every run is over, or runs, or says why it waits; only one that was to be deleted is gone."""
+    kept = {workload.uid: workload for workload in world.cluster.workloads()}
+    for uid in world.submitted:
+        if uid not in kept:
+            if uid not in world.deleted:
+                yield f"{uid} is gone"
+            continue
+        yield from _unexplained(world, kept[uid])
+    for _, snapshot in world.quiet:
+        for workload in snapshot.workloads:
+            if workload.status.phase is Phase.PENDING and workload.intent is Intent.RUN:
+                reason = workload.status.reason
+                if reason.code not in WAITING or not reason.message:
+                    yield f"{workload.spec.name} waits and says {reason}"
+
+
+def moves_are_legal_and_told(world: World) -> Iterator[str]:
+    """Every change of phase is in the table, dated, and told as an event with the reason that the run then has."""
+    for decision in world.decisions:
+        for workload, change in decision.done():
+            before, after = workload.status, change.status
+            if after is None or after == before:
+                continue
+            if after.phase is not before.phase:
+                if (before.phase, after.phase) not in MOVES:
+                    yield f"{workload.spec.name} went from {before.phase} to {after.phase}"
+                if after.since != decision.now:
+                    yield f"{workload.spec.name} is {after.phase} since {after.since}, decided at {decision.now}"
+            told = change.event
+            if (
+                told is None
+                or told.type != after.phase.value
+                or told.reason != after.reason
+                or not after.reason.message
+            ):
+                yield f"{workload.spec.name} is {after.phase} for {after.reason} and told {told}"
+            if after.phase.is_final is not (after.finished_at is not None):
+                yield f"{workload.spec.name} is {after.phase} and finished at {after.finished_at}"
+
+
+def retries_are_bounded(world: World) -> Iterator[str]:
+    """A run restarts as often as its spec says and no sooner than it was told."""
+    program, platform = Counter[str](), Counter[str]()
+    best: dict[str, int | None] = {}
+    for decision in world.decisions:
+        for workload, change in decision.done():
+            status, after, spec = workload.status, change.status, workload.spec
+            if change.create and status.retry_at is not None and decision.now < status.retry_at:
+                yield f"{spec.name} started {status.retry_at - decision.now} s early"
+            if after is None:
+                continue
+            if status.phase.is_final and after.phase is Phase.PENDING:
+                program[workload.uid] = platform[workload.uid] = 0
+                best.pop(workload.uid, None)
+            if after.phase is not Phase.RESTARTING or after.last_failure is None:
+                continue
+            if after.retry_at is None or after.retry_at > decision.now + spec.retry.max_backoff_s:
+                yield f"{spec.name} restarts at {after.retry_at}, decided at {decision.now}"
+            step = None if workload.progress is None else workload.progress.step
+            productive = _is_productive(workload, step, best, decision.now)
+            best[workload.uid] = max((s for s in (step, best.get(workload.uid)) if s is not None), default=None)
+            if after.last_failure.code in OF_PROGRAM:
+                program[workload.uid] += 1
+            else:
+                platform[workload.uid] = 1 if productive else platform[workload.uid] + 1
+            if program[workload.uid] > spec.retry.program:
+                yield f"{spec.name} restarted after {program[workload.uid]} failures of its own"
+            if platform[workload.uid] > spec.retry.infrastructure:
+                yield f"{spec.name} restarted after {platform[workload.uid]} failures of the platform in a row"
+
+
+def a_stop_is_obeyed_within_its_grace(world: World) -> Iterator[str]:
+    """From the first look at the wish on, no pod of the run lives longer than its grace, and none is created."""
+    since: dict[str, float] = {}
+    looks = [(decision.at, 1, decision.before, True) for decision in world.decisions if decision.whole]
+    sights = [(at, 0, snapshot, False) for at, snapshot in world.seen]
+    for at, _, snapshot, is_look in sorted(looks + sights, key=lambda entry: entry[:2]):
+        for workload in snapshot.workloads:
+            if workload.intent is Intent.RUN:
+                since.pop(workload.uid, None)
+                continue
+            if is_look:
+                since.setdefault(workload.uid, at)
+            latest = since.get(workload.uid, math.inf) + workload.spec.grace_s + MOMENT_S
+            for pod in snapshot.pods:
+                alive_at = max((exit_.at for exit_ in pod.exits), default=-math.inf) if pod.phase.is_final else at
+                if pod.workload_uid == workload.uid and alive_at > latest:
+                    yield f"{pod.uid} lives at {alive_at}, to be stopped since {since[workload.uid]}"
+    for decision in world.decisions:
+        for workload, change in decision.done():
+            if change.create and workload.intent is not Intent.RUN:
+                yield f"{workload.spec.name} was started although {workload.intent} is wanted"
+
+
+def nobody_overtakes(world: World) -> Iterator[str]:
+    """No run starts while another of its priority that came before it, or one of a higher one, is left waiting."""
+    for decision in world.decisions:
+        started = [workload for workload, change in decision.done() if change.create]
+        changed = {change.workload_uid: change for change in decision.plan.changes}
+        waiting = [w for w in decision.before.workloads if _is_left_waiting(w, changed.get(w.uid), decision)]
+        for late in started:
+            for early in waiting:
+                if _turn(early) < _turn(late):
+                    yield f"{late.spec.name} started before {early.spec.name}"
+
+
+def decisions_are_deterministic(world: World) -> Iterator[str]:
+    """The same snapshot and time give the same plan, in whatever order pods are listed."""
+    for decision in world.decisions:
+        reordered = replace(decision.before, pods=decision.before.pods[::-1])
+        for snapshot in (decision.before, reordered):
+            if decision.whole and training.decide(snapshot, decision.now) != decision.plan:
+                yield f"another plan at {decision.now}"
+
+
+def decisions_settle(world: World) -> Iterator[str]:
+    """At any one instant the passes come to an end: then the same truth gives an empty plan, and again."""
+    yield from (f"no end of passes at {at}" for at in world.unsettled)
+    for now, snapshot in world.quiet:
+        if training.decide(snapshot, now).changes:
+            yield f"something is left to do at {now}"
+
+
+def plans_say_all_once(world: World) -> Iterator[str]:
+    """A plan has at most one change for each workload, at the version that was seen, and applying it again is void."""
+    for decision in world.decisions:
+        uids = Counter(change.workload_uid for change in decision.plan.changes)
+        yield from (f"{number} changes of {uid} in one plan" for uid, number in uids.items() if number > 1)
+        versions = {workload.uid: workload.version for workload in decision.before.workloads}
+        if any(versions[change.workload_uid] != change.version for change in decision.plan.changes):
+            yield f"a change at a version that nobody saw, at {decision.at}"
+        if decision.whole and not all(decision.applied):
+            yield f"a change was refused although nothing came between, at {decision.at}"
+
+
+PROPERTIES: tuple[Property, ...] = (
+    gangs_are_whole,
+    no_rank_lives_twice,
+    nothing_is_over_committed,
+    nothing_is_lost,
+    moves_are_legal_and_told,
+    retries_are_bounded,
+    a_stop_is_obeyed_within_its_grace,
+    nobody_overtakes,
+    decisions_are_deterministic,
+    decisions_settle,
+    plans_say_all_once,
+)
+
+
+def _unexplained(world: World, workload: Workload) -> Iterator[str]:
+    """What is wrong with how the run stands when nothing moves any more."""
+    status, spec = workload.status, workload.spec
+    if status.phase.is_final or status.reason.code is Code.SUSPENDED:
+        return
+    endless = spec.stall_timeout_s is None and spec.max_duration_s is None
+    if status.phase is Phase.RUNNING and endless and any(p.hangs for p in world.programs_of(spec)):
+        return
+    held = any(w.status.phase is Phase.RUNNING for w in world.cluster.workloads())
+    if status.phase is Phase.PENDING and status.reason.code in WAITING and held:
+        return
+    yield f"{spec.name} is {status.phase} for {status.reason} at the end"
+
+
+def _is_productive(workload: Workload, step: int | None, best: dict[str, int | None], now: float) -> bool:
+    if workload.uid not in best:
+        return True
+    if step is None:
+        return now - workload.status.since >= PRODUCTIVE_S
+    known = best[workload.uid]
+    return known is None or step > known
+
+
+def _is_left_waiting(workload: Workload, change: Change | None, decision: Decision) -> bool:
+    """Whether the run could have been started by the decision as far as it itself goes, and was left waiting."""
+    status = workload.status
+    if workload.intent is not Intent.RUN or _has_live_pods(workload, decision.before):
+        return False
+    if change is not None and (change.status is None or change.status.phase is not Phase.PENDING):
+        return False
+    if status.phase is Phase.PENDING:
+        return status.reason.code is not Code.SUSPENDED
+    return status.phase is Phase.RESTARTING and (status.retry_at is None or status.retry_at <= decision.now)
+
+
+def _has_live_pods(workload: Workload, snapshot: Snapshot) -> bool:
+    return any(pod.workload_uid == workload.uid and not pod.phase.is_final for pod in snapshot.pods)
+
+
+def _turn(workload: Workload) -> tuple[int, float, str]:
+    return -workload.spec.priority, workload.created_at, workload.uid

@@ -1,0 +1,80 @@
+"""Scenarios drawn at random, small enough that runs meet each other."""
+
+from hypothesis import strategies as st
+
+from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Retry, Training
+from fairlead.state.snapshot import Intent, Node
+from tests.builders import GIB, node
+from tests.policy.world import Crash, Harm, Job, Jump, Move, Race, Scenario, Sleep, Submit, Suffer, Wait, Want
+
+SECONDS = st.sampled_from((0.0, 0.1, 1.0, 5.0, 20.0, 70.0))
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
+    return tuple(
+        node(f"node-{number}", gpus=draw(st.integers(0, 2)), memory_bytes=4 * GIB)
+        for number in range(draw(st.integers(1, 3)))
+    )
+
+
+@st.composite
+def specs(draw: st.DrawFn, name: str) -> Training:
+    gpu = draw(st.sampled_from((None, None, GpuRequest(milli=500), GpuRequest(), GpuRequest(milli=2000))))
+    return Training(
+        name=name,
+        run=name,
+        nodes=draw(st.integers(1, 3)),
+        ranks_per_node=draw(st.integers(1, 2)),
+        resources=Resources(
+            gpu=gpu,
+            cpu_milli=draw(st.sampled_from((500, 2000, 3000))),
+            memory_bytes=draw(st.sampled_from((None, GIB, 3 * GIB))),
+        ),
+        retry=Retry(
+            program=draw(st.integers(0, 2)), infrastructure=draw(st.integers(0, 3)), backoff_s=1.0, max_backoff_s=4.0
+        ),
+        priority=draw(st.sampled_from((0, 0, 5))),
+        max_duration_s=draw(st.sampled_from((None, None, 30.0))),
+        stall_timeout_s=draw(st.sampled_from((None, 15.0))),
+        grace_s=draw(st.sampled_from((0.0, 2.0, 10.0))),
+    )
+
+
+PROGRAMS = st.builds(
+    Program,
+    duration_s=st.sampled_from((0.0, 3.0, 25.0, 90.0)),
+    exit_code=st.sampled_from((0, 0, 0, 1)),
+    signal=st.sampled_from((None, None, None, 9, 11)),
+    start_s=st.sampled_from((0.0, 0.5)),
+    start_error=st.sampled_from((None, None, None, None, "no such image")),
+    step_s=st.sampled_from((None, 1.0)),
+    checkpoint_s=st.sampled_from((None, 5.0)),
+    hangs_after_s=st.sampled_from((None, None, None, 2.0)),
+    on_term=st.sampled_from(OnTerm),
+    save_s=st.sampled_from((0.0, 1.0, 30.0)),
+)
+SUBMITS = st.builds(Submit, st.integers(0, 5))
+WANTS = st.builds(Want, st.integers(0, 5), st.sampled_from(Intent))
+SUFFERS = st.builds(Suffer, st.sampled_from(Harm), st.integers(0, 5))
+WAITS = st.builds(Wait, SECONDS)
+SLEEPS = st.builds(Sleep, SECONDS)
+JUMPS = st.builds(Jump, st.sampled_from((-100.0, -1.0, 0.0, 1.0, 100.0)))
+CRASHES = st.builds(Crash, st.integers(0, 3))
+RACES = st.builds(Race, st.one_of(SUBMITS, WANTS, SUFFERS, SLEEPS))
+MOVES: st.SearchStrategy[Move] = st.one_of(
+    SUBMITS, SUBMITS, WAITS, WAITS, WAITS, WANTS, SUFFERS, SLEEPS, JUMPS, CRASHES, RACES
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
+    return tuple(
+        Job(spec=draw(specs(f"run-{number}")), programs=tuple(draw(st.lists(PROGRAMS, min_size=1, max_size=3))))
+        for number in range(draw(st.integers(1, 4)))
+    )
+
+
+SCENARIOS = st.builds(Scenario, nodes=nodes(), jobs=jobs(), moves=st.lists(MOVES, min_size=3, max_size=30).map(tuple))

@@ -1,0 +1,46 @@
+"""Every mistake of a file is reported at once, each at its line."""
+
+import pytest
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.reading import parse
+
+
+def problems(text: str) -> tuple[str, ...]:
+    with pytest.raises(InvalidSpec) as caught:
+        parse(text, source="f.yaml")
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("name: Bad\nkind: Training\n", {1: "run: missing", 1.5: 'name: "Bad" is not a name'}),
+        ("kind: Pool\nname: Bad Name\n", {1: "hardware: missing", 2: "name: "}),
+        ("kind: Team\nname: -x-\nwieght: 2\n", {2: "name: ", 3: "wieght: unknown key"}),
+        ("name: Bad\nrun: x\nnodes: two\nworkdir: ''\n", {1: "name: ", 3: "nodes: ", 4: "workdir: it is blank"}),
+        (
+            "apiVersion: fairlead.dev/v1alpha1\nkind: Training\nmetadata: {name: Bad}\nspec:\n  nodes: 2\n",
+            {1: "spec.run: missing", 3: "metadata.name: "},
+        ),
+        (
+            "{name: n,\nrun: x, nodes: two,\ncheckpoint: {\n to: ' ',\n keep: 0}}\n",
+            {2: "nodes: ", 4: "checkpoint.to: ", 5: "keep: "},
+        ),
+    ],
+)
+def test_a_value_that_breaks_its_rule_is_told_beside_any_other_mistake(text: str, lines: dict[float, str]) -> None:
+    found = problems(text)
+    assert len(found) == len(lines), found
+    for line, words in lines.items():
+        assert any(problem.startswith(f"f.yaml:{int(line)}: ") and words in problem for problem in found), found
+
+
+def test_no_mistake_is_told_twice() -> None:
+    found = problems("name: Bad\nnodes: 0\nrun: [x]\nimage: a b\n")
+    assert len(found) == len(set(found)) == 4
+
+
+def test_a_rule_between_keys_is_not_judged_by_the_default_of_a_wrong_one() -> None:
+    found = problems("run: x\nretry: {backoff: soon, max_backoff: 500ms}\n")
+    assert [problem for problem in found if "max_backoff" in problem] == []

@@ -1,0 +1,147 @@
+"""The published JSON Schema and the parser agree on documents of every kind, right ones and wrong ones."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.keys import API_VERSION, KINDS
+from fairlead.specs.kinds import Key, Listed, Mapped, Section
+from fairlead.specs.reading import parse
+from fairlead.specs.schema import json_schema
+
+SCHEMA = json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+# What no JSON Schema can say, by the words in which the parser says it.
+PARSERS_ALONE = (
+    "is out of bounds",
+    "is finer than a thousandth",
+    "is not a whole number of bytes",
+    "is less than backoff",
+    "is set by Fairlead itself",
+    "control character",
+    "a NUL or half a surrogate pair",
+    "above 1 only whole GPUs",
+    "on one node; at most",
+    "; ask for more than 0",
+    "is there twice",
+    "is not a taint:",
+)
+WORDS = st.sampled_from(
+    ["", " ", "a", "Bad Name", "10m", "1h30m", "-1s", "200 steps", "0 steps", "16Gi", "1.5G", "16gb", "500m", "0.5",
+     "A100:8", "8xA100", "24GB:2", "auto", "exec", "spot", "owned", "a=b:NoSchedule", "b:Sometimes", "true",
+     "3", "line\nbreak", "0x10", "1e3", "+1", "x" * 51, "x" * 600, "ann,ben"]
+)  # fmt: skip
+JUNK = st.deferred(
+    lambda: (
+        st.none()
+        | st.booleans()
+        | st.integers(-2, 2000)
+        | st.sampled_from([0, 10**7, 10**16, 0.5, -0.5, 1.0, 2.5, 1e-9, 1e20])
+        | WORDS
+        | st.lists(WORDS, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["A", "zone", "gpu", "1X", "RANK", "a b"]), WORDS | st.integers(0, 5), max_size=2
+        )
+    )
+)
+
+
+def values(key: Key) -> st.SearchStrategy[Any]:
+    """Mostly what the key takes, sometimes anything."""
+    right: st.SearchStrategy[Any] = st.just(yaml.safe_load(key.example))
+    if isinstance(key.kind, Section):
+        right = right | mappings(key.kind)
+    return st.integers(0, 9).flatmap(lambda dice: JUNK if dice == 0 else right)
+
+
+def mappings(section: Section, *, metadata: bool = True) -> st.SearchStrategy[dict[str, Any]]:
+    """Some keys of a section; now and then one is missing or unknown."""
+    keys = [key for key in section.keys if metadata or key.metadata is None]
+    required = st.fixed_dictionaries(
+        {key.name: values(key) for key in keys if key.required},
+        optional={key.name: values(key) for key in keys if not key.required},
+    )
+
+    def disturbed(found: dict[str, Any], dice: int, unknown: Any) -> dict[str, Any]:
+        if dice == 0 and found:
+            return dict(list(found.items())[1:])
+        return {**found, "unknown": unknown} if dice == 1 else found
+
+    return st.builds(disturbed, required, st.integers(0, 11), JUNK)
+
+
+def short(kind: str) -> st.SearchStrategy[dict[str, Any]]:
+    named = mappings(KINDS[kind]).map(lambda found: {"kind": kind, **found})
+    return named | mappings(KINDS[kind]) if kind == "Training" else named
+
+
+def kubernetes(kind: str) -> st.SearchStrategy[dict[str, Any]]:
+    fields = {str(key.metadata): values(key) for key in KINDS[kind].keys if key.metadata and not key.required}
+    metadata = st.fixed_dictionaries({"name": st.just("a") | WORDS}, optional=fields)
+    whole = st.fixed_dictionaries(
+        {
+            "apiVersion": st.just(API_VERSION) | st.just("v1"),
+            "kind": st.just(kind),
+            "metadata": metadata,
+            "spec": mappings(KINDS[kind], metadata=False),
+        }
+    )
+    return st.builds(
+        lambda found, drop: {key: value for key, value in found.items() if key != drop},
+        whole,
+        st.sampled_from([None] * 12 + ["apiVersion", "kind", "metadata", "spec", "status"]),
+    )
+
+
+def refusals(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the parser says of it; JSON is YAML."""
+    try:
+        parse(json.dumps(document), default_name="example")
+    except InvalidSpec as error:
+        return error.problems
+    return ()
+
+
+DOCUMENTS = st.sampled_from(list(KINDS)).flatmap(lambda kind: short(kind) | kubernetes(kind))
+
+
+@given(DOCUMENTS)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_one_refuses_the_other_refuses(document: dict[str, Any]) -> None:
+    refused = refusals(document)
+    fits = VALIDATOR.is_valid(document)
+    event(f"parser {'refuses' if refused else 'takes'}, schema {'takes' if fits else 'refuses'}")
+    if not fits:
+        assert refused, (
+            f"only the schema refuses it: {jsonschema.exceptions.best_match(VALIDATOR.iter_errors(document))}"
+        )
+    for problem in refused if fits else ():
+        assert any(words in problem for words in PARSERS_ALONE), f"only the parser refuses it: {problem}"
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def every_key(section: Section) -> list[tuple[Key, Section]]:
+    inner = [each for key in section.keys if isinstance(key.kind, Section) for each in every_key(key.kind)]
+    return [(key, section) for key in section.keys] + inner
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_schema_explains_every_key_and_shows_patterns_that_editors_read(kind: str) -> None:
+    text = json.dumps(SCHEMA["$defs"][kind])
+    for key, _ in every_key(KINDS[kind]):
+        assert json.dumps(key.doc)[1:-1] in text
+        assert isinstance(key.kind, (Mapped, Listed, Section)) or key.example
+    for pattern in re.findall(r'"pattern": "((?:[^"\\]|\\.)*)"', text):
+        # Editors read JavaScript's regular expressions, which know none of these.
+        assert not re.search(r"\(\?P|\\A|\\Z|\(\?#|\\h", pattern), pattern
