@@ -1,18 +1,20 @@
-"""Where a gang goes: all of it or none, on the first nodes that have room.
+"""Where a gang goes: all of it or none; and why it waits or can never fit.
 
-Cost is linear in nodes x members. Packing, topology and fragmentation are not looked at.
+One node leaves nothing to choose but devices, which needs no arrays. Among several nodes ``fairlead.policy.packing``
+chooses; it is imported only then, for numpy costs a supervisor 20 MB that a laptop never needs.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
+from fairlead.policy.devices import matches
 from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_resources
-from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Gpu, Grant, Node, Pod
-
-WHOLE_GPU = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +26,21 @@ class Placement:
     grant: Grant
 
 
+class Rooms(Protocol):
+    """What is free on some nodes."""
+
+    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+        """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
+        ...
+
+    def freest(self, shape: Shape, most: int) -> "list[Room]":
+        """Some nodes that come nearest to having room."""
+        ...
+
+
 @dataclass(slots=True)
 class Room:
-    """What is free on one node; ``take`` is the only way it changes."""
+    """What is free on one node, by the uuid of each device."""
 
     node: Node
     cpu_milli: int
@@ -38,68 +52,104 @@ class Room:
         """The room of an empty node."""
         return cls(node, node.cpu_milli, node.memory_bytes, {gpu.uuid: WHOLE_GPU for gpu in node.gpus})
 
-    def take(self, grant: Grant) -> None:
-        """Count a grant as held."""
-        self.cpu_milli -= grant.cpu_milli
-        self.memory_bytes -= grant.memory_bytes
+    def take(self, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held; with -1 as given back."""
+        self.cpu_milli -= times * grant.cpu_milli
+        self.memory_bytes -= times * grant.memory_bytes
         for uuid in grant.gpu_uuids:
             if uuid in self.gpu_milli:
-                self.gpu_milli[uuid] -= min(grant.gpu_milli, WHOLE_GPU)
+                self.gpu_milli[uuid] -= times * min(grant.gpu_milli, WHOLE_GPU)
 
-    def fit(self, resources: Resources) -> Grant | None:
+    def fit(self, shape: Shape) -> Grant | None:
         """What one member would hold here; None when there is no room."""
-        cpu, memory = resources.cpu_milli or 0, resources.memory_bytes or 0
-        if not self.node.ready or self.node.closed is not None or cpu > self.cpu_milli or memory > self.memory_bytes:
+        if not takes_pods(self.node) or shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
             return None
-        if resources.gpu is None:
-            return Grant(cpu_milli=cpu, memory_bytes=memory)
-        each = min(resources.gpu.milli, WHOLE_GPU)
-        free = [gpu.uuid for gpu in self.matching(resources.gpu) if self.gpu_milli[gpu.uuid] >= each]
-        if len(free) < resources.gpu.num_devices:
+        free = [gpu.uuid for gpu in matching(self.node, shape) if self.gpu_milli[gpu.uuid] >= shape.gpu_milli]
+        if len(free) < shape.num_gpus:
             return None
         # A share goes to the fullest device that still holds it, so that whole devices stay whole.
         free.sort(key=lambda uuid: self.gpu_milli[uuid])
-        chosen = tuple(free[: resources.gpu.num_devices])
-        return Grant(cpu_milli=cpu, memory_bytes=memory, gpu_uuids=chosen, gpu_milli=each)
-
-    def matching(self, request: GpuRequest) -> list[Gpu]:
-        """Devices of the node that are of the kind asked for, free or not."""
-        return [gpu for gpu in self.node.gpus if _matches(gpu, request)]
+        return grant_of(shape, tuple(free[: shape.num_gpus]))
 
 
-def rooms(nodes: Iterable[Node], pods: Iterable[Pod]) -> list[Room]:
-    """The free room of each node: a pod holds its grant until none of its processes is alive."""
-    by_name = {node.name: Room.of(node) for node in nodes}
-    for pod in pods:
-        if not pod.phase.is_final and pod.node in by_name:
-            by_name[pod.node].take(pod.grant)
-    return list(by_name.values())
+class OneNode:
+    """The room of at most one node: first come, first served."""
 
+    def __init__(self, room: Room | None) -> None:
+        self._room = room
 
-def place(spec: Training, free: list[Room]) -> tuple[Placement, ...] | None:
-    """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
-    trial = [Room(room.node, room.cpu_milli, room.memory_bytes, dict(room.gpu_milli)) for room in free]
-    placed: list[Placement] = []
-    for index in range(spec.nodes):
-        for room in trial:
-            grant = room.fit(spec.resources)
-            if grant is not None:
-                room.take(grant)
-                placed.append(Placement(index=index, node=room.node.name, grant=grant))
-                break
-        else:
+    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+        """As in ``Rooms``."""
+        if self._room is None:
             return None
-    by_name = {room.node.name: room for room in free}
-    for item in placed:
-        by_name[item.node].take(item.grant)
-    return tuple(placed)
+        placed: list[tuple[str, Grant]] = []
+        for _ in range(count):
+            grant = self._room.fit(shape)
+            if grant is None:
+                for _, taken in placed:
+                    self._room.take(taken, -1)
+                return None
+            self._room.take(grant)
+            placed.append((self._room.node.name, grant))
+        return tuple(placed)
+
+    def freest(self, shape: Shape, most: int) -> list[Room]:
+        """As in ``Rooms``."""
+        return [self._room] if self._room is not None else []
+
+
+def rooms(nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape] = ()) -> Rooms:
+    """The free room of the nodes: a pod holds its grant until none of its processes is alive.
+
+    Args:
+        history: What was asked for so far, oldest first: what the future is expected to ask for.
+    """
+    if len(nodes) > 1:
+        from fairlead.policy.packed_rooms import PackedRooms
+
+        return PackedRooms(nodes, pods, history)
+    room = Room.of(nodes[0]) if nodes else None
+    for pod in pods:
+        if room is not None and not pod.phase.is_final and pod.node == room.node.name:
+            room.take(pod.grant)
+    return OneNode(room)
+
+
+def place(spec: Training, free: Rooms) -> tuple[Placement, ...] | None:
+    """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
+    placed = free.place(Shape.of(spec.resources), spec.nodes)
+    if placed is None:
+        return None
+    return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
+
+
+def takes_pods(node: Node) -> bool:
+    """Whether new pods may go there, room or not."""
+    return node.ready and node.closed is None
+
+
+def grant_of(shape: Shape, gpu_uuids: tuple[str, ...]) -> Grant:
+    """What a pod of the shape holds on these devices."""
+    return Grant(
+        cpu_milli=shape.cpu_milli, memory_bytes=shape.memory_bytes, gpu_uuids=gpu_uuids, gpu_milli=shape.gpu_milli
+    )  # fmt: skip
+
+
+def matching(node: Node, shape: Shape) -> list[Gpu]:
+    """Devices of the node that are of the kind asked for, free or not; none for a shape without devices."""
+    if not shape.num_gpus:
+        return []
+    wanted = shape.gpu_model, shape.min_gpu_memory_bytes
+    return [gpu for gpu in node.gpus if matches(gpu.model, gpu.memory_bytes, *wanted)]
 
 
 def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     """Why the gang would not fit even if nothing else ran; None when it would."""
-    empty = [Room.of(replace(node, ready=True, closed=None)) for node in nodes]
-    if place(spec, empty) is not None:
-        return None
+    shape, missing = Shape.of(spec.resources), spec.nodes
+    for node in nodes:
+        missing -= _most_members(node, shape, missing)
+        if missing <= 0:
+            return None
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
     capacity = "; ".join(_say_capacity(node) for node in nodes[:3]) or "no node at all"
     return Reason(
@@ -109,10 +159,10 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     )
 
 
-def why_waiting(spec: Training, free: list[Room], holders: Mapping[str, Resources]) -> Reason:
+def why_waiting(spec: Training, free: Rooms, holders: Mapping[str, Resources]) -> Reason:
     """Why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
-    freest = "; ".join(_say_free(room, spec) for room in free[:3])
+    freest = "; ".join(_say_free(room, spec) for room in free.freest(Shape.of(spec.resources), 3))
     held = ", ".join(sorted(holders)[:5]) or "nothing of ours"
     first = sorted(holders)[0] if holders else None
     return Reason(
@@ -122,10 +172,17 @@ def why_waiting(spec: Training, free: list[Room], holders: Mapping[str, Resource
     )
 
 
-def _matches(gpu: Gpu, request: GpuRequest) -> bool:
-    if request.model is not None and request.model.lower() not in gpu.model.lower():
-        return False
-    return request.min_memory_bytes is None or gpu.memory_bytes >= request.min_memory_bytes
+def _most_members(node: Node, shape: Shape, limit: int) -> int:
+    """How many members the node would hold if nothing else ran, as far as ``limit``."""
+    most = limit
+    if shape.cpu_milli:
+        most = min(most, node.cpu_milli // shape.cpu_milli)
+    if shape.memory_bytes:
+        most = min(most, node.memory_bytes // shape.memory_bytes)
+    if shape.num_gpus:
+        devices = len(matching(node, shape)) // shape.num_gpus
+        most = min(most, devices * (WHOLE_GPU // shape.gpu_milli))
+    return most
 
 
 def _say_capacity(node: Node) -> str:
@@ -138,13 +195,13 @@ def _say_capacity(node: Node) -> str:
 
 
 def _say_free(room: Room, spec: Training) -> str:
-    if not room.node.ready or room.node.closed is not None:
+    if not takes_pods(room.node):
         return f"{room.node.name} is {room.node.closed or 'not ready'}"
     parts = []
     if spec.resources.gpu is not None:
-        matching = room.matching(spec.resources.gpu)
-        idle = sum(room.gpu_milli[gpu.uuid] for gpu in matching) / WHOLE_GPU
-        parts.append(f"{idle:g} of {len(matching)} GPUs")
+        devices = matching(room.node, Shape.of(spec.resources))
+        idle = sum(room.gpu_milli[gpu.uuid] for gpu in devices) / WHOLE_GPU
+        parts.append(f"{idle:g} of {len(devices)} GPUs")
     if spec.resources.cpu_milli is not None:
         parts.append(f"{max(0, room.cpu_milli) / 1000:g} of {say_cpu(room.node.cpu_milli)}")
     if spec.resources.memory_bytes is not None:
@@ -156,7 +213,7 @@ def _shortfall(spec: Training, nodes: tuple[Node, ...]) -> str:
     one = spec.resources
     short = []
     if one.gpu is not None:
-        most = max((len(Room.of(node).matching(one.gpu)) for node in nodes), default=0)
+        most = max((len(matching(node, Shape.of(one))) for node in nodes), default=0)
         if most < one.gpu.num_devices:
             short.append(f"{say_gpu(one.gpu)} asked for on one node, the most on any is {most}")
     most_cpu = max((node.cpu_milli for node in nodes), default=0)
@@ -172,7 +229,7 @@ def _shortfall(spec: Training, nodes: tuple[Node, ...]) -> str:
 
 def _what_to_lower(spec: Training, nodes: tuple[Node, ...]) -> str:
     one = spec.resources
-    if one.gpu is not None and all(len(Room.of(node).matching(one.gpu)) < one.gpu.num_devices for node in nodes):
+    if one.gpu is not None and all(len(matching(node, Shape.of(one))) < one.gpu.num_devices for node in nodes):
         return "`resources.gpu`"
     if one.cpu_milli is not None and all(one.cpu_milli > node.cpu_milli for node in nodes):
         return "`resources.cpu`"

@@ -5,13 +5,16 @@ order. At most one change for each workload comes out, complete in itself.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 
 from fairlead.policy.failures import Blame, Failure, diagnose
 from fairlead.policy.lifecycle import move
-from fairlead.policy.placement import Room, place, rooms, why_never, why_waiting
+from fairlead.policy.placement import Rooms, place, rooms, why_never, why_waiting
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.retries import GiveUp, retry
+from fairlead.policy.shapes import Shape
 from fairlead.state.plan import Change, CreatePod, Event, Plan, TerminatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload
@@ -290,7 +293,7 @@ def _start(waiting: list[Workload], snapshot: Snapshot, pods: dict[str, list[Pod
     """Place those that wait: higher priority first, then first come. Nobody overtakes one that does not fit."""
     if not waiting:
         return []
-    free = rooms(snapshot.nodes, snapshot.pods)
+    free = rooms(snapshot.nodes, snapshot.pods, _history(snapshot))
     holders = {
         w.spec.name: w.spec.resources for w in snapshot.workloads if any(not p.phase.is_final for p in pods[w.uid])
     }
@@ -314,7 +317,13 @@ def _start(waiting: list[Workload], snapshot: Snapshot, pods: dict[str, list[Pod
     return changes
 
 
-def _try_to_start(workload: Workload, free: list[Room], now: float) -> Change | None:
+def _history(snapshot: Snapshot) -> Iterator[Shape]:
+    """What was asked for, oldest first, one for each member of a gang."""
+    for workload in sorted(snapshot.workloads, key=lambda w: (w.created_at, w.uid)):
+        yield from repeat(Shape.of(workload.spec.resources), workload.spec.nodes)
+
+
+def _try_to_start(workload: Workload, free: Rooms, now: float) -> Change | None:
     spec, status = workload.spec, workload.status
     placed = place(spec, free)
     if placed is None:

@@ -16,7 +16,7 @@ DECIMAL = r"[0-9]{1,20}(?:\.[0-9]{1,30})?"
 NUMBER = r"\+?(?:[0-9]{1,20}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
 SIZE = rf"{DECIMAL} ?(?:k|[KMGTPE]i?)?B?"
 CPU = rf"{DECIMAL}m?"
-MODEL = rules.MODEL.pattern or ""
+MODEL = rules.MODELS.pattern or ""
 GPU_MEMORY = rf"{DECIMAL} ?(?:(?:k|[KMGTPE]i?)B?|B)"
 GPU = rf"(?:{MODEL}(?::{GPU_MEMORY})?(?::{DECIMAL})?|{GPU_MEMORY}(?::{DECIMAL})?)"
 DURATION = "(?=[0-9])" + "".join(rf"(?:{DECIMAL}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
@@ -98,7 +98,7 @@ def format_cpu(milli: int) -> str | int:
 
 
 def parse_gpu(text: str) -> GpuRequest:
-    """``8``, ``A100``, ``A100:8``, ``24GB``, ``24GB:2``, ``A100:40GB:2`` or a share: ``0.5``, ``A100:0.5``."""
+    """``8``, ``A100|H100``, ``A100:8``, ``24GB``, ``24GB:2``, ``A100:40GB:2`` or a share: ``0.5``, ``A100:0.5``."""
     if re.fullmatch(NUMBER, text):
         return GpuRequest(milli=parse_gpu_count(text))
     if re.fullmatch(GPU, text) is None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairlead.specs.rules import MODEL, Limit, Rules, broken, enforce
+from fairlead.specs.rules import MODELS, Limit, Rules, broken, enforce
 
 GPU_RULES: Rules = {
     "milli": Limit(low=1, high=1_000_000, whole=True),
-    "model": MODEL,
+    "model": MODELS,
     "min_memory_bytes": Limit(low=1, high=2**50, whole=True),
 }
 
@@ -24,7 +24,7 @@ class GpuRequest:
 
     Attributes:
         milli: Thousandths of a device; a multiple of 1000, or less than 1000 for a share of one device.
-        model: Device model such as ``A100``; None for any.
+        model: Device model such as ``A100``, or alternatives as in ``A100|H100``; None for any.
         min_memory_bytes: Each device has at least this much memory; None for any.
     """
 

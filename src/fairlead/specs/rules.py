@@ -80,10 +80,17 @@ NAME = Text(
     what="a name; use lower-case letters, digits and dashes, the dashes inside, such as `train-llama`",
 )
 PATH = Text(max_length=4096)
+_ONE_MODEL = r"[A-Za-z](?:[-A-Za-z0-9._+/ ]*[A-Za-z0-9])?"
 MODEL = Text(
     max_length=63,
-    pattern=r"[A-Za-z](?:[-A-Za-z0-9._+/ ]*[A-Za-z0-9])?",
+    pattern=_ONE_MODEL,
     what="a GPU model; use letters, digits and `-._+/`, starting with a letter, such as `A100`",
+)
+
+MODELS = Text(
+    max_length=255,
+    pattern=rf"{_ONE_MODEL}(?:\|{_ONE_MODEL})*",
+    what="a GPU model, or several with `|`; use letters, digits and `-._+/`, starting with a letter, such as `A100`",
 )
 
 

@@ -1,0 +1,57 @@
+"""The free room of many nodes, where ``fairlead.policy.packing`` chooses among them."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fairlead.policy.fleet import Fleet, Spot
+from fairlead.policy.gangs import place_gang
+from fairlead.policy.packing import Packing
+from fairlead.policy.placement import Room, grant_of
+from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.policy.task_mix import TaskMix
+from fairlead.state.snapshot import Grant, Node, Pod
+
+
+class PackedRooms:
+    """What is free on the nodes, as ``fairlead.policy.placement.Rooms``."""
+
+    def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape]) -> None:
+        self._fleet = Fleet(nodes)
+        for pod in pods:
+            node = self._fleet.index.get(pod.node)
+            if node is None:
+                continue
+            self._fleet.num_placed += 1
+            if pod.phase.is_final:
+                self._fleet.num_left += 1
+            else:
+                self._hold(node, pod.grant)
+        self._packing = Packing(self._fleet, TaskMix.settled(history))
+
+    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+        """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
+        spots = place_gang(shape, count, self._fleet, self._packing)
+        return None if spots is None else tuple(self._grant(shape, spot) for spot in spots)
+
+    def freest(self, shape: Shape, most: int) -> list[Room]:
+        """The nodes with the most devices, then the most cores, that the shape could use; closed ones last."""
+        fleet = self._fleet
+        everywhere = np.arange(len(fleet))
+        devices = (fleet.gpu_milli * (fleet.usable(everywhere, shape) & (fleet.gpu_milli > 0))).sum(axis=1)
+        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices if shape.num_gpus else everywhere * 0, ~fleet.ready))
+        return [self._room(int(node)) for node in order[:most]]
+
+    def _hold(self, node: int, grant: Grant) -> None:
+        position = {gpu.uuid: i for i, gpu in enumerate(self._fleet.nodes[node].gpus)}
+        devices = [position[uuid] for uuid in grant.gpu_uuids if uuid in position]
+        self._fleet.take(node, grant.cpu_milli, grant.memory_bytes, devices, min(grant.gpu_milli, WHOLE_GPU))
+
+    def _grant(self, shape: Shape, spot: Spot) -> tuple[str, Grant]:
+        node = self._fleet.nodes[spot.node]
+        return node.name, grant_of(shape, tuple(node.gpus[i].uuid for i in spot.devices))
+
+    def _room(self, index: int) -> Room:
+        node, fleet = self._fleet.nodes[index], self._fleet
+        free = {gpu.uuid: int(fleet.gpu_milli[index, i]) for i, gpu in enumerate(node.gpus)}
+        return Room(node, int(fleet.cpu_milli[index]), int(fleet.memory_bytes[index]), free)

@@ -1,0 +1,170 @@
+"""The node on which a pod costs those still to come the least: the one decision of where a pod goes.
+
+The worth ``V`` of a node is how many devices the pods still to come will use on it. With ``C`` free cores,
+
+    V = min over p of (p C + sum over devices of worth(free, p)) - SHORT_WEIGHT max(0, U - C / a).
+
+The first part is what they use if the best of them come (``fairlead.policy.worth``). The second looks at the pods as
+they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean of what comes with a device and of what
+pods without devices take besides; what lacks cores is worth less. A pod goes where V after it, less V before it, is
+largest; a fixed random order of the nodes has a small say, so that pods gather on nodes while others stay empty.
+Nothing is refused that fits. As far as pods leave again, devices of a node that are idle together are worth more, to
+pods that need several.
+
+Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
+"""
+
+import math
+import zlib
+
+import numpy as np
+
+from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
+from fairlead.policy.ranking import Ranking, Scores
+from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.policy.task_mix import TaskMix, next_size
+from fairlead.policy.worth import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
+
+# Measured with benchmarks/packing.py; see the design note for what each is worth.
+CANDIDATES_WHEN_FULL = 16.0
+CANDIDATES_GROWTH = 2.5
+SHORT_WEIGHT = 0.2
+ORDER_WEIGHT = 0.05
+TOGETHER_WEIGHT = 3.0
+# Of the cores that nodes have over, pods without devices are expected to use this part: they leave rests too.
+SURPLUS_USABLE = 0.25
+# The worth is worked out again when so much of the fleet has been taken or given back, and for multiples of it.
+STALE_FREE = 0.025
+# From so many nodes on, those in equal state are scored once.
+MANY = 64
+
+
+class Packing:
+    """Chooses nodes of one fleet; whoever takes and releases room tells it nothing but the arrivals."""
+
+    def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
+        num_nodes, num_devices = fleet.gpu_milli.shape
+        self._fleet = fleet
+        self._mix = mix
+        self._ranking = Ranking(fleet, self._score)
+        rank = np.empty(num_nodes)
+        rank[np.argsort([zlib.crc32(name.encode()) for name in fleet.names], kind="stable")] = np.arange(num_nodes)
+        # Pods without devices go to nodes without devices while those have room.
+        self._order = ORDER_WEIGHT * (rank / max(1, num_nodes) + fleet.capacity_milli.any(axis=1))
+        self._key = np.random.default_rng(0).integers(1 << 62, size=1 + 2 * num_devices)
+        self._worth: Floats = np.zeros((1, LEVELS, len(PRICES)))
+        self._cores_each = math.inf
+        self._together: Floats = np.zeros(num_devices + 1)
+        self._learnt_free = -fleet.total_gpu_milli - 1
+        self._learn_again = 0
+
+    def observe(self, shape: Shape) -> None:
+        """A pod was asked for."""
+        self._mix.observe(shape)
+
+    def choose(self, shape: Shape) -> Spot | None:
+        """Node and devices for one pod; None where it fits nowhere."""
+        self._learn()
+        node = self._ranking.best(shape)
+        if node is None:
+            return None
+        nodes = np.array([node])
+        usable = self._fleet.usable(nodes, shape)
+        if shape.is_share:
+            return Spot(node=node, devices=(int(self._share_on_each(nodes, usable, shape)[0].argmax()),))
+        return Spot(node=node, devices=tuple(int(i) for i in np.flatnonzero(usable[0])[: shape.num_gpus]))
+
+    def _learn(self) -> None:
+        """Work out the worth of room again when the mix or the fleet has moved on."""
+        fleet, mix = self._fleet, self._mix
+        moved = abs(fleet.free_gpu_milli - self._learnt_free)
+        if mix.num_observed < self._learn_again and moved <= STALE_FREE * fleet.total_gpu_milli:
+            return
+        self._learnt_free = fleet.free_gpu_milli
+        self._learn_again = next_size(mix.num_observed)
+        free = STALE_FREE * round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli) / STALE_FREE)
+        candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
+        self._worth = np.stack([table(demand, candidates) for demand in demands(mix, fleet)])
+        self._cores_each = self._cores_for_each_device()
+        self._together = self._worth_together()
+        self._ranking.forget()
+
+    def _cores_for_each_device(self) -> float:
+        """Cores that a device must find free to be filled by pods as they come; infinite when no pod needs both.
+
+        Pods without devices take what their nodes have over; what of it is not enough for them comes on top.
+        """
+        counts = self._mix.items()
+        devices = sum(n * shape.total_gpu_milli for shape, n in counts)
+        if not devices:
+            return math.inf
+        each = sum(n * shape.cpu_milli for shape, n in counts if shape.num_gpus) / devices
+        others = sum(n * shape.cpu_milli for shape, n in counts if not shape.num_gpus) / devices
+        filled = self._devices(np.arange(len(self._fleet)))[:, 0]
+        over = np.maximum(0, self._fleet.cpu_milli / 1000 - each * filled).sum()
+        lacking = others - SURPLUS_USABLE * float(over) / max(1.0, float(filled.sum()))
+        return max(each + max(0.0, lacking), 1e-3)
+
+    def _score(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
+        """Worth lost to a pod of the shape on each of the nodes (B), as a negative number."""
+        first, same = self._distinct(nodes)
+        few, usable = nodes[first], usable[first]
+        if shape.is_share:
+            after = self._share_on_each(few, usable, shape).max(axis=1)
+        else:
+            chosen = usable & (usable.cumsum(axis=1) <= shape.num_gpus)
+            taken = (self._worth[self._fleet.kind[few], -1] * chosen[:, :, None]).sum(axis=1)
+            after = self._value(few, shape.cpu_milli, (self._devices(few) - taken)[:, None, :])[:, 0]
+            after += self._together[self._num_idle(few) - shape.num_gpus]
+        before = self._value(few, 0, self._devices(few)[:, None, :])[:, 0] + self._together[self._num_idle(few)]
+        return np.asarray((after - before)[same] - self._order[nodes])
+
+    def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
+        """Worth of the nodes after a share on each of their devices (B, G); minus infinity where it cannot go."""
+        kind, free = self._fleet.kind[nodes], np.maximum(0, self._fleet.gpu_milli[nodes])
+        after = np.maximum(0, free - shape.gpu_milli)
+        change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
+        worth = self._value(nodes, shape.cpu_milli, self._devices(nodes)[:, None, :] + change)
+        worth += self._together[self._num_idle(nodes)[:, None] - (free == WHOLE_GPU)]
+        return np.where(usable, worth, -np.inf)
+
+    def _num_idle(self, nodes: Ints) -> Ints:
+        """How many devices of each node nobody holds a part of (B)."""
+        return np.asarray((self._fleet.gpu_milli[nodes] == WHOLE_GPU).sum(axis=1))
+
+    def _worth_together(self) -> Floats:
+        """What it is worth that so many devices of one node are idle at once, to pods that need several (G + 1).
+
+        A fleet that only fills up leaves no device idle in the end, together or not; where pods leave, some always are.
+        """
+        idle = np.arange(self._fleet.gpu_milli.shape[1] + 1)
+        worth = np.zeros(len(idle))
+        counts = self._mix.items()
+        devices = sum(n * shape.total_gpu_milli for shape, n in counts)
+        for shape, n in counts:
+            if shape.num_gpus > 1:
+                worth += n * shape.total_gpu_milli / devices * (idle // shape.num_gpus * shape.num_gpus)
+        return TOGETHER_WEIGHT * self._fleet.turnover * worth
+
+    def _devices(self, nodes: Ints) -> Floats:
+        """Worth of all devices of each node at each price (B, prices)."""
+        free = np.maximum(0, self._fleet.gpu_milli[nodes])
+        worth: Floats = self._worth[self._fleet.kind[nodes], free // STEP_MILLI].sum(axis=1)
+        return worth
+
+    def _value(self, nodes: Ints, cpu_milli: int, devices: Floats) -> Floats:
+        """V of nodes (B) without so many cores, for each of some states of their devices (B, A, prices): (B, A)."""
+        cores = np.maximum(0, self._fleet.cpu_milli[nodes] - cpu_milli)[:, None] / 1000
+        chosen: Floats = (devices + PRICES * cores[:, :, None]).min(axis=2)
+        short = np.maximum(0, devices[:, :, 0] - cores / self._cores_each)
+        return np.asarray(chosen - SHORT_WEIGHT * short)
+
+    def _distinct(self, nodes: Ints) -> tuple[Ints, Ints]:
+        """Positions of nodes of which no two are in equal state, and for each node the one that stands for it."""
+        if len(nodes) < MANY:
+            everyone = np.arange(len(nodes))
+            return everyone, everyone
+        fleet = self._fleet
+        state = np.column_stack([fleet.cpu_milli[nodes], fleet.gpu_milli[nodes], fleet.kind[nodes]])
+        _, first, same = np.unique(state @ self._key, return_index=True, return_inverse=True)
+        return first, same

@@ -1,0 +1,55 @@
+"""What one member of a gang needs, as a key: members of equal shape fit the same nodes equally well."""
+
+from dataclasses import dataclass
+
+from fairlead.specs.resources import Resources
+
+WHOLE_GPU = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What one pod takes from its node.
+
+    Attributes:
+        num_gpus: Devices that are touched; a share touches one.
+        gpu_milli: Thousandths of each of them; 1000 for whole devices.
+        gpu_model: Models it can use, as in ``A100|H100``; None for any.
+        min_gpu_memory_bytes: Each device has at least this much memory; None for any.
+    """
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    num_gpus: int = 0
+    gpu_milli: int = 0
+    gpu_model: str | None = None
+    min_gpu_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_gpus > 1 and self.gpu_milli != WHOLE_GPU:
+            raise ValueError(f"{self.num_gpus} devices of {self.gpu_milli} thousandths; a share is of one device")
+
+    @classmethod
+    def of(cls, resources: Resources) -> "Shape":
+        """The shape of a pod with these resources; what is left open counts as nothing."""
+        cpu, memory, gpu = resources.cpu_milli or 0, resources.memory_bytes or 0, resources.gpu
+        if gpu is None:
+            return cls(cpu_milli=cpu, memory_bytes=memory)
+        return cls(
+            cpu_milli=cpu,
+            memory_bytes=memory,
+            num_gpus=gpu.num_devices,
+            gpu_milli=min(gpu.milli, WHOLE_GPU),
+            gpu_model=gpu.model,
+            min_gpu_memory_bytes=gpu.min_memory_bytes,
+        )
+
+    @property
+    def total_gpu_milli(self) -> int:
+        """Thousandths of devices in all."""
+        return self.num_gpus * self.gpu_milli
+
+    @property
+    def is_share(self) -> bool:
+        """It takes a part of one device."""
+        return self.num_gpus == 1 and self.gpu_milli < WHOLE_GPU
