@@ -75,6 +75,14 @@ def test_failures_restart_from_the_checkpoint_and_the_same_seed_gives_the_same()
     assert simulate(trace, [POOL], replace(world, seed=4)) != first
 
 
+def test_a_run_that_has_had_its_time_is_stopped_and_others_follow() -> None:
+    long = arrival("a", 0, 1_000)
+    limited = replace(long, spec=replace(long.spec, nodes=2, max_duration_s=100.0))
+    first, second = simulate([limited, arrival("b", 1, 10)], [POOL]).runs
+    assert (first.phase, first.ended_s) == (Phase.FAILED, 100)
+    assert (second.phase, second.started_s) == (Phase.SUCCEEDED, 100)
+
+
 def test_what_can_never_fit_is_told_before() -> None:
     (reason,) = never_fits([arrival("a", 0, 1), arrival("huge", 0, 1, gpus=16)], [POOL])
     assert "huge needs 1 node with 16 GPU" in reason.message

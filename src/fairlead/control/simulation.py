@@ -175,7 +175,7 @@ def simulate(
         active = cluster.snapshot().workloads
         if not pending and not active:
             break
-        until = min((began + pending[0].at_s if pending else math.inf), _next_deadline(active))
+        until = min((began + pending[0].at_s if pending else math.inf), _next_deadline(active, now))
         if until == cluster.next_at == math.inf:
             break  # what is left waits for something that never comes
         cluster.wait(until - now)
@@ -230,8 +230,8 @@ def _told(watched: _Watched, workload: Workload, began: float, ended_s: float) -
     )
 
 
-def _next_deadline(workloads: Iterable[Workload]) -> float:
-    """When a decision may change without anything happening: a backoff ends, or a run has had its time."""
+def _next_deadline(workloads: Iterable[Workload], now: float) -> float:
+    """When a decision may next change without anything happening: a backoff ends, or a run has had its time."""
     times = [math.inf]
     for workload in workloads:
         status, limit = workload.status, workload.spec.max_duration_s
@@ -239,7 +239,7 @@ def _next_deadline(workloads: Iterable[Workload]) -> float:
             times.append(status.retry_at)
         if limit is not None and status.started_at is not None and not status.phase.is_final:
             times.append(status.started_at + limit)
-    return min(times)
+    return min(time for time in times if time > now)
 
 
 def _schedule_failures(
