@@ -196,7 +196,7 @@ def test_a_drained_pod_says_so(access: Access, cluster: KubernetesCluster, names
 def test_out_of_memory_is_told_as_that(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
     cluster.submit(gang(namespace, run="0.5s", exit_code="137", reason="OOMKilled"))
     with operating(access, namespace):
-        comes_to(cluster, "train", Phase.RESTARTING)
+        until(lambda: cluster.named("train", namespace).status.last_failure is not None)
         cluster.set_intent(cluster.named("train", namespace).uid, Intent.STOP)
         run = comes_to(cluster, "train", Phase.STOPPED)
     assert run.status.last_failure is not None

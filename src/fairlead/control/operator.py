@@ -30,7 +30,7 @@ log = logging.getLogger("fairlead.operator")
 LEASE = "fairlead-operator"
 # Only the clock brings work when nothing changes: retries, deadlines, grace that ends.
 BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
-# Many changes come together; a pass takes them as one, and the loop never spends more than half its time in passes.
+# Many changes come together; a pass takes them as one, and under load passes take a quarter of the time at most.
 GATHER_S, MOST_GATHER_S = 0.01, 0.5
 TROUBLE_WAIT_S = 1.0
 
@@ -131,7 +131,7 @@ class Operator:
         self._pass_s += took_s
         if changed:
             return
-        self._stopping.wait(min(max(GATHER_S, took_s), MOST_GATHER_S))
+        self._stopping.wait(min(max(GATHER_S, 3 * took_s), MOST_GATHER_S))
         self.cluster.wait(BUSY_WAIT_S if self.agent.is_busy else QUIET_WAIT_S)
 
     def _pass(self) -> bool:
