@@ -10,7 +10,7 @@ sharing, how much a short job may be slowed to let more work pass.
 from fairlead.policy.jobs import Job
 
 # Between 0.6 and 0.85 the averages on the public traces change by less than 0.8 % without sharing
-# (docs/decisions/0030-queue-order-and-sharing.md).
+# (docs/decisions/0010-queue-order-and-sharing.md).
 SHARPNESS = 0.6
 
 # An estimate may say that nothing is left of a job that still runs.

@@ -4,7 +4,7 @@ Seeks a great sum over members of worth (``ordering``) x speed (``colocation``).
 made one after the other, each the worthiest that the next jobs of each profile give. Once nobody of the size waits,
 further slots split groups where the sum gains most, until everybody is alone. To split before that, where it gains more
 than a further group, comes to a greater sum now and to longer waits: what is left to wait counts too little in it
-(docs/decisions/0030-queue-order-and-sharing.md). Only jobs of one size share, as in Muri (SIGCOMM'22): a member that
+(docs/decisions/0010-queue-order-and-sharing.md). Only jobs of one size share, as in Muri (SIGCOMM'22): a member that
 shared some of its devices would hold the others idle.
 """
 
