@@ -9,7 +9,13 @@ from fairlead import __version__
 @click.option("--render", "only_render", is_flag=True, help="Print the objects and change nothing.")
 @click.option("--namespace", default="fairlead-system", show_default=True, help="The operator's own namespace.")
 @click.option("--image", default=f"fairlead:{__version__}", show_default=True, help="An image with fairlead installed.")
-@click.option("--replicas", default=2, show_default=True, type=click.IntRange(1, 9), help="One leads, others wait.")
+@click.option(
+    "--replicas",
+    default=2,
+    show_default=True,
+    type=click.IntRange(0, 9),
+    help="One leads, others wait; 0 for an operator elsewhere.",
+)
 @click.option("--fewer-rules", is_flag=True, help="For Kubernetes 1.31, to which some rules cost too much.")
 def install(only_render: bool, namespace: str, image: str, replicas: int, fewer_rules: bool) -> int:
     """Print what to apply: `fairlead install --render | kubectl apply --server-side -f -`."""
