@@ -4,6 +4,9 @@ import subprocess
 import sys
 from collections import Counter
 
+import pytest
+
+from fairlead.errors import ClusterError
 from fairlead.policy.placement import place, rooms, why_never, why_waiting
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
@@ -107,3 +110,12 @@ assert place(Training(name="train", run="x"), rooms((node,), ())) is not None
 assert "numpy" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_small_installation_says_what_several_nodes_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    for module in ("packed_rooms", "packing", "fleet", "worth", "ranking"):
+        monkeypatch.delitem(sys.modules, f"fairlead.policy.{module}", raising=False)
+    nodes = tuple(Node(name=name, cpu_milli=1000, memory_bytes=2**30) for name in "ab")
+    with pytest.raises(ClusterError, match=r"needs numpy, which a small installation leaves out; install fairlead\[c"):
+        rooms(nodes, ())

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fairlead.errors import ClusterError
 from fairlead.policy.devices import matches
 from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_resources
 from fairlead.policy.shapes import WHOLE_GPU, Shape
@@ -105,8 +106,13 @@ def rooms(nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape] =
         history: What was asked for so far, oldest first: what the future is expected to ask for.
     """
     if len(nodes) > 1:
-        from fairlead.policy.packed_rooms import PackedRooms
-
+        try:
+            from fairlead.policy.packed_rooms import PackedRooms
+        except ModuleNotFoundError as error:
+            raise ClusterError(
+                f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
+                "install fairlead[cluster]."
+            ) from error
         return PackedRooms(nodes, pods, history)
     room = Room.of(nodes[0]) if nodes else None
     for pod in pods:
