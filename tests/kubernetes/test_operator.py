@@ -26,7 +26,7 @@ from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.fakes import add_nodes
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 
 GIB = 1024**3
 GPUS = 8
@@ -37,6 +37,7 @@ def access(plane: ControlPlane) -> Access:
     for content in render_roles():
         applied(plane, content)
     add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
+    until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
     return load_access((plane.kubeconfig(),))
 
 

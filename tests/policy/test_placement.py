@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -119,3 +120,10 @@ def test_a_small_installation_says_what_several_nodes_need(monkeypatch: pytest.M
     nodes = tuple(Node(name=name, cpu_milli=1000, memory_bytes=2**30) for name in "ab")
     with pytest.raises(ClusterError, match=r"needs numpy, which a small installation leaves out; install fairlead\[c"):
         rooms(nodes, ())
+
+
+def test_a_closed_node_with_such_devices_is_told_before_open_ones_without() -> None:
+    away = replace(machine("z", gpus=8), closed="cordoned")
+    nodes = (machine("a"), machine("b"), machine("c"), machine("d"), away)
+    reason = why_waiting(gang(gpu=GpuRequest(milli=8000)), rooms(nodes, []), {})
+    assert "; z is cordoned; " in reason.message

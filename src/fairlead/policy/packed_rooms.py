@@ -35,11 +35,13 @@ class PackedRooms:
         return None if spots is None else tuple(self._grant(shape, spot) for spot in spots)
 
     def freest(self, shape: Shape, most: int) -> list[Room]:
-        """The nodes with the most devices, then the most cores, that the shape could use; closed ones last."""
+        """Nodes that have such devices first, of those open ones, then those with most of them and of cores free."""
         fleet = self._fleet
         everywhere = np.arange(len(fleet))
+        such = (fleet.allowed(shape)[fleet.kind] & (fleet.capacity_milli > 0)).sum(axis=1) >= shape.num_gpus
         devices = (fleet.gpu_milli * (fleet.usable(everywhere, shape) & (fleet.gpu_milli > 0))).sum(axis=1)
-        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices if shape.num_gpus else everywhere * 0, ~fleet.ready))
+        devices = devices if shape.num_gpus else np.zeros_like(devices)
+        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices, ~fleet.ready, ~such))
         return [self._room(int(node)) for node in order[:most]]
 
     def _hold(self, node: int, grant: Grant) -> None:
