@@ -28,7 +28,7 @@ LEVELS = WHOLE_GPU // STEP_MILLI + 1
 PRICES: Floats = np.concatenate([[0.0], np.geomspace(0.004, 1.0, 23)])
 # Cores considered for one device.
 CORES = np.concatenate([np.arange(0.0, 16.0, 0.5), np.arange(16.0, 49.0, 2.0)]).astype(np.float32)
-NUM_SAMPLES = 400
+NUM_SAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
