@@ -239,6 +239,8 @@ class Run:
         elif save is not None or self._content is None:
             raise Misuse("run.checkpoint() was called without run.resume() of the same form; call resume(...) first")
         self._last_step = step
+        if self._saver is not None and self._saver.gone is not None:
+            raise self._saver.gone
         agreement = self._agree()
         if not agreement.comes_now() and not force and not (self._saver and self._cadence.at_limit(step)):
             return
@@ -264,6 +266,9 @@ class Run:
         must = verdict.over and not verdict.busy
         if saver.newest != step and (force or must or (verdict.due and not verdict.over)):
             self._save(step, background=not must)
+        if saver.gone is not None:
+            # Steps without the others could never be saved; the gang starts again from the newest checkpoint.
+            raise saver.gone
 
     def __enter__(self) -> "Run":
         global _active

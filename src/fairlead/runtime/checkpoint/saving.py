@@ -20,6 +20,7 @@ from fairlead.runtime.checkpoint.manifest import FileFacts, Manifest, files_belo
 from fairlead.runtime.checkpoint.problems import Failed, clause, failure, settle
 from fairlead.runtime.checkpoint.retention import outdated
 from fairlead.runtime.checkpoint.store import Draft, Store
+from fairlead.runtime.errors import AgreementFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ class Saver:
         """Steps whose checkpoints were found damaged; they go once a newer one is complete."""
         self.newest: int | None = None
         """The newest step that is known to be saved."""
+        self.gone: AgreementFailed | None = None
+        """Why no save can succeed any more: a rank is gone."""
 
     @property
     def busy(self) -> bool:
@@ -109,6 +112,8 @@ class Saver:
             )
             if error is None:
                 self.newest = step
+            elif isinstance(error, AgreementFailed):
+                self.gone = error
             elif not isinstance(error, Failed | OSError):
                 traceback.print_exception(error)
             self._report(saved)
