@@ -198,7 +198,7 @@ def test_commands_and_variables_reach_the_program_as_they_were_written(text: str
 
 def test_no_command_or_path_of_a_spec_becomes_part_of_what_kubernetes_runs() -> None:
     hostile = "$(reboot); `reboot` && ../../etc/passwd\n---\nkind: ClusterRole"
-    spec = a_training(run=hostile, setup=hostile, workdir="/work/../../etc", env={"A": hostile})
+    spec = a_training(run=hostile, setup=hostile, workdir="/srv/../../etc", env={"A": hostile})
     pod = render_pod(a_workload(spec), a_creation(), SETTINGS)
     for container in [*pod["spec"]["containers"], *pod["spec"]["initContainers"]]:
         assert "reboot" not in json.dumps([container["command"], container.get("args"), container["volumeMounts"]])
