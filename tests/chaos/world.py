@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.podfiles import read_json
+from fairlead.runtime.podfiles import read_json
 from fairlead.specs.training import Checkpoint, Retry, Training
 from fairlead.state.snapshot import Phase, Workload
 from tests.chaos.program import SIZE, descend, loss_of

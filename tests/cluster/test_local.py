@@ -9,17 +9,19 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from fairlead.cluster.local import agent
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.locks import try_hold
-from fairlead.cluster.local.podfiles import read_json
 from fairlead.cluster.port import LogLine
+from fairlead.runtime.podfiles import read_json, take_lock, write_json
 from fairlead.specs.training import Launch, Training
-from tests.builders import change, notices, plan, training
+from fairlead.state.snapshot import PodPhase
+from tests.builders import change, members, notices, plan, training
 from tests.cluster.contract import ClusterContract
 
 PASS_S = 0.01
@@ -36,7 +38,7 @@ class LocalHarness:
         self.starts = path / "starts"
         self.starts.mkdir()
         self.cluster = LocalCluster.open(path / "home")
-        self._lock = try_hold(self.cluster.home.lock)
+        self._lock = take_lock(self.cluster.home.lock)
         self._agents = [Agent(self.cluster.home, self.cluster.store, self.cluster.node())]
         self._others = set(psutil.Process().children())
         self._last_name = 0
@@ -121,8 +123,8 @@ class LocalHarness:
         if (self.cluster.home.path / "runs").is_dir():
             self._end_all()
             psutil.wait_procs(set(psutil.Process().children()) - self._others, timeout=PATIENCE_S)
-        for agent in self._agents:
-            agent.close()
+        for each in self._agents:
+            each.close()
         self.cluster.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -146,3 +148,39 @@ def harness(tmp_path: Path) -> Iterator[LocalHarness]:
 
 class TestLocalCluster(ClusterContract):
     """Every promise of the port, kept by files, locks and processes."""
+
+
+@pytest.mark.parametrize("moment", [1, 2])
+def test_a_pod_whose_shim_starts_while_it_is_looked_at_is_not_lost(
+    moment: int, harness: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = harness.cluster.submit(harness.program())
+    node = harness.cluster.node().name
+    harness.cluster.apply(plan(change(run, create=members(run.spec, node))))
+    (row,) = harness.cluster.store.live_pods()
+    directory = harness.cluster.home.pod(run.uid, row.pod.uid)
+    directory.mkdir(parents=True)
+    shim: list[int | None] = []
+    num_looks = 0
+
+    def then_the_shim_starts(look: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def looked(path: Path) -> Any:
+            nonlocal num_looks
+            found = look(path)
+            num_looks += 1
+            if num_looks == moment:
+                shim.append(take_lock(directory / "shim.lock"))
+                write_json(directory / "claimed.json", {"pid": os.getpid(), "at": time.time()})
+            return found
+
+        return looked
+
+    for name in ("read_json", "is_locked"):
+        monkeypatch.setattr(agent, name, then_the_shim_starts(getattr(agent, name)))
+    for _ in range(3):
+        Agent(harness.cluster.home, harness.cluster.store, harness.cluster.node()).observe(time.time())
+    assert shim
+    assert harness.cluster.store.live_pods()[0].pod.phase is PodPhase.STARTING
+    for descriptor in shim:
+        assert descriptor is not None
+        os.close(descriptor)

@@ -14,8 +14,8 @@ import pytest
 
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.podfiles import read_json
 from fairlead.errors import NameTaken, NotFound
+from fairlead.runtime.podfiles import read_json
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry, Training
 from fairlead.state.reasons import Code

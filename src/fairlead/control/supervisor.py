@@ -16,9 +16,9 @@ from pathlib import Path
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.locks import try_hold
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError
+from fairlead.runtime.podfiles import take_lock
 
 log = logging.getLogger("fairlead.supervisor")
 
@@ -36,7 +36,7 @@ def main(path: Path | None = None) -> None:
     """Run until nothing has been unfinished for a while; return at once when another supervisor runs."""
     home = Home.open(path)
     while True:
-        lock = try_hold(home.lock)
+        lock = take_lock(home.lock)
         if lock is None:
             return
         _log_to(home)

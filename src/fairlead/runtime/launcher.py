@@ -89,7 +89,7 @@ def _serve_warm() -> None:
     _give_back()
     if pod is None:  # gone meanwhile: somebody gave up waiting
         os._exit(0)
-    env = dict(pod["env"])  # type: ignore[call-overload]
+    env = dict(pod["env"])
     if "FAIRLEAD_POD_UID" in env:
         os.environ["FAIRLEAD_POD_UID"] = env["FAIRLEAD_POD_UID"]
     else:
@@ -159,7 +159,7 @@ def _become_warm(pod_dir: str, state: _State) -> str | None:
     pod = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
     if pod is None:
         return None
-    env: dict[str, str] = dict(pod["env"])  # type: ignore[call-overload]
+    env: dict[str, str] = dict(pod["env"])
     plan = plan_launch(str(pod["command"]), str(pod["launch"]), env)
     stamp = pod.get("setup_stamp")
     if not isinstance(plan, Fork):

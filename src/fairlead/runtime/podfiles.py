@@ -9,16 +9,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Path = str | os.PathLike[str]
 
 
-def write_json(path: str, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
     """Replaces the file at path, durably, readable by its owner only.
 
     Raises:
         OSError: nothing was replaced.
     """
     data = json.dumps(value).encode()
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{os.fspath(path)}.{os.getpid()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -33,7 +41,7 @@ def write_json(path: str, value: object) -> None:
         raise
 
 
-def read_json(path: str) -> dict[str, object] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """The object in the file, or None if there is no such file or it holds no JSON object."""
     try:
         with open(path, "rb") as file:
@@ -43,7 +51,7 @@ def read_json(path: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def take_lock(path: str) -> int | None:
+def take_lock(path: Path) -> int | None:
     """Locks the file for as long as the returned descriptor is open; None if someone else holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -54,8 +62,11 @@ def take_lock(path: str) -> int | None:
     return fd
 
 
-def is_locked(path: str) -> bool:
-    """Whether some process holds the lock; False if there is no such file."""
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the lock; False if there is no such file.
+
+    A shared lock is tried, so two who ask do not see each other.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -67,3 +78,14 @@ def is_locked(path: str) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+@contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Holds the lock inside the block; the value says whether it was to be had."""
+    fd = take_lock(path)
+    try:
+        yield fd is not None
+    finally:
+        if fd is not None:
+            os.close(fd)

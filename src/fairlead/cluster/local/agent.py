@@ -16,13 +16,13 @@ from typing import Any
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
-from fairlead.cluster.local.locks import held, is_held
-from fairlead.cluster.local.podfiles import NewEvents, read_events, read_exits, read_json, read_progress, write_json
+from fairlead.cluster.local.podfiles import NewEvents, read_events, read_exits, read_progress
 from fairlead.cluster.local.podspec import Surroundings, render
 from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.store import Observation, PodRow, Store
 from fairlead.errors import NotFound
 from fairlead.runtime.leftovers import kill_leftovers
+from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload
 
 log = logging.getLogger(__name__)
@@ -103,10 +103,11 @@ class Agent:
         pod = row.pod
         path = self._home.pod(pod.workload_uid, pod.uid)
         ended = read_json(path / "exit.json")
-        if ended is None and not is_held(path / "shim.lock"):
-            # The shim writes exit.json before it lets go of its lock, so look again now that it has.
+        # The claim is looked for first: a shim may take the lock and claim the pod at any moment, and holds the lock
+        # from before its claim until after its record.
+        if ended is None and (path / "claimed.json").exists() and not is_locked(path / "shim.lock"):
             ended = read_json(path / "exit.json")
-            if ended is None and (path / "claimed.json").exists():
+            if ended is None:
                 try:
                     killed = kill_leftovers(pod.uid)
                 except TimeoutError as error:
@@ -145,11 +146,14 @@ class Agent:
         pod = row.pod
         memory = self._attempts.setdefault(pod.uid, _Attempt())
         path = self._home.pod(pod.workload_uid, pod.uid)
-        if is_held(path / "shim.lock") or (path / "claimed.json").exists():
+        if (path / "claimed.json").exists():
             return
         # A launcher that ended without a claim on the pod will never make one.
         hopeless = memory.through_launcher and self._launchers.has_ended(pod.workload_uid)
         if memory.requested_at is not None and now - memory.requested_at < START_TIMEOUT_S and not hopeless:
+            return
+        # Last, as for that instant nobody else can take it: a shim that is about to would give up.
+        if is_locked(path / "shim.lock"):
             return
         workload = self._store.get(pod.workload_uid)
         path.mkdir(parents=True, exist_ok=True)
@@ -189,7 +193,7 @@ class Agent:
             self._cancel(row, path, now, "stopped before it started")
             return
         memory = self._attempts.setdefault(pod.uid, _Attempt())
-        if not is_held(path / "shim.lock"):
+        if not is_locked(path / "shim.lock"):
             return
         since = pod.terminating_since or now
         if memory.notified != (since, deadline):

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.locks import is_held
 from fairlead.cluster.local.logs import read_logs
-from fairlead.cluster.local.podfiles import write_json
 from fairlead.cluster.local.store import Store
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import ClusterError, NotFound
+from fairlead.runtime.podfiles import is_locked, write_json
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
@@ -137,7 +136,7 @@ class LocalCluster:
 
     def supervisor_alive(self) -> bool:
         """Whether a supervisor holds its lock."""
-        return is_held(self.home.lock)
+        return is_locked(self.home.lock)
 
     def supervisor_pid(self) -> int | None:
         """Process id of the supervisor; None when none runs."""

@@ -1,7 +1,6 @@
 """The files through which shims and ranks speak to the agent; the pod contract in ARCHITECTURE.md describes them."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,6 @@ class NewEvents:
 
     events: tuple[tuple[float, Event], ...]
     offsets: str
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object that is replaced atomically; None when the file is not there."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return None
-    value = json.loads(text)
-    return value if isinstance(value, dict) else None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace the file at once, readable by its owner alone, so that a kill leaves the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:

@@ -4,8 +4,8 @@ import random
 import socket
 
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.podfiles import read_json, write_json
 from fairlead.errors import ClusterError
+from fairlead.runtime.podfiles import read_json, write_json
 
 LOWEST, HIGHEST = 20_000, 32_000
 
