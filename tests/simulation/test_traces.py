@@ -32,6 +32,11 @@ def test_the_same_name_twice_gets_a_number(tmp_path: Path) -> None:
     assert [arrival.spec.name for arrival in read_trace(path)] == ["a", "a-2", "b"]
 
 
+def test_a_number_that_another_run_has_in_its_name_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path, "submit_s,duration_s,name\n0,1,a\n1,1,a\n2,1,a-2\n3,1,a\n4,1,a-2\n")
+    assert [arrival.spec.name for arrival in read_trace(path)] == ["a", "a-3", "a-2", "a-4", "a-2-2"]
+
+
 def test_muri_counts_milliseconds_and_whole_nodes_of_eight(tmp_path: Path) -> None:
     header = "job_id,num_gpu,submit_time,iterations,model_name,duration,resource_time_0"
     path = write(tmp_path, f"{header}\n3,16,2000,10,bert,90000,1\n4,2,0,10,dqn,1000,1\n")

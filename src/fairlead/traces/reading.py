@@ -6,7 +6,7 @@ memory priority` are as in a spec, empty where the spec's default holds. Lines t
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,15 +171,19 @@ def _whole(text: str) -> object:
     return int(text) if text.strip().lstrip("-").isdigit() else text
 
 
-def _with_own_names(arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """A name that comes again gets a number: in a trace runs of one name may overlap."""
+def _with_own_names(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """A name that comes again gets a number that no other has: in a trace runs of one name may overlap."""
+    taken = {(arrival.spec.team, arrival.spec.name) for arrival in arrivals}
     seen: dict[tuple[str, str], int] = {}
     named = []
     for arrival in arrivals:
-        key = (arrival.spec.team, arrival.spec.name)
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] > 1:
-            name = f"{arrival.spec.name[:40]}-{seen[key]}"
-            arrival = replace(arrival, spec=replace(arrival.spec, name=name))
-        named.append(arrival)
+        spec = arrival.spec
+        number = seen.get((spec.team, spec.name), 0)
+        name = spec.name
+        while number and (spec.team, name) in taken:
+            number += 1
+            name = f"{spec.name[:40]}-{number}"
+        seen[spec.team, spec.name] = max(number, 1)
+        taken.add((spec.team, name))
+        named.append(replace(arrival, spec=replace(spec, name=name)))
     return named
