@@ -13,9 +13,12 @@ from pathlib import Path
 import click
 
 from fairlead.cli.main import COMMANDS, group
-from fairlead.specs.keys import KINDS, POOL, TEAM, TRAINING
+from fairlead.specs.keys import KINDS
 from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section
+from fairlead.specs.pool_keys import POOL
 from fairlead.specs.rendering import default_of
+from fairlead.specs.team_keys import TEAM
+from fairlead.specs.training_keys import TRAINING
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
@@ -114,6 +114,8 @@ DOCUMENTS = st.sampled_from(list(KINDS)).flatmap(lambda kind: short(kind) | kube
 
 
 @given(DOCUMENTS)
+@example({"apiVersion": API_VERSION, "kind": "Team", "metadata": {"name": "a"}, "spec": {"members": None}})
+@example({"kind": "Team", "name": "a", "members": None})
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_one_refuses_the_other_refuses(document: dict[str, Any]) -> None:
     refused = refusals(document)

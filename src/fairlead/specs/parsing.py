@@ -10,12 +10,13 @@ from typing import cast
 
 from fairlead.specs.advice import advice, limits_of, wanted
 from fairlead.specs.documents import Mapping, Node, Scalar, Sequence
-from fairlead.specs.keys import API_VERSION, KINDS, TRAINING, Spec
+from fairlead.specs.keys import API_VERSION, KINDS, Spec
 from fairlead.specs.kinds import ANY, WHOLE, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
 from fairlead.specs.laying import read_overlay
 from fairlead.specs.problems import Problems
 from fairlead.specs.rules import BrokenRules, Rules, one_line, quote
 from fairlead.specs.suggestions import nearest, suggest
+from fairlead.specs.training_keys import TRAINING
 
 
 def read_spec(root: Node, problems: Problems, *, default_name: str | None) -> Spec | None:

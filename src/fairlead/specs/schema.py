@@ -1,5 +1,6 @@
 """JSON Schema of spec files, so that editors complete and check them: both forms of every kind."""
 
+from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any
 
@@ -60,6 +61,9 @@ def _kubernetes_form(kind: str, section: Section) -> dict[str, Any]:
         "required": [field for field, key in fields.items() if key.required],
         "additionalProperties": False,
     }
+    spec = section_schema(section)
+    _allow_null(metadata, {str(field): key for field, key in fields.items()})
+    _allow_null(spec, {key.name: key for key in section.keys})
     return {
         "description": f"{kind}, Kubernetes form.",
         "type": "object",
@@ -67,11 +71,22 @@ def _kubernetes_form(kind: str, section: Section) -> dict[str, Any]:
             "apiVersion": {"const": API_VERSION},
             "kind": {"const": kind},
             "metadata": metadata,
-            "spec": section_schema(section),
+            "spec": spec,
         },
         "required": ["apiVersion", "kind", "metadata", "spec"],
         "additionalProperties": False,
     }
+
+
+def _allow_null(schema: dict[str, Any], keys: Mapping[str, Key]) -> None:
+    """In the Kubernetes form null means that nothing is given, as to an API server."""
+    properties = schema["properties"]
+    for name in properties:
+        key = keys[name]
+        if isinstance(key.kind, Section):
+            _allow_null(properties[name], {inner.name: inner for inner in key.kind.keys})
+        if not key.required:
+            properties[name] = {"anyOf": [properties[name], {"type": "null"}]}
 
 
 def _key(key: Key, section: Section, short: bool) -> dict[str, Any]:

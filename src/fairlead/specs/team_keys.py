@@ -1,0 +1,81 @@
+"""Every key of a Team."""
+
+from fairlead.specs import team
+from fairlead.specs.kinds import CPU, DOLLARS, GPU_COUNT, SIZE, TEXT, WHOLE, Key, Listed, Section
+
+TEAM = Section(
+    type=team.Team,
+    rules=team.TEAM_RULES,
+    keys=(
+        Key(
+            name="name",
+            kind=TEXT,
+            doc="Lower-case letters, digits and dashes, at most 50; the namespace on Kubernetes.",
+            attributes=("name",),
+            example="research",
+            required=True,
+            metadata="name",
+        ),
+        Key(
+            name="quota",
+            kind=Section(
+                type=team.Quota,
+                rules=team.QUOTA_RULES,
+                keys=(
+                    Key(
+                        name="gpu",
+                        kind=GPU_COUNT,
+                        doc="Most GPUs at one time; no bound when left out.",
+                        attributes=("gpu_milli",),
+                        example="16",
+                        also=("gpus", "num_gpus", "nvidia.com/gpu"),
+                    ),
+                    Key(
+                        name="cpu",
+                        kind=CPU,
+                        doc="Most cores at one time; no bound when left out.",
+                        attributes=("cpu_milli",),
+                        example="256",
+                        also=("cpus", "cores"),
+                    ),
+                    Key(
+                        name="memory",
+                        kind=SIZE,
+                        doc="Most memory at one time; no bound when left out.",
+                        attributes=("memory_bytes",),
+                        example="2Ti",
+                        also=("mem", "ram"),
+                    ),
+                ),
+            ),
+            doc="The most that the team holds at one time.",
+            attributes=("quota",),
+            example="{gpu: 16}",
+            also=("quotas", "limits", "limit", "resources"),
+        ),
+        Key(
+            name="weight",
+            kind=WHOLE,
+            doc="Its share of a contended cluster relative to other teams.",
+            attributes=("weight",),
+            example="2",
+            also=("share", "shares", "fair_share", "priority"),
+        ),
+        Key(
+            name="budget",
+            kind=DOLLARS,
+            doc="Dollars for each calendar month; no bound when left out.",
+            attributes=("budget_per_month",),
+            example="5000",
+            also=("monthly_budget", "budget_per_month", "max_cost", "spend"),
+        ),
+        Key(
+            name="members",
+            kind=Listed(item=TEXT, rule=team.MEMBER, most=team.MEMBERS_MOST),
+            doc="User names or e-mail addresses.",
+            attributes=("members",),
+            example="[ann, ben]",
+            also=("users", "people", "member"),
+        ),
+    ),
+)
