@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.cluster.contract", "tests.cluster.harness")
+pytest.register_assert_rewrite(*(f"tests.cluster.{name}" for name in ("keeping_contract", "pod_contract", "harness")))
