@@ -15,10 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
 
-from fairlead.runtime.agreement import Agreement
-from fairlead.runtime.channels import Alone, Channel, Gloo, open_stars
 from fairlead.runtime.checkpoint.cadence import Cadence
 from fairlead.runtime.checkpoint.content import Content, Files, Objects
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
@@ -26,12 +23,10 @@ from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import Store, open_store
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import Misuse
+from fairlead.runtime.links import Links
 from fairlead.runtime.progress import Reporter
 
 STOPPED_CODE = 128 + signal.SIGTERM
-SAVE_TIMEOUT_S = 4 * 3600.0
-"""How long ranks wait for the slowest of them to write or upload its part."""
-
 _active: "Run | None" = None
 
 
@@ -98,9 +93,7 @@ class Run:
         self._store: Store | None = None
         self._content: Content | None = None
         self._saver: Saver | None = None
-        self._agreement: Agreement | None = None
-        self._channels: list[Channel] = []
-        self._saving: Channel | None = None
+        self._links = Links(environment)
         self._last_step: int | None = None
         self._cadence = self._new_cadence(0)
 
@@ -161,15 +154,15 @@ class Run:
         if load is not None:
             self._content = Files(self.rank, self.world_size, load)
         else:
-            self._content = Objects(self.rank, self.world_size, state, self._saving_channel)
+            self._content = Objects(self.rank, self.world_size, state, self._links.saving)
         if self._environment.checkpoint_to is None:
             return 0
         self._store = open_store(self._environment.checkpoint_to, scratch=self._environment.pod_dir)
-        self._agree()
+        self._links.agreement()
         restored = restore(
             store=self._store,
             content=self._content,
-            channel=self._saving_channel(),
+            channel=self._links.saving(),
             node=self._environment.node,
             local_rank=self.local_rank,
             reject=self._rejected,
@@ -177,7 +170,7 @@ class Run:
         self._saver = Saver(
             store=self._store,
             content=self._content,
-            channel=self._saving_channel(),
+            channel=self._links.saving(),
             run=self._environment.run_uid,
             attempt=self.attempt,
             keep=self._environment.keep,
@@ -241,7 +234,7 @@ class Run:
         self._last_step = step
         if self._saver is not None and self._saver.gone is not None:
             raise self._saver.gone
-        agreement = self._agree()
+        agreement = self._links.agreement()
         if not agreement.comes_now() and not force and not (self._saver and self._cadence.at_limit(step)):
             return
         saver, chief = self._saver, self.rank == 0
@@ -289,8 +282,7 @@ class Run:
             _active = None
             self._entered = False
             self._reporter.flush()
-            for channel in self._channels:
-                channel.close()
+            self._links.close()
             for undo in reversed(self._restore_signals):
                 undo()
 
@@ -388,49 +380,6 @@ class Run:
         change = f" saved by {restored.saved_by} ranks" if restored.saved_by != self.world_size else ""
         self._note("Resumed", f"Resumed after step {restored.step}{change}.")
 
-    def _agree(self) -> Agreement:
-        """The exchange for stop notices; opened, on all ranks, at its first use."""
-        if self._agreement is None:
-            self._open_channels()
-            self._agreement = Agreement(self._channels[0])
-        return self._agreement
-
-    def _saving_channel(self) -> Channel:
-        if self._saving is None:
-            self._open_channels()
-        assert self._saving is not None
-        if not isinstance(self._saving, Gloo) and self.world_size > 1 and _torch_distributed():
-            # The program set torch.distributed up after resume(); from now on its tensors are saved together.
-            self._saving = Gloo(timeout_s=SAVE_TIMEOUT_S)
-        return self._saving
-
-    def _open_channels(self) -> None:
-        """Two, because a save in the background and the training's exchange must never wait for each other."""
-        if self._channels:
-            return
-        environment = self._environment
-        if self.world_size == 1:
-            self._channels = [Alone(), Alone()]
-        elif _torch_distributed():
-            self._channels = [Gloo(), Gloo(timeout_s=SAVE_TIMEOUT_S)]
-        elif environment.agree_port is not None:
-            self._channels = list(
-                open_stars(
-                    rank=self.rank,
-                    world_size=self.world_size,
-                    host=environment.master_addr,
-                    port=environment.agree_port,
-                    token=f"{environment.run_uid}/{environment.attempt}",
-                    names=("agree", "save"),
-                )
-            )
-        else:
-            raise Misuse(
-                f"this is one of {self.world_size} ranks, and they have no way to talk to each other; "
-                "call torch.distributed.init_process_group() before run.resume(), or start them with Fairlead"
-            )
-        self._saving = self._channels[1]
-
     def _install_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():
             before = signal.signal(signal.SIGTERM, self._stop_notice)
@@ -445,9 +394,3 @@ class Run:
         # Nothing else: the handler may run in the middle of a report that holds its lock.
         if self._stop_at is None:
             self._stop_at = time.monotonic()
-
-
-def _torch_distributed() -> bool:
-    """Whether the program has set up torch.distributed; never the first to import it."""
-    dist: Any = sys.modules.get("torch.distributed")
-    return dist is not None and bool(dist.is_available()) and bool(dist.is_initialized())

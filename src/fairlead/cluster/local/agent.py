@@ -19,7 +19,8 @@ from fairlead.cluster.local.launchers import Launchers
 from fairlead.cluster.local.podfiles import NewEvents, read_events, read_exits, read_progress
 from fairlead.cluster.local.podspec import Surroundings, render
 from fairlead.cluster.local.ports import port_for
-from fairlead.cluster.local.store import Observation, PodRow, Store
+from fairlead.cluster.local.store import Observation, Store
+from fairlead.cluster.local.tables import PodRow
 from fairlead.errors import NotFound
 from fairlead.runtime.leftovers import kill_leftovers
 from fairlead.runtime.podfiles import held, is_locked, read_json, write_json

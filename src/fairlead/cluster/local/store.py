@@ -10,53 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.cluster.local.tables import POD, SCHEMA, SCHEMA_VERSION, WORKLOAD, PodRow, pod_of, workload_of
 from fairlead.cluster.port import EventRecord
-from fairlead.cluster.records import dump, load, load_all
+from fairlead.cluster.records import dump, load
 from fairlead.errors import ClusterError, NameTaken, NotFound
-from fairlead.specs.storing import from_json, to_json
+from fairlead.specs.storing import to_json
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progress, RankExit, Status, Workload
-
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE workloads (
-    uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
-    version INTEGER NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, attempt INTEGER NOT NULL,
-    status TEXT NOT NULL, progress TEXT, created_at REAL NOT NULL
-);
-CREATE UNIQUE INDEX one_unfinished_of_a_name ON workloads (team, name) WHERE final = 0;
-CREATE INDEX workloads_by_age ON workloads (created_at);
-CREATE INDEX workloads_by_name ON workloads (name, created_at);
-CREATE TABLE pods (
-    uid TEXT PRIMARY KEY, workload_uid TEXT NOT NULL, attempt INTEGER NOT NULL, idx INTEGER NOT NULL,
-    node TEXT NOT NULL, "grant" TEXT NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, created_at REAL NOT NULL,
-    started_at REAL, terminating_since REAL, kill_at REAL, active_at REAL, exits TEXT NOT NULL, message TEXT,
-    event_offsets TEXT NOT NULL
-);
-CREATE INDEX pods_of_workload ON pods (workload_uid, attempt);
-CREATE INDEX live_pods ON pods (final) WHERE final = 0;
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, workload_uid TEXT NOT NULL, run TEXT NOT NULL,
-    type TEXT NOT NULL, reason TEXT NOT NULL
-);
-CREATE INDEX events_of_workload ON events (workload_uid, id);
-"""
-WORKLOAD = "uid, spec, intent, version, status, progress, created_at"
-POD = (
-    'uid, workload_uid, attempt, idx, node, "grant", phase, created_at, started_at, terminating_since, active_at, '
-    "exits, message, kill_at, event_offsets"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRow:
-    """A pod with what only the agent needs: when it is to be killed, and how far its event files were read."""
-
-    pod: Pod
-    kill_at: float | None = None
-    event_offsets: str = "{}"
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Status, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +172,7 @@ class Store:
                 f"SELECT {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
                 f"WHERE p.final = 0 OR (p.attempt = w.attempt AND ({wanted})) ORDER BY p.uid"
             ).fetchall()
-        return tuple(_workload(row) for row in rows), tuple(_pod(row).pod for row in pods)
+        return tuple(workload_of(row) for row in rows), tuple(pod_of(row).pod for row in pods)
 
     def has_work(self) -> bool:
         """Whether anything is unfinished, asked for or still alive."""
@@ -225,7 +187,7 @@ class Store:
         """Pods that are not final."""
         with self._translated():
             rows = self._db.execute(f"SELECT {POD} FROM pods WHERE final = 0 ORDER BY uid").fetchall()
-        return tuple(_pod(row) for row in rows)
+        return tuple(pod_of(row) for row in rows)
 
     def pods(self, workload_uid: str) -> tuple[Pod, ...]:
         """All pods of a workload that are kept, in order of attempt and index."""
@@ -233,7 +195,7 @@ class Store:
             rows = self._db.execute(
                 f"SELECT {POD} FROM pods WHERE workload_uid = ? ORDER BY attempt, idx", (workload_uid,)
             ).fetchall()
-        return tuple(_pod(row).pod for row in rows)
+        return tuple(pod_of(row).pod for row in rows)
 
     def get(self, uid: str) -> Workload:
         """One workload.
@@ -245,7 +207,7 @@ class Store:
             row = self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone()
         if row is None:
             raise NotFound(f"There is no run with the id {uid!r}.")
-        return _workload(row)
+        return workload_of(row)
 
     def named(self, name: str, team: str | None = None) -> Workload | None:
         """The newest workload of that name, uid or unique beginning of a uid."""
@@ -256,11 +218,11 @@ class Store:
                 (name, team),
             ).fetchone()
             if by_name is not None:
-                return _workload(by_name)
+                return workload_of(by_name)
             by_uid = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads WHERE substr(uid, 1, length(?1)) = ?1 LIMIT 2", (name,)
             ).fetchall()
-        return _workload(by_uid[0]) if len(by_uid) == 1 and len(name) >= 4 else None
+        return workload_of(by_uid[0]) if len(by_uid) == 1 and len(name) >= 4 else None
 
     def names(self) -> tuple[str, ...]:
         """Names of all workloads, newest first."""
@@ -275,7 +237,7 @@ class Store:
                 f"SELECT {WORKLOAD} FROM workloads ORDER BY created_at DESC, uid LIMIT ?",
                 (-1 if limit is None else limit,),
             ).fetchall()
-        return tuple(_workload(row) for row in rows)
+        return tuple(workload_of(row) for row in rows)
 
     def events(self, uid: str | None, after: int) -> tuple[EventRecord, ...]:
         """Events with ids above ``after``, oldest first."""
@@ -382,58 +344,3 @@ class Store:
                 f"The state database {self._path} cannot be used: {error}. "
                 "Check that the disk has room and that you own the directory; `fairlead doctor` looks at both."
             ) from error
-
-
-def _workload(row: tuple[object, ...]) -> Workload:
-    uid, text, intent, version, status, progress, created_at = row
-    spec = from_json(str(text))
-    assert isinstance(spec, Training), "only runs are kept here"
-    return Workload(
-        uid=str(uid),
-        spec=spec,
-        intent=Intent(str(intent)),
-        version=int(str(version)),
-        status=load(Status, str(status)),
-        progress=None if progress is None else load(Progress, str(progress)),
-        created_at=float(str(created_at)),
-    )
-
-
-def _pod(row: tuple[object, ...]) -> PodRow:
-    (
-        uid,
-        workload_uid,
-        attempt,
-        index,
-        node,
-        grant,
-        phase,
-        created,
-        started,
-        ending,
-        active,
-        exits,
-        message,
-        kill,
-        offs,
-    ) = row
-    pod = Pod(
-        uid=str(uid),
-        workload_uid=str(workload_uid),
-        attempt=int(str(attempt)),
-        index=int(str(index)),
-        node=str(node),
-        grant=load(Grant, str(grant)),
-        phase=PodPhase(str(phase)),
-        created_at=float(str(created)),
-        started_at=_time(started),
-        terminating_since=_time(ending),
-        active_at=_time(active),
-        exits=load_all(RankExit, str(exits)),
-        message=None if message is None else str(message),
-    )
-    return PodRow(pod=pod, kill_at=_time(kill), event_offsets=str(offs))
-
-
-def _time(value: object) -> float | None:
-    return None if value is None else float(str(value))

@@ -1,0 +1,76 @@
+"""The links of one rank to the others: what they decide together, and what they save together."""
+
+import sys
+from typing import Any
+
+from fairlead.runtime.agreement import Agreement
+from fairlead.runtime.channels import Alone, Channel, Gloo, open_stars
+from fairlead.runtime.environment import Environment
+from fairlead.runtime.errors import Misuse
+
+SAVE_TIMEOUT_S = 4 * 3600.0
+"""How long ranks wait for the slowest of them to write or upload its part."""
+
+
+class Links:
+    """Opened, on all ranks, at their first use: through torch.distributed where the program has set it up."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._agreement: Agreement | None = None
+        self._channels: list[Channel] = []
+        self._saving: Channel | None = None
+
+    def agreement(self) -> Agreement:
+        """The exchange for stop notices and due checkpoints."""
+        if self._agreement is None:
+            self._open()
+            self._agreement = Agreement(self._channels[0])
+        return self._agreement
+
+    def saving(self) -> Channel:
+        """What saves and restores go through."""
+        if self._saving is None:
+            self._open()
+        assert self._saving is not None
+        if not isinstance(self._saving, Gloo) and self._environment.world_size > 1 and _torch_distributed():
+            # The program set torch.distributed up after resume(); from now on its tensors are saved together.
+            self._saving = Gloo(timeout_s=SAVE_TIMEOUT_S)
+        return self._saving
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+    def _open(self) -> None:
+        """Two channels, because a save in the background and the training's exchange must never wait for each other."""
+        if self._channels:
+            return
+        environment = self._environment
+        if environment.world_size == 1:
+            self._channels = [Alone(), Alone()]
+        elif _torch_distributed():
+            self._channels = [Gloo(), Gloo(timeout_s=SAVE_TIMEOUT_S)]
+        elif environment.agree_port is not None:
+            self._channels = list(
+                open_stars(
+                    rank=environment.rank,
+                    world_size=environment.world_size,
+                    host=environment.master_addr,
+                    port=environment.agree_port,
+                    token=f"{environment.run_uid}/{environment.attempt}",
+                    names=("agree", "save"),
+                )
+            )
+        else:
+            raise Misuse(
+                f"this is one of {environment.world_size} ranks, and they have no way to talk to each other; "
+                "call torch.distributed.init_process_group() before run.resume(), or start them with Fairlead"
+            )
+        self._saving = self._channels[1]
+
+
+def _torch_distributed() -> bool:
+    """Whether the program has set up torch.distributed; never the first to import it."""
+    dist: Any = sys.modules.get("torch.distributed")
+    return dist is not None and bool(dist.is_available()) and bool(dist.is_initialized())
