@@ -74,7 +74,7 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
     live = tuple(pod for pod in pods if not pod.phase.is_final)
     phase, intent = workload.status.phase, workload.intent
     if phase.is_final:
-        return _after_the_end(workload, live, now)
+        return _after_the_end(workload, live, snapshot, now)
     if phase is Phase.STOPPING:
         return _settle(workload, pods, live, now) if not live else _keep_stopping(workload, live)
     if intent is not Intent.RUN:
@@ -91,7 +91,7 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
     return None
 
 
-def _after_the_end(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
+def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
     if live:
         return _terminate(workload, live, 0.0)
     if workload.intent is Intent.DELETE:
@@ -100,6 +100,16 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], now: float) -> Cha
         return None
     if workload.status.phase is Phase.SUCCEEDED:
         return Change(workload_uid=workload.uid, version=workload.version, intent=Intent.STOP)
+    name = workload.spec.team, workload.spec.name
+    if any((each.spec.team, each.spec.name) == name and not each.status.phase.is_final for each in snapshot.workloads):
+        message = f"it cannot be resumed while another unfinished run is named {workload.spec.name}"
+        taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="Resume it when that one is over.")
+        return Change(
+            workload_uid=workload.uid,
+            version=workload.version,
+            intent=Intent.STOP,
+            event=Event(type="NotResumed", reason=taken),
+        )
     reason = Reason(code=Code.RESUMED, message=f"resumed after it had {workload.status.phase.value.lower()}")
     # A person has looked at it and asked for more: the retry counts and the clock of max_duration begin anew.
     status = move(

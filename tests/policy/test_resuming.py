@@ -1,0 +1,39 @@
+"""A finished run that is to go on, and what may stand in its way."""
+
+from fairlead.policy.training import decide
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
+from tests.builders import node, status, training
+
+NOW = 2_000_000_000.0
+
+
+def workload(uid: str, spec: Training, phase: Phase) -> Workload:
+    return Workload(uid=uid, spec=spec, intent=Intent.RUN, version=3, status=status(phase), created_at=NOW)
+
+
+def test_a_finished_run_that_is_wanted_again_is_pending() -> None:
+    failed = workload("a", training("same"), Phase.FAILED)
+    (change,) = decide(Snapshot(nodes=(node(),), workloads=(failed,), pods=()), NOW).changes
+    assert change.status is not None
+    assert (change.status.phase, change.status.reason.code) == (Phase.PENDING, Code.RESUMED)
+
+
+def test_a_run_whose_name_another_has_by_now_says_so_and_is_wanted_no_more() -> None:
+    failed = workload("a", training("same"), Phase.FAILED)
+    other = workload("b", training("same"), Phase.RUNNING)
+    changes = decide(Snapshot(nodes=(node(),), workloads=(failed, other), pods=()), NOW).changes
+    (change,) = (change for change in changes if change.workload_uid == "a")
+    assert (change.status, change.intent) == (None, Intent.STOP)
+    assert change.event is not None
+    assert (change.event.type, change.event.reason.code) == ("NotResumed", Code.NAME_TAKEN)
+
+
+def test_a_run_of_that_name_in_another_team_is_not_in_the_way() -> None:
+    failed = workload("a", training("same"), Phase.FAILED)
+    other = workload("b", training("same", team="vision"), Phase.RUNNING)
+    changes = decide(Snapshot(nodes=(node(),), workloads=(failed, other), pods=()), NOW).changes
+    assert [change.status.phase for change in changes if change.workload_uid == "a" and change.status] == [
+        Phase.PENDING
+    ]
