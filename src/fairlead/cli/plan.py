@@ -6,10 +6,11 @@ from dataclasses import replace
 import click
 
 from fairlead.api import free_name
-from fairlead.cli.run import specs_of
+from fairlead.cli.run import asked_of
 from fairlead.cli.show import as_json, json_option
-from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.control.admission import IGNORABLE, Admission, check
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.facing import Facing
+from fairlead.control.admission import IGNORABLE, Admission, admit
 from fairlead.errors import NameTaken
 from fairlead.policy.training import decide
 from fairlead.specs.training import Training
@@ -23,15 +24,17 @@ CHANGES = 1
 @click.argument("files", nargs=-1, type=click.Path(readable=False), required=True)
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Plan without honouring this field here.")
 @json_option
-def plan(files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
+@cluster_options
+def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
     Exit code 0: nothing to do, all of them are under way already; 1: there are changes; any other: an error.
     """
     from fairlead.specs.rendering import render_short, to_yaml
 
-    cluster = LocalCluster.open()
-    wanted = [check(spec, (cluster.node(),), ignore=frozenset(ignore)) for spec in specs_of(files, None, ())]
+    cluster = target.open()
+    asked = asked_of(files, None, ())
+    wanted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     going = [_under_way(cluster, each.spec) for each in wanted]
     new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
     outcomes = _decide(cluster, [each.spec for each in new])
@@ -55,14 +58,14 @@ def plan(files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
     return CHANGES if new else 0
 
 
-def _under_way(cluster: LocalCluster, spec: Training) -> Workload | None:
+def _under_way(cluster: Facing, spec: Training) -> Workload | None:
     """The unfinished run that is just what is asked for; None when none has the name.
 
     Raises:
         NameTaken: An unfinished run has the name and is another one.
     """
-    same = (run for run in cluster.store.active()[0] if (run.spec.team, run.spec.name) == (spec.team, spec.name))
-    run = next((run for run in same if not run.status.phase.is_final), None)
+    going = cluster.unfinished(spec.team)
+    run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
     if run is None or run.spec == spec:
         return run
     raise NameTaken(
@@ -81,15 +84,15 @@ def _differences(old: Training, new: Training) -> list[str]:
     return [f"`{key}` ({before.get(key, 'not given')} there, {after.get(key, 'not given')} here)" for key in keys]
 
 
-def _named(cluster: LocalCluster, admitted: Admission) -> Admission:
-    name = free_name(cluster, admitted.spec.name)
+def _named(cluster: Facing, admitted: Admission) -> Admission:
+    name = free_name(cluster, admitted.spec)
     if name == admitted.spec.name:
         return admitted
     note = f"name: {name} (a finished run is {admitted.spec.name})"
     return replace(admitted, spec=replace(admitted.spec, name=name), notes=(*admitted.notes, note))
 
 
-def _decide(cluster: LocalCluster, specs: list[Training]) -> list[Status]:
+def _decide(cluster: Facing, specs: list[Training]) -> list[Status]:
     """What the loop would decide on all of them at its next pass."""
     now = time.time()
     reason = Reason(code=Code.SUBMITTED, message="submitted")

@@ -12,12 +12,12 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
+    from fairlead.cluster.facing import Facing
     from fairlead.cluster.kubernetes.client import Client
     from fairlead.cluster.kubernetes.config import Access
 
 LOCAL, KUBERNETES = "local", "kubernetes"
 VARIABLES = {"cluster": "FAIRLEAD_CLUSTER", "context": "FAIRLEAD_CONTEXT", "namespace": "FAIRLEAD_NAMESPACE"}
-PER_SECOND, BURST = 50.0, 200
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -39,6 +39,27 @@ class Target:
     def is_kubernetes(self) -> bool:
         return self.cluster == KUBERNETES
 
+    def open(self) -> "Facing":
+        """The cluster; its nobody looking after it is told, and mended where that is ours to do.
+
+        Raises:
+            ClusterError: It cannot be reached.
+        """
+        from fairlead.cli.show import message
+
+        cluster = self.quietly()
+        cluster.nudge()
+        trouble = cluster.unattended()
+        if trouble is not None:
+            message(f"fairlead: {trouble}")
+        return cluster
+
+    def quietly(self) -> "Facing":
+        """The cluster, whoever looks after it."""
+        from fairlead.control.opening import open_kubernetes, open_local
+
+        return open_kubernetes(context=self.context, namespace=self.namespace) if self.is_kubernetes else open_local()
+
     def access(self) -> "Access":
         """How to reach the Kubernetes cluster; its namespace is the one that is meant.
 
@@ -54,9 +75,10 @@ class Target:
 
     def client(self) -> "Client":
         """A client of the Kubernetes cluster, with bounds that fit one person's command."""
-        from fairlead.cluster.kubernetes.client import Client, Limits
+        from fairlead.cluster.kubernetes.client import Client
+        from fairlead.cluster.kubernetes.desk import PERSONAL
 
-        return Client(self.access(), Limits(per_second=PER_SECOND, burst=BURST))
+        return Client(self.access(), PERSONAL)
 
 
 def cluster_options(command: Command) -> Command:
