@@ -11,13 +11,14 @@ from fairlead.cli.show import as_json, json_option
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.control.admission import IGNORABLE, Admission, admit
-from fairlead.errors import NameTaken
+from fairlead.errors import NameTaken, NotAllowed
 from fairlead.policy.training import decide
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
 CHANGES = 1
+UNKNOWN = Code.SUBMITTED
 
 
 @click.command()
@@ -44,7 +45,8 @@ def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_:
         spec = admitted.spec
         if json_:
             change = "none" if run is not None else "submit"
-            said = {"phase": status.phase.value, "reason": status.reason.message, "chosen": list(admitted.notes)}
+            phase = None if status.reason.code is UNKNOWN else status.phase.value
+            said = {"phase": phase, "reason": status.reason.message, "chosen": list(admitted.notes)}
             print(as_json({"name": spec.name, "change": change, **said, "spec": render_short(spec)}))
             continue
         print(to_yaml(spec, form="short"))
@@ -52,6 +54,8 @@ def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_:
             print(f"chosen: {note}")
         if run is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
+        elif status.reason.code is UNKNOWN:
+            print(f"{spec.name}: what would happen to it cannot be told: {status.reason.message}")
         else:
             verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
             print(f"{spec.name}: {verb}: {status.reason.message}")
@@ -95,14 +99,20 @@ def _named(cluster: Facing, admitted: Admission) -> Admission:
 def _decide(cluster: Facing, specs: list[Training]) -> list[Status]:
     """What the loop would decide on all of them at its next pass."""
     now = time.time()
-    reason = Reason(code=Code.SUBMITTED, message="submitted")
-    fresh = Status(phase=Phase.PENDING, reason=reason, since=now)
+    try:
+        snapshot = cluster.snapshot()
+    except NotAllowed as error:
+        return [_fresh(str(error), now)] * len(specs)
+    fresh = _fresh("submitted", now)
     # Submitted one after the other, as `run` would, so that each waits behind those before it.
     asked = tuple(
         Workload(uid=f"planned-{n}", spec=spec, intent=Intent.RUN, status=fresh, version=1, created_at=now + n * 1e-6)
         for n, spec in enumerate(specs)
     )
-    snapshot = cluster.snapshot()
     decided = decide(replace(snapshot, workloads=(*snapshot.workloads, *asked)), now)
     found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
     return [found.get(run.uid, fresh) for run in asked]
+
+
+def _fresh(message: str, now: float) -> Status:
+    return Status(phase=Phase.PENDING, reason=Reason(code=UNKNOWN, message=message), since=now)

@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.views import NODES
 from fairlead.cluster.kubernetes.watching import Cache
 from fairlead.cluster.names import unknown
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.errors import ClusterError, Conflict, NotFound
+from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
 from fairlead.policy.quantities import plural, say_cpu, say_memory
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
@@ -103,9 +103,14 @@ class Desk:
         """Everything on the cluster, asked for once.
 
         Raises:
-            ClusterError: We may not look at nodes and pods of all namespaces.
+            NotAllowed: Our account may not look at nodes, or at pods and runs of all namespaces.
         """
-        return Gathering(self.client).snapshot()
+        try:
+            return Gathering(self.client).snapshot()
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise NotAllowed(f"your account may not look at the whole cluster: {error.said}") from error
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         """Nothing: only the operator acts."""
@@ -224,8 +229,8 @@ class Desk:
         namespace, name = self._key(uid)
         watch = self._watches.get(namespace)
         if watch is not None and watch.is_synced:
-            if watch.trouble is not None:
-                raise watch.trouble
+            if isinstance(watch.trouble, ApiError) and watch.trouble.status in (401, 403):
+                raise _explained(watch.trouble, namespace)
             found = watch.get(f"{namespace}/{name}")
         else:
             found = self._read(namespace, name)
@@ -284,7 +289,7 @@ def _explained(error: ApiError, namespace: str) -> ClusterError:
     if error.status == 404:
         return ClusterError("This cluster does not know Fairlead's kinds. `fairlead install` sets them up.")
     if error.status == 403:
-        return ClusterError(
+        return NotAllowed(
             f"Your account may not look at runs in the namespace {namespace!r}: {error.said}. Ask for the role "
             "fairlead-viewer or fairlead-user there, or choose another with `--namespace`."
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairlead.cluster.kubernetes.client import APPLY, ApiError, Client
 from fairlead.cluster.kubernetes.workdir import WORKDIR, Archive, pack, part_names, render_parts
-from fairlead.errors import ClusterError, Conflict
+from fairlead.errors import ClusterError, Conflict, NotAllowed
 from fairlead.policy.quantities import plural, say_memory
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
@@ -89,7 +89,7 @@ def _put(client: Client, namespace: str, archive: Archive, workload: Workload | 
             client.request("PATCH", path, body, query={"fieldManager": manager, "force": "true"}, content_type=APPLY)
         except ApiError as error:
             if error.status == 403:
-                raise ClusterError(
+                raise NotAllowed(
                     f"Your account may not keep files in the namespace {namespace!r}, so the working directory cannot "
                     f"be taken along: {error.said}. Ask for the role fairlead-user there, or build the files into the "
                     "image and leave `workdir` out."

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -26,6 +27,7 @@ SILENT_S = 300.0
 """A program may say nothing for long; the connection is then made anew."""
 DRAIN_S = 5.0
 MOST_STREAMS = 128
+NUM_READERS = 16
 
 _LINE = re.compile(r"(\S+?)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) (?:(\d{1,6}|-)([|!]) ?)?(.*)", re.DOTALL)
 
@@ -92,11 +94,12 @@ class PodLogs:
     def all(self) -> Iterator[LogLine]:
         """What there is now, by starts and time."""
         pods = [pod for pod in self._pods() if pod.has_started]
-        there = {(pod.attempt, pod.index) for pod in pods}
-        found = [line for pod in pods for line in self._whole(pod)]
-        for (attempt, index), text in kept_lines(self._client, self._namespace, self._uid).items():
-            if (attempt, index) not in there and self._is_wanted(attempt, index):
-                found += self._lines(text.splitlines(), attempt, Mark())
+        with ThreadPoolExecutor(NUM_READERS) as readers:
+            read = dict(zip(((pod.attempt, pod.index) for pod in pods), readers.map(self._whole, pods), strict=True))
+        for place, text in kept_lines(self._client, self._namespace, self._uid).items():
+            if self._is_wanted(*place) and not isinstance(read.get(place), list):
+                read[place] = list(self._lines(text.splitlines(), place[0], Mark()))
+        found = [line for lines in read.values() for line in (lines if isinstance(lines, list) else [lines])]
         yield from sorted(found, key=lambda line: (line.attempt, line.at))
 
     def follow(self, over: Callable[[], bool]) -> Iterator[LogLine]:
@@ -177,7 +180,8 @@ class PodLogs:
         except ClusterError:
             return False
 
-    def _whole(self, pod: LoggedPod) -> Iterator[LogLine]:
+    def _whole(self, pod: LoggedPod) -> list[LogLine] | LogLine:
+        """All lines of a pod; a single one, that says so, when they cannot be read."""
         mark = self._marks.setdefault(pod.name, Mark())
         try:
             text = self._client.text(f"{self._path}/{pod.name}/log", dict(_QUERY))
@@ -185,10 +189,8 @@ class PodLogs:
             if error.status == 403:
                 raise
             said = f"the log of pod {pod.name} cannot be read: {error.said}"
-            if error.status != 404:
-                yield LogLine(at=time.time(), attempt=pod.attempt, rank=-1, stream="e", text=said)
-            return
-        yield from self._lines(text.splitlines(), pod.attempt, mark)
+            return LogLine(at=time.time(), attempt=pod.attempt, rank=-1, stream="e", text=said)
+        return list(self._lines(text.splitlines(), pod.attempt, mark))
 
     def _lines(self, raws: Iterable[str], attempt: int, mark: Mark) -> Iterator[LogLine]:
         for raw in raws:
@@ -216,12 +218,13 @@ def parse(raw: str, attempt: int) -> tuple[int, LogLine] | None:
         return None
     base, fraction, zone, rank, mark, text = match.groups()
     try:
-        at_ns = _second(base, zone) * 10**9 + int((fraction or "").ljust(9, "0"))
+        second, part_ns = _second(base, zone), int((fraction or "").ljust(9, "0"))
     except ValueError:
         return None
     number = int(rank) if rank is not None and rank.isdigit() else -1
     stream = "e" if mark == "!" else "o"
-    return at_ns, LogLine(at=at_ns / 1e9, attempt=attempt, rank=number, stream=stream, text=text)
+    at = second + part_ns / 1e9
+    return second * 10**9 + part_ns, LogLine(at=at, attempt=attempt, rank=number, stream=stream, text=text)
 
 
 @lru_cache(maxsize=256)
