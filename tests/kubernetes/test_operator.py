@@ -13,12 +13,13 @@ from fairlead.cluster.kubernetes.client import Client, Limits
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
 from fairlead.cluster.kubernetes.credentials import Anonymous
+from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
-from fairlead.control.operator import LEASE, Operator, OperatorSettings
+from fairlead.control.operator import Operator, OperatorSettings
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training

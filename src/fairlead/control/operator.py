@@ -17,6 +17,8 @@ from fairlead.cluster.kubernetes.agent import Agent
 from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.election import BEAT_S, DEADLINE_S, DURATION_S, Election
+from fairlead.cluster.kubernetes.lastlines import LastLines
+from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.progress import Listener
 from fairlead.cluster.kubernetes.views import View
@@ -27,7 +29,6 @@ from fairlead.errors import ClusterError
 
 log = logging.getLogger("fairlead.operator")
 
-LEASE = "fairlead-operator"
 # Only the clock brings work when nothing changes: retries, deadlines, grace that ends.
 BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
 # Many changes come together; a pass takes them as one, and under load passes take a quarter of the time at most.
@@ -77,6 +78,7 @@ class Operator:
         )
         self.agent = Agent(self.cluster, pods, may_act=lambda: self.election.is_leader)
         self._listener = Listener(self.cluster)
+        self._last_lines = LastLines(self.cluster)
         self._stopping = threading.Event()
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
@@ -105,6 +107,7 @@ class Operator:
         finally:
             self.election.stop()
             self.agent.close()
+            self._last_lines.close()
             self.view.stop()
             self._client.close()
             if server is not None:
@@ -144,6 +147,7 @@ class Operator:
             self._acted = epoch
             self.agent.act(now)
         self._listener.listen(now, self.agent)
+        self._last_lines.keep(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed
         return changed

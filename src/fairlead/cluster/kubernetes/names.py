@@ -8,6 +8,7 @@ MANAGER = "fairlead"
 RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
 ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
 TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
+SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 

@@ -6,7 +6,7 @@ The operator's rules are those of its requests and nothing more; a verb is here 
 from typing import Any
 
 from fairlead.cluster.kubernetes.definitions import GROUP
-from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import LEASE, MANAGED_BY, MANAGER
 
 OPERATOR = "fairlead-operator"
 TEAM_KEEPER = "fairlead-team-keeper"
@@ -24,6 +24,7 @@ ROLES: dict[str, Rules] = {
     "viewer": [
         rule(GROUP, ("trainings",), READ),
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
+        rule("", ("configmaps",), ("get",)),  # the last lines of pods that are gone
     ],
     "user": [
         rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
@@ -51,6 +52,7 @@ OPERATOR_RULES: Rules = [
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
+    rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
 ]
 
@@ -64,6 +66,9 @@ TEAM_RULES: Rules = [
     rule("rbac.authorization.k8s.io", ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
+SEEN = "fairlead-operator-seen"
+SEEN_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get",), LEASE)]  # whether an operator runs at all
+
 LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
 
 
@@ -76,12 +81,17 @@ def render_roles() -> list[dict[str, Any]]:
 
 
 def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
-    """What gives the operator's account its rights; leader election is in its own namespace alone."""
+    """What gives the operator's account its rights; leader election is in its own namespace alone.
+
+    Everybody who may log in may see whether an operator runs.
+    """
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
         _binding("ClusterRoleBinding", OPERATOR, None, "ClusterRole", OPERATOR, [subject]),
         {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
         _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
+        {**_role("Role", SEEN, SEEN_RULES), "metadata": _metadata(SEEN, namespace)},
+        _binding("RoleBinding", SEEN, namespace, "Role", SEEN, [{"kind": "Group", "name": "system:authenticated"}]),
     ]
 
 
