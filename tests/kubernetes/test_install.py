@@ -12,7 +12,7 @@ from tests.kubernetes.goldens import check_golden
 
 
 def test_the_objects_are_those_of_the_golden_file() -> None:
-    objects = render_install(InstallSettings(image="fairlead:test"))
+    objects = render_install(InstallSettings(image="fairlead:test", version="1.2.3"))
     check_golden("install.yaml", [each for each in objects if each["kind"] != "CustomResourceDefinition"])
     assert sum(each["kind"] == "CustomResourceDefinition" for each in objects) == 3
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "validate": ("validate", "Check spec files; tells every mistake at once."),
     "render": ("render", "Print spec files as Kubernetes takes them, and their pods."),
     "install": ("install", "Put Fairlead onto a Kubernetes cluster."),
+    "uninstall": ("uninstall", "Take Fairlead off a Kubernetes cluster."),
     "schema": ("schema", "Print the JSON Schema of spec files."),
     "operator": ("operator", "Keep the runs of a Kubernetes cluster going."),
     "doctor": ("doctor", "Look for what would get in the way."),
