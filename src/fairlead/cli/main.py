@@ -18,6 +18,8 @@ COMMANDS = {
     "status": ("status", "List runs, or say how one is and why."),
     "logs": ("logs", "Show the output of a run's ranks."),
     "events": ("events", "Show what happened, and why."),
+    "exec": ("exec", "Run a command where a rank runs."),
+    "port-forward": ("port_forward", "Let ports of this machine lead to a rank's."),
     "attach": ("attach", "Follow a run that is under way."),
     "stop": ("intents", "Stop runs, with a checkpoint."),
     "suspend": ("intents", "Stop runs for now; they hold nothing."),
@@ -30,6 +32,7 @@ COMMANDS = {
     "uninstall": ("uninstall", "Take Fairlead off a Kubernetes cluster."),
     "schema": ("schema", "Print the JSON Schema of spec files."),
     "operator": ("operator", "Keep the runs of a Kubernetes cluster going."),
+    "clusters": ("clusters", "List where runs can go."),
     "doctor": ("doctor", "Look for what would get in the way."),
     "completion": ("completion", "Print a shell's completion script."),
 }
@@ -58,7 +61,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"fairlead.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        module = import_module(f"fairlead.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,6 +11,7 @@ from fairlead.cluster.kubernetes.names import LEASE, MANAGED_BY, MANAGER
 OPERATOR = "fairlead-operator"
 TEAM_KEEPER = "fairlead-team-keeper"
 READ = ("get", "list", "watch")
+API_GROUP = "rbac.authorization.k8s.io"
 Rules = list[dict[str, Any]]
 
 
@@ -29,14 +30,14 @@ ROLES: dict[str, Rules] = {
     "user": [
         rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
-        rule("", ("pods/exec", "pods/portforward"), ("create",)),
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
     "admin": [
         rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("pods",), ("delete",)),
-        rule("", ("pods/exec", "pods/portforward"), ("create",)),
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
         rule(
             "",
             ("configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts"),
@@ -62,12 +63,15 @@ TEAM_RULES: Rules = [
     rule(GROUP, ("teams/status",), ("patch",)),
     rule("", ("namespaces", "resourcequotas", "limitranges"), (*READ, "create", "patch")),
     rule("networking.k8s.io", ("networkpolicies",), (*READ, "create", "patch")),
-    rule("rbac.authorization.k8s.io", ("rolebindings",), (*READ, "create", "patch")),
-    rule("rbac.authorization.k8s.io", ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
+    rule(API_GROUP, ("rolebindings",), (*READ, "create", "patch")),
+    rule(API_GROUP, ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
 SEEN = "fairlead-operator-seen"
-SEEN_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get",), LEASE)]  # whether an operator runs at all
+SEEN_RULES: Rules = [  # whether an operator runs at all, and which
+    rule("coordination.k8s.io", ("leases",), ("get",), LEASE),
+    rule("apps", ("deployments",), ("get",), OPERATOR),
+]
 
 LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
 
@@ -102,18 +106,17 @@ def render_binding(namespace: str, role: str, subjects: list[dict[str, Any]]) ->
 
 
 def _role(kind: str, name: str, rules: Rules) -> dict[str, Any]:
-    api = "rbac.authorization.k8s.io/v1"
-    return {"apiVersion": api, "kind": kind, "metadata": _metadata(name, None), "rules": rules}
+    return {"apiVersion": f"{API_GROUP}/v1", "kind": kind, "metadata": _metadata(name, None), "rules": rules}
 
 
 def _binding(
     kind: str, name: str, namespace: str | None, role_kind: str, role: str, subjects: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "apiVersion": f"{API_GROUP}/v1",
         "kind": kind,
         "metadata": _metadata(name, namespace),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
+        "roleRef": {"apiGroup": API_GROUP, "kind": role_kind, "name": role},
         "subjects": subjects,
     }
 
