@@ -21,6 +21,7 @@ from fairlead.cluster.kubernetes.config import load_access
 from fairlead.cluster.kubernetes.install import InstallSettings
 from fairlead.cluster.kubernetes.installing import install
 from fairlead.cluster.kubernetes.roles import render_binding
+from fairlead.cluster.kubernetes.streams import V4, exec_stream
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import pod, until_phase
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -137,6 +138,20 @@ def test_a_terminal_is_handed_on_with_its_size_and_its_keys(cluster: RealCluster
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         os.close(terminal)
+
+
+def test_a_server_that_knows_only_the_older_protocol_is_spoken_to_in_it(cluster: RealCluster) -> None:
+    access = load_access((cluster.kubeconfig(),))
+    path = "/api/v1/namespaces/default/pods/train-0-0"
+    said: list[bytes] = []
+    command = ["python3", "-c", "import sys; print(input()); sys.exit(3)"]
+    with exec_stream(
+        access, path, command, container="ranks", stdin=True, tty=False, protocols=("v6.channel.k8s.io", V4)
+    ) as stream:
+        assert not stream.can_end_input
+        stream.write(b"hello\n")
+        assert stream.run(said.append, said.append) == 3
+    assert b"".join(said) == b"hello\n"
 
 
 def test_who_may_not_is_refused_in_a_sentence(cluster: RealCluster) -> None:

@@ -97,12 +97,20 @@ class ExecStream:
 
 @contextmanager
 def exec_stream(
-    access: Access, path: str, command: Iterable[str], *, container: str, stdin: bool, tty: bool
+    access: Access,
+    path: str,
+    command: Iterable[str],
+    *,
+    container: str,
+    stdin: bool,
+    tty: bool,
+    protocols: tuple[str, ...] = (V5, V4),
 ) -> Iterator[ExecStream]:
     """Start a command in a container of a pod.
 
     Args:
         path: Of the pod.
+        protocols: Of which the server takes the first that it knows.
 
     Raises:
         ClusterError: The API server refuses, or the library is missing.
@@ -110,7 +118,7 @@ def exec_stream(
     flags = {"container": container, "stdout": "true", "stderr": str(not tty).lower()}
     flags |= {"stdin": str(stdin).lower(), "tty": str(tty).lower()}
     query = urlencode([*flags.items(), *(("command", each) for each in command)])
-    with _connected(access, f"{path}/exec?{query}", (V5, V4)) as connection:
+    with _connected(access, f"{path}/exec?{query}", protocols) as connection:
         yield ExecStream(connection, path.rpartition("/")[2])
 
 
