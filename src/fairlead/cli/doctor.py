@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from fairlead import __version__
 from fairlead.cli.show import as_json, json_option
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.findings import Finding
@@ -48,7 +49,7 @@ def _on_kubernetes(target: Target) -> list[Finding]:
 
     client = target.client()
     client.limits = replace(client.limits, try_s=ANSWER_S, patience_s=ANSWER_S)
-    return check(client)
+    return check(client, __version__)
 
 
 def _here() -> list[Finding]:

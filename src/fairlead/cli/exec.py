@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.names import RunName
+from fairlead.cli.names import RunName, find
 from fairlead.cli.show import message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import ClusterError, Conflict
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.streams import ExecStream
+    from fairlead.state.snapshot import Workload
 
 PIECE_BYTES = 32 * 1024
 
@@ -34,15 +35,16 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
 
     On this machine it gets the rank's environment and working directory.
     """
+    run = find(target.quietly(), name)
     if not target.is_kubernetes:
-        return _here(name, command, rank)
+        return _here(run, command, rank)
     if tty and not (sys.stdin is not None and sys.stdin.isatty()):
         raise click.UsageError("there is no terminal to hand on; leave -t out.")
     from fairlead.cluster.kubernetes.members import member_of
     from fairlead.cluster.kubernetes.streams import exec_stream
 
     client = target.client()
-    member = member_of(client, client.access.namespace, name, rank)
+    member = member_of(client, run, rank)
     opened = exec_stream(client.access, member.path, command, container=member.container, stdin=stdin, tty=tty)
     with opened as stream, _terminal(stream, raw=tty and stdin, sized=tty):
         if stdin:
@@ -50,18 +52,17 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
         return stream.run(_writer(sys.stdout), _writer(sys.stderr))
 
 
-def _here(name: str, command: tuple[str, ...], rank: int) -> int:
+def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     """As a process of this machine with what the rank was given; its standard streams are ours."""
     import json
 
-    from fairlead.cli.names import find
     from fairlead.cluster.local.cluster import LocalCluster
     from fairlead.state.snapshot import PodPhase
 
     cluster = LocalCluster.open()
-    run = find(cluster, name)
+    name = run.spec.name
     if rank >= run.spec.world_size:
-        raise Conflict(f"{run.spec.name} has no rank {rank}; the last one is {run.spec.world_size - 1}.")
+        raise Conflict(f"{name} has no rank {rank}; the last one is {run.spec.world_size - 1}.")
     index = rank // run.spec.ranks_on_each_node
     live = [pod for pod in cluster.pods(run.uid) if pod.phase is PodPhase.RUNNING and pod.index == index]
     if not live:

@@ -7,20 +7,22 @@ import click
 
 from fairlead import __version__
 from fairlead.cli.show import as_json, json_option, message
+from fairlead.cli.target import VARIABLES
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.applying import Done
 
-NAMESPACE = "fairlead-system"
-
 
 @click.command()
-@click.option("--context", help="Context of the kubeconfig; without one the current.")
+@click.option(
+    "--context", envvar=VARIABLES["context"], metavar="NAME", help="Context of the kubeconfig; without one the current."
+)
 @click.option("--render", "only_render", is_flag=True, help="Print the objects, for GitOps, and ask no cluster.")
 @click.option("--dry-run", is_flag=True, help="Ask the cluster what would change, and change nothing.")
 @click.option("--wait", is_flag=True, help="Wait until the operator is ready.")
 @click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(min=0), help="Seconds for --wait.")
-@click.option("--namespace", default=NAMESPACE, show_default=True, help="The operator's own namespace.")
+@click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="The operator's own namespace.")
 @click.option("--image", default=f"fairlead:{__version__}", show_default=True, help="An image with fairlead installed.")
 @click.option(
     "--replicas",
@@ -49,7 +51,9 @@ def install(
     """
     from fairlead.cluster.kubernetes.install import InstallSettings, render_install
 
-    settings = InstallSettings(namespace=namespace, image=image, replicas=replicas, fewer_rules=fewer_rules)
+    settings = InstallSettings(
+        namespace=namespace, image=image, replicas=replicas, fewer_rules=fewer_rules, version=__version__
+    )
     if only_render:
         if context is not None or dry_run or wait or json_:
             raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")

@@ -18,6 +18,7 @@ COMMANDS = {
     "status": ("status", "List runs, or say how one is and why."),
     "logs": ("logs", "Show the output of a run's ranks."),
     "events": ("events", "Show what happened, and why."),
+    "top": ("top", "Show what runs use of what they hold."),
     "exec": ("exec", "Run a command where a rank runs."),
     "port-forward": ("port_forward", "Let ports of this machine lead to a rank's."),
     "attach": ("attach", "Follow a run that is under way."),

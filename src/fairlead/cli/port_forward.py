@@ -5,7 +5,7 @@ import threading
 
 import click
 
-from fairlead.cli.names import RunName
+from fairlead.cli.names import RunName, find
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import ClusterError, FairleadError
@@ -49,8 +49,8 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         )
     from fairlead.cluster.kubernetes.members import member_of
 
-    client = target.client()
-    member_of(client, client.access.namespace, name, rank)
+    client, cluster = target.client(), target.quietly()
+    member_of(client, find(cluster, name), rank)
     listeners = [(_listen(local), remote) for local, remote in ports]
     for listener, remote in listeners:
         local = listener.getsockname()[1]
@@ -62,7 +62,7 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         from fairlead.cluster.kubernetes.streams import forward
 
         try:
-            member = member_of(client, client.access.namespace, name, rank)
+            member = member_of(client, find(cluster, name), rank)
             forward(client.access, member.path, remote, connection)
         except FairleadError as error:
             message(f"A connection to port {remote} failed: {error}")

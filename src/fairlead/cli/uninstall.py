@@ -4,12 +4,16 @@ import sys
 
 import click
 
-from fairlead.cli.install import NAMESPACE, done_json, show_done
+from fairlead.cli.install import done_json, show_done
 from fairlead.cli.show import as_json, json_option, message
+from fairlead.cli.target import VARIABLES
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 
 
 @click.command()
-@click.option("--context", help="Context of the kubeconfig; without one the current.")
+@click.option(
+    "--context", envvar=VARIABLES["context"], metavar="NAME", help="Context of the kubeconfig; without one the current."
+)
 @click.option("--namespace", help="The operator's own namespace; without it, the one that is found.")
 @click.option("--with-runs", is_flag=True, help="Stop and delete all runs first.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -35,7 +39,7 @@ def uninstall(
         if sys.stdin is None or not sys.stdin.isatty():
             raise click.UsageError(f"there is no terminal to ask on whether to remove {what}; give --yes.")
         click.confirm(f"Remove {what} ({client.access.server})?", abort=True, err=True)
-    place = namespace or installed_in(client) or NAMESPACE
+    place = namespace or installed_in(client) or SYSTEM_NAMESPACE
     tell = (lambda _: None) if json_ else show_done
     report = take_away(client, place, with_runs=with_runs, tell=tell, timeout_s=timeout)
     if json_:

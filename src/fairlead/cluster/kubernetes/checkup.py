@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from fairlead import __version__
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.applying import condition
 from fairlead.cluster.kubernetes.client import ApiError, Client, Object
@@ -28,11 +27,15 @@ COMMANDS: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 
 
-def check(client: Client) -> list[Finding]:
-    """Everything, from the connection to the engines; nothing after the first when that one fails."""
+def check(client: Client, version: str) -> list[Finding]:
+    """Everything, from the connection to the engines; nothing after the first when that one fails.
+
+    Args:
+        version: Ours, with which what is installed is compared.
+    """
     context, namespace = client.access.context, client.access.namespace
     try:
-        version = client.get("/version")
+        server = client.get("/version")
         user = who_am_i(client)
     except ClusterError as error:
         remedy = "kubectl config get-contexts, and your provider's command that logs in"
@@ -40,13 +43,13 @@ def check(client: Client) -> list[Finding]:
     reads: list[Callable[[], list[Finding]]] = [
         lambda: [_rights(client, user, namespace)],
         lambda: [_namespace(client, namespace)],
-        lambda: [_kinds(client, context)],
-        lambda: [_operator(operator_of(client), context)],
+        lambda: [_kinds(client, context, version)],
+        lambda: [_operator(operator_of(client), context, version)],
         lambda: look_around(_read(client)),
     ]
     with ThreadPoolExecutor(max_workers=len(reads), thread_name_prefix="checkup") as pool:
         parts = list(pool.map(lambda read: _guarded(read), reads))
-    return [_version(version, client, user), *(finding for part in parts for finding in part)]
+    return [_server(server, client, user), *(finding for part in parts for finding in part)]
 
 
 def _guarded(read: Callable[[], list[Finding]]) -> list[Finding]:
@@ -57,7 +60,7 @@ def _guarded(read: Callable[[], list[Finding]]) -> list[Finding]:
         return [Finding(what="trouble", ok=False, says=str(error))]
 
 
-def _version(version: Object, client: Client, user: str) -> Finding:
+def _server(version: Object, client: Client, user: str) -> Finding:
     said = str(version.get("gitVersion") or "?")
     minor = "".join(letter for letter in str(version.get("minor") or "") if letter.isdigit())
     is_old = minor.isdigit() and (int(version.get("major") or 1), int(minor)) < OLDEST
@@ -105,7 +108,7 @@ def _namespace(client: Client, namespace: str) -> Finding:
     return Finding(what="namespace", ok=True, says=namespace)
 
 
-def _kinds(client: Client, context: str) -> Finding:
+def _kinds(client: Client, context: str, version: str) -> Finding:
     install = f"fairlead install --context {context}"
     try:
         there = by_name(client.items(_DEFINITIONS))
@@ -123,9 +126,9 @@ def _kinds(client: Client, context: str) -> Finding:
     differing = [name for name, each in wanted.items() if not _is_same(there[name], each)]
     versions = {str((there[name]["metadata"].get("labels") or {}).get(VERSION) or "?") for name in wanted}
     if differing:
-        says = f"{', '.join(differing)} of version {', '.join(sorted(versions))} differ from those of {__version__}"
+        says = f"{', '.join(differing)} of version {', '.join(sorted(versions))} differ from those of {version}"
         return Finding(what="kinds", ok=False, says=says, remedy=install)
-    return Finding(what="kinds", ok=True, says=f"{', '.join(wanted)}, as version {__version__} has them")
+    return Finding(what="kinds", ok=True, says=f"{', '.join(wanted)}, as version {version} has them")
 
 
 def _served_kinds(client: Client, install: str) -> Finding:
@@ -144,7 +147,7 @@ def _is_same(there: Object, wanted: Object) -> bool:
     return any(each["spec"]["versions"][0]["schema"] == schema for each in (wanted, with_fewer_rules(wanted)))
 
 
-def _operator(found: Operator, context: str) -> Finding:
+def _operator(found: Operator, context: str, version: str) -> Finding:
     if found.unknown:
         return Finding(what="operator", ok=True, says=f"not known: {found.unknown}")
     leads = "" if found.leader is None else f"{found.leader.name} leads, heard {found.leader.age_s:.0f} s ago"
@@ -157,9 +160,9 @@ def _operator(found: Operator, context: str) -> Finding:
     look = f"kubectl --context {context} -n {found.namespace} describe pods"
     if not leads:
         return Finding(what="operator", ok=False, says=f"{says}, and none leads: runs wait", remedy=look)
-    if found.version != __version__:
+    if found.version != version:
         remedy = f"fairlead install --context {context}"
-        return Finding(what="operator", ok=True, says=f"{says}; {leads}; this is {__version__}", remedy=remedy)
+        return Finding(what="operator", ok=True, says=f"{says}; {leads}; this is {version}", remedy=remedy)
     return Finding(what="operator", ok=True, says=f"{says}; {leads}")
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from fairlead.cluster.kubernetes.client import ApiError, Client, Limits, Object
 from fairlead.cluster.kubernetes.config import find_access
-from fairlead.cluster.kubernetes.install import VERSION, InstallSettings
+from fairlead.cluster.kubernetes.install import VERSION
 from fairlead.cluster.kubernetes.installing import installed_in
 from fairlead.cluster.kubernetes.leasing import Holder, holder_of
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 from fairlead.cluster.kubernetes.objects import read_node
 from fairlead.cluster.kubernetes.roles import OPERATOR
 from fairlead.errors import ClusterError
@@ -111,7 +112,7 @@ def operator_of(client: Client) -> Operator:
     Raises:
         ClusterError: The API server does not answer.
     """
-    namespace = InstallSettings(image="").namespace
+    namespace = SYSTEM_NAMESPACE
     try:
         namespace = installed_in(client) or namespace
     except ApiError as error:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead import __version__
 from fairlead.cluster.kubernetes.definitions import definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
@@ -33,7 +32,7 @@ class InstallSettings:
     cpu: str = "500m"
     memory: str = "512Mi"
     fewer_rules: bool = False
-    version: str = __version__
+    version: str = "unknown"
 
 
 def render_install(settings: InstallSettings) -> list[dict[str, Any]]:

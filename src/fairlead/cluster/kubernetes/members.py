@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.client import ApiError, Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.names import pod_name
 from fairlead.errors import Conflict
 from fairlead.specs.overlay import RANKS
@@ -37,16 +36,14 @@ def index_of(run: Workload, rank: int) -> int:
     return rank // run.spec.ranks_on_each_node
 
 
-def member_of(client: Client, namespace: str, name: str, rank: int) -> Member:
+def member_of(client: Client, run: Workload, rank: int) -> Member:
     """The pod of a rank, if it runs now.
 
     Raises:
-        NotFound: No such run.
         Conflict: No such rank, or it does not run.
     """
-    run = KubernetesCluster(client, namespace=namespace).named(name, namespace)
     pod = pod_name(run.spec, run.status.attempt, index_of(run, rank))
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+    path = f"/api/v1/namespaces/{run.spec.team}/pods/{pod}"
     try:
         content = client.get(path)
     except ApiError as error:

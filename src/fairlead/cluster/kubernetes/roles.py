@@ -21,20 +21,24 @@ def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names:
     return found | ({"resourceNames": list(names)} if names else {})
 
 
+USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
     "viewer": [
         rule(GROUP, ("trainings",), READ),
+        USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("configmaps",), ("get",)),  # the last lines of pods that are gone
     ],
     "user": [
         rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
         rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
     "admin": [
         rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("pods",), ("delete",)),
         rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
