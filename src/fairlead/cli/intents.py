@@ -60,7 +60,7 @@ def suspend(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) 
 @json_option
 @cluster_options
 def resume(target: Target, names: tuple[str, ...], json_: bool) -> None:
-    """Let NAMES go on from their newest good checkpoints, with the environment of this shell."""
+    """Let NAMES go on from their newest good checkpoints; on this machine with the environment of this shell."""
     cluster = target.open()
     runs = find_all(cluster, names)
     for run in runs:

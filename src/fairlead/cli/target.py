@@ -3,6 +3,7 @@
 Nothing of Kubernetes is imported until a command asks for it.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 LOCAL, KUBERNETES = "local", "kubernetes"
 VARIABLES = {"cluster": "FAIRLEAD_CLUSTER", "context": "FAIRLEAD_CONTEXT", "namespace": "FAIRLEAD_NAMESPACE"}
+
+_NAMESPACE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -103,6 +106,10 @@ def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target
     """
     context, namespace = values.get("context") or None, values.get("namespace") or None
     cluster = values.get("cluster") or None
+    if namespace is not None and not _NAMESPACE_NAME.fullmatch(namespace):
+        raise click.UsageError(
+            f"{_say('namespace', given)} {namespace!r}: a namespace has small letters, digits and - in its name."
+        )
     named = {name for name, value in (("context", context), ("namespace", namespace)) if value is not None}
     if cluster == LOCAL and named:
         if "cluster" in given and not named & given:

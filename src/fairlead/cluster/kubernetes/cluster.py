@@ -327,10 +327,7 @@ class KubernetesCluster:
         """Remove a finished run whose name is wanted again."""
         run = found.workload
         if found.is_leaving or run is None or not run.status.phase.is_final or run.intent is Intent.RUN:
-            raise NameTaken(
-                f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
-                f"Stop it with `fairlead stop {spec.name}`, or choose another name with `--name`."
-            )
+            raise name_taken(spec)
         path = trainings_path(found.namespace, found.name)
         rest = [name for name in found.finalizers if name != FINALIZER]
         try:
@@ -383,6 +380,14 @@ def trainings_path(namespace: str, name: str | None = None) -> str:
     """Where a namespace's runs are, or one of them."""
     path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainings"
     return path if name is None else f"{path}/{name}"
+
+
+def name_taken(spec: Training) -> NameTaken:
+    """The error for the name of a run that is not over."""
+    return NameTaken(
+        f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
+        f"Stop it with `fairlead stop {spec.name}`, or choose another name with `--name`."
+    )
 
 
 def _run_of(found: TrainingObject) -> Workload:

@@ -12,9 +12,10 @@ from fairlead.cluster.facing import Prepared
 from fairlead.cluster.kubernetes import luggage
 from fairlead.cluster.kubernetes.attendance import unattended
 from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster, trainings_path
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster, name_taken, trainings_path
 from fairlead.cluster.kubernetes.gathering import Gathering
 from fairlead.cluster.kubernetes.keeping import TrainingObject, filled, read_training, submitted
+from fairlead.cluster.kubernetes.names import is_object_name
 from fairlead.cluster.kubernetes.objects import read_node
 from fairlead.cluster.kubernetes.podlogs import PodLogs
 from fairlead.cluster.kubernetes.rooms import node_of
@@ -87,6 +88,10 @@ class Desk:
         place = self._of(spec.team)
         if directory is None:
             return self._known(place.submit(spec))
+        there = self._read(spec.team, spec.name)
+        if there is not None and not _run_of(there).status.phase.is_final:
+            # Told before anything is sent, so that no files are left that nothing owns.
+            raise name_taken(spec)
         return self._known(luggage.send(self.client, spec, directory, place.submit))
 
     def submit(self, spec: Training) -> Workload:
@@ -135,7 +140,9 @@ class Desk:
 
     def find(self, name: str, team: str | None = None) -> Workload:
         namespace = team or self.namespace
-        found = self._read(namespace, name)
+        if not is_object_name(namespace):
+            raise NotFound(f"There is no namespace {namespace!r}: no namespace can have that name.")
+        found = self._read(namespace, name) if is_object_name(name) else None
         if found is not None:
             return self._known(_run_of(found))
         runs = sorted(self._runs(namespace), key=lambda run: -run.created_at)
@@ -254,7 +261,7 @@ class Desk:
         try:
             return read_training(self.client.get(trainings_path(namespace, name)))
         except ApiError as error:
-            if error.status == 404 and error.reason == "NotFound" and name in error.said:
+            if error.status == 404 and f'"{name}" not found' in error.said:
                 return None
             raise _explained(error, namespace) from error
 

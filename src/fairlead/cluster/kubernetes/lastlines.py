@@ -55,8 +55,8 @@ class LastLines:
             read, self._read = self._read, defaultdict(dict)
         for pod in wanted.values():
             found = self._cluster.view.find(pod.run_uid)
-            if found is not None and _is_kept(pod, found, now):
-                self._threads.submit(self._take, pod, share(found))
+            if found is not None and found.workload is not None and _is_kept(pod, found, now):
+                self._threads.submit(self._take, pod, share(found.workload.spec.nodes))
         for uid, texts in read.items():
             found = self._cluster.view.find(uid)
             if found is not None:
@@ -94,7 +94,7 @@ class LastLines:
 
     def _write(self, found: TrainingObject, texts: Mapping[Place, str]) -> None:
         try:
-            _put(self._cluster.client, found, texts)
+            write(self._cluster.client, found, texts)
         except ClusterError as error:
             log.warning("the last lines of %s are not kept: %s", found.key, error)
 
@@ -131,9 +131,8 @@ def last_lines(client: Client, key: str, most_bytes: int) -> str:
     return "\n".join(lines)
 
 
-def share(found: TrainingObject) -> int:
-    """Bytes that each pod of a run may keep."""
-    num_pods = 1 if found.state.gang is None else len(found.state.gang.nodes)
+def share(num_pods: int) -> int:
+    """Bytes that each pod of a gang may keep."""
     return min(MOST_POD_BYTES, MOST_BYTES // min(num_pods, MOST_PODS))
 
 
@@ -158,7 +157,8 @@ def map_name(uid: str) -> str:
     return f"fairlead-log-{uid}"
 
 
-def _put(client: Client, found: TrainingObject, texts: Mapping[Place, str]) -> None:
+def write(client: Client, found: TrainingObject, texts: Mapping[Place, str]) -> None:
+    """Keep the lines beside those of the two starts before; what is kept of older ones goes."""
     if found.workload is None:
         return
     place = f"/api/v1/namespaces/{found.namespace}/configmaps"
