@@ -250,6 +250,23 @@ def test_a_directory_goes_along_is_shared_and_goes_with_its_last_run(desk: Desk,
         until(lambda: parts() == [])
 
 
+def test_the_python_api_reaches_a_cluster_too(desk: Desk, operator: None) -> None:
+    program = (
+        "import fairlead\n"
+        "keys = {'name': 'api', 'image': 'python:3.12-slim', 'run': 'work'}\n"
+        "fake = {'metadata': {'annotations': {'fake/run': '1s'}}}\n"
+        f"there = {{'namespace': {desk.namespace!r}}}\n"
+        "run = fairlead.Training(**keys, resources={'cpu': 1, 'memory': '64Mi'}, kubernetes=fake).run(**there)\n"
+        "assert run.wait(60).phase == 'Succeeded', run.status\n"
+        "assert fairlead.find('api', **there).uid == run.uid\n"
+        "print([event.type for event in run.events()])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=desk.environ, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert ended.stdout.strip() == "['Submitted', 'Starting', 'Running', 'Succeeded']", ended.stderr
+
+
 def test_a_directory_that_is_too_large_is_refused_with_both_numbers_and_the_remedy(desk: Desk) -> None:
     (desk.directory / "train.bin").write_bytes(secrets.token_bytes(8 * 1024 * 1024))
     said = desk("run", "-d", desk.write("big", workdir="."), code=6).err
@@ -260,9 +277,10 @@ def test_a_directory_that_is_too_large_is_refused_with_both_numbers_and_the_reme
 
 
 def test_a_spec_that_was_applied_without_its_directory_says_so(desk: Desk, plane: ControlPlane) -> None:
-    rendered = desk("render", desk.write("applied", workdir=".")).out
+    printed = desk("render", desk.write("applied", workdir="."))
+    assert "no files go along with what is printed" in printed.err
     path = f"/apis/fairlead.dev/v1alpha1/namespaces/{desk.namespace}/trainings"
-    content = yaml.safe_load(rendered)
+    content = yaml.safe_load(printed.out)
     content["metadata"].pop("namespace", None)
     plane.request("POST", path, content)
     assert "no files came with it" in desk("events", "applied").out

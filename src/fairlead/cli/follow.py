@@ -68,6 +68,7 @@ def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
     """Exit codes of the runs, each once."""
     going = [_Watch(cluster, run) for run in runs]
     codes: set[int] = set()
+    is_told = False
     while True:
         for watch in list(going):
             try:
@@ -88,6 +89,10 @@ def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
         if not going:
             return codes
         view.progress([watch.run for watch in going])
+        trouble = cluster.trouble()
+        if trouble is not None and not is_told:
+            message(f"fairlead: {trouble} What runs goes on, and is followed again as soon as there is an answer.")
+        is_told = trouble is not None
         cluster.wait(LOOK_S)
 
 

@@ -49,8 +49,8 @@ def _full_json(cluster: Facing, workload: Workload) -> dict[str, Any]:
     from fairlead.specs.rendering import render
 
     pods = [asdict(pod) for pod in cluster.pods(workload.uid)]
-    where = cluster.kept_at(workload)
-    return {**run_json(workload), "spec": render(workload.spec), "pods": pods, "directory": where}
+    where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
+    return {**run_json(workload), "spec": render(workload.spec), "pods": pods, **where}
 
 
 def _full(cluster: Facing, workload: Workload) -> str:
@@ -58,7 +58,7 @@ def _full(cluster: Facing, workload: Workload) -> str:
     events = cluster.events(workload.uid)
     sections = [
         [f"{spec.name} is {state.phase.value}: {say_reason(state.reason)}"],
-        [f"  {what:<12} {says}" for what, says in _facts(workload, cluster.kept_at(workload))],
+        [f"  {what:<12} {says}" for what, says in _facts(cluster, workload)],
         [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
         [f"  {say_time(event.at)}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
         [f"Next: {_next(workload)}"],
@@ -66,7 +66,7 @@ def _full(cluster: Facing, workload: Workload) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section)
 
 
-def _facts(workload: Workload, directory: str) -> list[tuple[str, str]]:
+def _facts(cluster: Facing, workload: Workload) -> list[tuple[str, str]]:
     spec, state = workload.spec, workload.status
     team = "" if spec.team == "default" else f", team {spec.team}"
     facts = [("run", spec.run.strip().replace("\n", "; ")), ("id", f"{workload.uid}{team}")]
@@ -83,19 +83,20 @@ def _facts(workload: Workload, directory: str) -> list[tuple[str, str]]:
     if state.last_failure is not None:
         counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
         facts.append(("restarted", f"{state.last_failure.message} ({counts})"))
-    facts.append(("checkpoints", _checkpoints(spec)))
-    facts.append(("files", directory))
+    own = "the place that the operator was told" if cluster.has_containers else "the directory of its files"
+    facts.append(("checkpoints", _checkpoints(spec, own)))
+    facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
 
 
-def _checkpoints(spec: Training) -> str:
+def _checkpoints(spec: Training, own: str) -> str:
     wish = spec.checkpoint
     when = "only at a stop notice"
     if wish.every_s is not None:
         when = f"every {say_duration(wish.every_s)}"
     elif wish.every_steps is not None:
         when = f"every {plural(wish.every_steps, 'step')}"
-    return f"{when}, {wish.keep} kept, in {wish.to or 'the directory of its files'}"
+    return f"{when}, {wish.keep} kept, in {wish.to or own}"
 
 
 def _latest(pods: tuple[Pod, ...]) -> list[Pod]:

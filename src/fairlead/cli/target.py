@@ -61,7 +61,13 @@ class Target:
         """The cluster, whoever looks after it."""
         from fairlead.control.opening import open_kubernetes, open_local
 
-        return open_kubernetes(context=self.context, namespace=self.namespace) if self.is_kubernetes else open_local()
+        if not self.is_kubernetes:
+            return open_local()
+        import logging
+
+        # What the threads of a watch meet is told by the commands, once and in a sentence.
+        logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)
+        return open_kubernetes(context=self.context, namespace=self.namespace)
 
     def access(self) -> "Access":
         """How to reach the Kubernetes cluster; its namespace is the one that is meant.

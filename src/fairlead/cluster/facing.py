@@ -122,6 +122,10 @@ class Facing(Cluster, Protocol):
         """That nobody looks after the cluster, and what to do; None if somebody does, or when it cannot be told."""
         ...
 
+    def trouble(self) -> str | None:
+        """Why what is told now may be old, such as an outage; None while all is well."""
+        ...
+
     def another(self) -> "Facing":
         """The same cluster for another thread."""
         ...

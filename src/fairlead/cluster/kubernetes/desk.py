@@ -202,6 +202,10 @@ class Desk:
     def unattended(self) -> str | None:
         return unattended(self.client)
 
+    def trouble(self) -> str | None:
+        troubles = (watch.trouble for watch in self._watches.values())
+        return next((str(trouble) for trouble in troubles if trouble is not None), None)
+
     def wait(self, timeout_s: float) -> None:
         """Return when a run has changed; the first wait begins to watch."""
         for namespace in {self.namespace, *(namespace for namespace, _ in self._keys.values())}:

@@ -180,6 +180,10 @@ class LocalCluster:
         """Nothing: whoever asks for work starts a supervisor."""
         return None
 
+    def trouble(self) -> str | None:
+        """Nothing: a database that cannot be read is an error."""
+        return None
+
     def supervisor_alive(self) -> bool:
         """Whether a supervisor holds its lock."""
         return is_locked(self.home.lock)
