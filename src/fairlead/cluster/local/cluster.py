@@ -173,6 +173,13 @@ class LocalCluster:
             time.sleep(min(LOOK_S, max(0.0, end - time.monotonic())))
         self._seen = counter
 
+    def where(self, workload: Workload) -> str:
+        """Nothing: there is one machine."""
+        return ""
+
+    def named(self, *workloads: Workload) -> str:
+        return " ".join(workload.spec.name for workload in workloads)
+
     def kept_at(self, workload: Workload) -> str:
         return str(self.home.run(workload.uid))
 
