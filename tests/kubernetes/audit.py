@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.testcluster.control_plane import ControlPlane
+from fairlead.cluster.kubernetes.client import ApiError, Client
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -52,13 +52,16 @@ def requests(log: Path, account: str) -> Iterator[Asked]:
         yield Asked(right=right, allowed=None if decision is None else decision == "allow", uri=event["requestURI"])
 
 
-def token_of(plane: ControlPlane, namespace: str, name: str) -> str:
+def token_of(client: Client, namespace: str, name: str) -> str:
     """What a pod of a service account has; the account is made if it is not there."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
-    if not plane.exists(f"{path}/{name}"):
-        plane.request("POST", path, {"metadata": {"name": name}})
+    try:
+        client.create(path, {"metadata": {"name": name}})
+    except ApiError as error:
+        if error.reason != "AlreadyExists":
+            raise
     wish = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86_400}}
-    return str(plane.request("POST", f"{path}/{name}/token", wish)["status"]["token"])
+    return str(client.create(f"{path}/{name}/token", wish)["status"]["token"])
 
 
 RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}

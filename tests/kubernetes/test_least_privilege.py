@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.client import Client, Limits
 from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.credentials import Anonymous, FixedToken
+from fairlead.cluster.kubernetes.credentials import FixedToken
 from fairlead.cluster.kubernetes.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES
@@ -78,7 +78,8 @@ def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) ->
     def phase() -> str:
         return str((client.get(f"{RUNS}/train").get("status") or {}).get("phase"))
 
-    with operating(plane, choose):
+    token = token_of(client, SYSTEM, OPERATOR)
+    with operating(plane, token, choose):
         client.create(RUNS, {
             "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": "train"}, "spec": spec,
         })  # fmt: skip
@@ -86,7 +87,7 @@ def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) ->
         until(lambda: "/log" in " ".join(path for path in paths_of(plane)))
     # What nobody saw go is looked for by the next one.
     client.delete(f"{PODS}/train-0-0", {"gracePeriodSeconds": 0})
-    with operating(plane, choose):
+    with operating(plane, token, choose):
         until(lambda: client.get(f"{RUNS}/train")["status"]["attempt"] == 1 and phase() == "Running")
         client.delete(f"{RUNS}/train")
         until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
@@ -98,12 +99,11 @@ def paths_of(plane: ControlPlane) -> list[str]:
 
 
 @contextmanager
-def operating(plane: ControlPlane, choose: Callable[[str, str], Fault]) -> Iterator[None]:
+def operating(plane: ControlPlane, token: str, choose: Callable[[str, str], Fault]) -> Iterator[None]:
     """An operator with the token of the installed account, behind a proxy."""
-    token = FixedToken(token_of(plane, SYSTEM, OPERATOR)).authorization() or ""
-    proxy = FaultyProxy(plane.url, choose, headers={"Authorization": token}, ca=(plane.home / "ca.pem").read_bytes())
+    proxy = FaultyProxy(plane.url, choose, ca=(plane.home / "ca.pem").read_bytes())
     with serving(proxy.handler()) as url:
-        access = Access(context="proxy", server=url, credentials=Anonymous())
+        access = Access(context="proxy", server=url, credentials=FixedToken(token))
         settings = OperatorSettings(namespace=SYSTEM)
         operator = Operator(Client(access, Limits(patience_s=8.0)), PodSettings(runtime=bundle_name()), settings)
         thread = threading.Thread(target=operator.run, daemon=True)

@@ -19,7 +19,7 @@ KEEP_HISTORY = "--etcd-compaction-interval=0"
 PODS, TRAININGS = "/registry/pods/", "/registry/fairlead.dev/trainings/"
 # kube-scheduler's refusal is waited out for 3 s; one that takes over waits for a Lease of 3 s; the API server is away
 # for 3 s, and clients come back to it after backoffs of up to 5 s.
-PARTIAL_MOST_S = 20.0
+PARTIAL_MOST_S = 30.0
 MOST_LINES = 60
 
 

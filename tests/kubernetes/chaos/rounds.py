@@ -2,7 +2,7 @@
 
 import random
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.cluster.kubernetes.client import ApiError, Object
@@ -14,9 +14,10 @@ from fairlead.specs.training import Retry, Training
 from fairlead.state.snapshot import Intent
 from tests.kubernetes.audit import RESTRICTED
 from tests.kubernetes.chaos.reckoning import Wish, problems_of
-from tests.kubernetes.chaos.world import NUM_NODES, World, until
+from tests.kubernetes.chaos.world import GPUS, World, until
 
 SETTLE_S = 90.0
+FEWEST_NODES = 2  # a gang that does not fit on all that is left can never fit, and fails
 GIB = 1024**3
 FAULTS = (
     *("kill_operator",) * 4, *("kill_apiserver", "kill_etcd") * 2, *("delete_pod",) * 4, "kill_pod", "evict_pod",
@@ -93,20 +94,17 @@ class Round:
             fakes["fake/run"] = f"{rng.choice((500, 1500, 3000))}ms"
         if rng.random() < 0.5:
             fakes["fake/stop"] = f"{rng.choice((300, 1000))}ms"
+        gpus = rng.choice((1, 2, 4, 8))
         spec = Training(
             name=name or f"r{len(self.wishes)}",
             team=self.namespace,
             run="work",
-            nodes=rng.choice((1, 2, 2, 3, 4, 6)),
-            resources=Resources(
-                cpu_milli=1000, memory_bytes=GIB, gpu=GpuRequest(milli=1000 * rng.choice((1, 2, 4, 8)))
-            ),
+            nodes=rng.choice([size for size in (1, 2, 2, 3, 4, 6) if size <= FEWEST_NODES * (GPUS // gpus)]),
+            resources=Resources(cpu_milli=1000, memory_bytes=GIB, gpu=GpuRequest(milli=1000 * gpus)),
             retry=Retry(infrastructure=1000, program=0, backoff_s=0.1, max_backoff_s=0.4),
             grace_s=2.0,
             kubernetes=overlay({"metadata": {"annotations": fakes}}),
         )
-        if spec.nodes > NUM_NODES and spec.resources.gpu is not None and spec.resources.gpu.milli > 4000:
-            spec = replace(spec, nodes=NUM_NODES)
         run = self.world.user.submit(spec)
         self.wishes[run.uid] = Wish(run=run, ends=ends)
 
@@ -170,7 +168,7 @@ class Round:
     def delete_node(self) -> None:
         """One leaves the cluster; it may be back at once, or only at the end."""
         nodes = [node["metadata"]["name"] for node in self.world.nodes()]
-        if nodes:
+        if len(nodes) > FEWEST_NODES:
             self._try("DELETE", f"/api/v1/nodes/{self.rng.choice(sorted(nodes))}", None)
         if self.rng.random() < 0.3:
             self.world.restore_nodes()

@@ -113,7 +113,7 @@ class World:
 
     def _replica(self, number: int, url: str) -> Server:
         """An operator with the token of the installed service account and no other right."""
-        token = token_of(self.plane, SYSTEM, OPERATOR)
+        token = token_of(self.client, SYSTEM, OPERATOR)
         kubeconfig = self.plane.home / f"replica-{number}.yaml"
         content = {
             "current-context": "storm",
