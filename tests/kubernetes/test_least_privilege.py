@@ -20,7 +20,7 @@ from fairlead.cluster.kubernetes.roles import LEADER_RULES, OPERATOR, OPERATOR_R
 from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
 from fairlead.control.operator import Operator, OperatorSettings
 from tests.kubernetes.audit import RESTRICTED, Asked, requests, rights, token_of
-from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, serving
+from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, Say, serving
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -69,7 +69,9 @@ def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) ->
     refused: list[str] = []
 
     def choose(method: str, path: str) -> Fault:
-        """One conflict, after which the operator looks how the run is now."""
+        """One conflict, after which the operator looks how the run is now; and logs, which no fake node has."""
+        if "follow=true" in path:
+            return Say("2026-11-21T14:00:00Z it ends\n")
         if method != "PATCH" or "/status" not in path or refused:
             return None
         refused.append(path)
@@ -79,16 +81,23 @@ def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) ->
         return str((client.get(f"{RUNS}/train").get("status") or {}).get("phase"))
 
     token = token_of(client, SYSTEM, OPERATOR)
+
+    def attempt() -> int:
+        return int(client.get(f"{RUNS}/train")["status"]["attempt"])
+
     with operating(plane, token, choose):
         client.create(RUNS, {
             "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": "train"}, "spec": spec,
         })  # fmt: skip
         until(lambda: phase() == "Running")
         until(lambda: "/log" in " ".join(path for path in paths_of(plane)))
+        client.delete(f"{PODS}/train-0-1")
+        until(lambda: attempt() == 1 and phase() == "Running")
+        until(lambda: any("fairlead-log-" in path for path in paths_of(plane)))
     # What nobody saw go is looked for by the next one.
-    client.delete(f"{PODS}/train-0-0", {"gracePeriodSeconds": 0})
+    client.delete(f"{PODS}/train-1-0", {"gracePeriodSeconds": 0})
     with operating(plane, token, choose):
-        until(lambda: client.get(f"{RUNS}/train")["status"]["attempt"] == 1 and phase() == "Running")
+        until(lambda: attempt() == 2 and phase() == "Running")
         client.delete(f"{RUNS}/train")
         until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
     assert refused
