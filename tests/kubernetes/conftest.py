@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane without nodes; tests add fake ones of their own."""
-    plane = ControlPlane(users={"nobody": ["people"]})
+    plane = ControlPlane(users={"nobody": ["people"]}, audit=True)
     try:
         plane.start()
     except Unavailable as error:
@@ -44,17 +44,22 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
     for each in definitions():
         path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
         control_plane.request("PATCH", path, each, kind="apply-patch+yaml")
+    await_kinds(control_plane)
+    return control_plane
+
+
+def await_kinds(plane: ControlPlane) -> None:
+    """Wait until the API server serves our kinds."""
     deadline = time.monotonic() + SERVED_TIMEOUT_S
     while True:
         try:
             for plural in ("trainings", "teams", "pools"):
-                control_plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
+                plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
         except urllib.error.HTTPError:
             assert time.monotonic() < deadline, "the kinds are not served"
             time.sleep(0.2)
         else:
             break
-    return control_plane
 
 
 @pytest.fixture

@@ -12,10 +12,16 @@ import pytest
 from fairlead.cluster.kubernetes.client import Client, Limits
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.credentials import Anonymous
+from fairlead.cluster.kubernetes.credentials import FixedToken
 from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.cluster.kubernetes.pods import PodSettings
-from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.roles import (
+    LEADER_RULES,
+    OPERATOR,
+    OPERATOR_RULES,
+    render_operator_bindings,
+    render_roles,
+)
 from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
@@ -24,6 +30,7 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase, Workload
+from tests.kubernetes.audit import RESTRICTED, requests, rights, token_of
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -31,15 +38,28 @@ from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 
 GIB = 1024**3
 GPUS = 8
+MERGE = "merge-patch+json"
+OPERATED: set[str] = set()
+"""Namespaces in which an operator of these tests had its account."""
+
+HARMLESS = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 
 
 @pytest.fixture(scope="module")
-def access(plane: ControlPlane) -> Access:
+def access(plane: ControlPlane) -> Iterator[Access]:
     for content in render_roles():
         applied(plane, content)
     add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
     until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
-    return load_access((plane.kubeconfig(),))
+    yield load_access((plane.kubeconfig(),))
+    asked = {each.right for place in OPERATED for each in requests(plane.audit_log, f"{place}:{OPERATOR}")}
+    assert asked
+    assert asked <= rights(OPERATOR_RULES) | rights(LEADER_RULES), "an operator asked for what its roles do not grant"
 
 
 @pytest.fixture
@@ -47,6 +67,7 @@ def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[Kub
     """What a user has: no watches. What the test leaves behind is deleted."""
     for binding in render_operator_bindings(namespace):
         applied(plane, binding)  # the cluster's one moves to the operator of this test
+    plane.request("PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": RESTRICTED}}, kind=MERGE)
     cluster = KubernetesCluster(Client(access), namespace=namespace)
     yield cluster
     with operating(access, namespace):
@@ -71,15 +92,12 @@ def operating(access: Access, namespace: str, **settings: float) -> Iterator[Ope
 
 
 def an_operator(access: Access, namespace: str, **settings: float) -> Operator:
-    client = Client(replace(access, impersonate=as_installed(namespace)), Limits(patience_s=8.0))
+    installed = FixedToken(token_of(Client(access), namespace, OPERATOR))
+    OPERATED.add(namespace)
+    client = Client(replace(access, credentials=installed), Limits(patience_s=8.0))
     pods = PodSettings(runtime=bundle_name())
     own = OperatorSettings(namespace=namespace, watch_namespace=namespace, listen=("127.0.0.1", 0), **settings)  # type: ignore[arg-type]  # seconds
     return Operator(client, pods, own)
-
-
-def as_installed(namespace: str) -> tuple[tuple[str, str], ...]:
-    """Headers that make an administrator's request one of an operator in this namespace."""
-    return (("Impersonate-User", f"system:serviceaccount:{namespace}:{OPERATOR}"),)
 
 
 def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
@@ -169,7 +187,8 @@ def test_others_pods_and_cordons_are_waited_for(access: Access, cluster: Kuberne
 
 def foreign_pod(node: str) -> dict[str, object]:
     resources = {"cpu": "1", "nvidia.com/gpu": "1"}
-    containers = [{"name": "c", "image": "i", "resources": {"requests": resources, "limits": resources}}]
+    asked = {"requests": resources, "limits": resources}
+    containers = [{"name": "c", "image": "i", "resources": asked, "securityContext": HARMLESS}]
     return {"metadata": {"name": "foreign"}, "spec": {"nodeName": node, "containers": containers}}
 
 
@@ -293,15 +312,14 @@ def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
     ]  # fmt: skip
 
     def choose(method: str, path: str) -> Refuse | LoseAnswer | None:
-        if method == "GET" or "leases" in path:
+        if method == "GET" or "leases" in path or "serviceaccounts" in path:
             return None
         count[0] += 1
         return faults[count[0] % len(faults)]
 
-    token = access.credentials.authorization() or ""
-    proxy = FaultyProxy(access.server, choose, headers={"Authorization": token}, ca=access.ca)
+    proxy = FaultyProxy(access.server, choose, ca=access.ca)
     with serving(proxy.handler()) as url:
-        through = Access(context="proxy", server=url, credentials=Anonymous())
+        through = replace(access, context="proxy", server=url)
         cluster.submit(gang(namespace, "first", nodes=4, gpus=1, run="2s"))
         cluster.submit(gang(namespace, "second", nodes=4, gpus=1))
         with operating(through, namespace):

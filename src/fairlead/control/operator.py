@@ -76,7 +76,12 @@ class Operator:
             deadline_s=settings.deadline_s,
             beat_s=settings.beat_s,
         )
-        self.agent = Agent(self.cluster, pods, may_act=lambda: self.election.is_leader)
+        self.agent = Agent(
+            self.cluster,
+            pods,
+            may_act=lambda: self.election.is_leader,
+            create_s=settings.lease_s - settings.deadline_s,
+        )
         self._listener = Listener(self.cluster)
         self._last_lines = LastLines(self.cluster)
         self._stopping = threading.Event()

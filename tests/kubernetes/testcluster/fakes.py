@@ -8,6 +8,8 @@ A pod on a fake node becomes Running at once and runs until it is deleted, unles
     fake/reason       why, such as OOMKilled; Completed or Error without it
     fake/message      their termination message
     fake/stop         how long it takes to end once it is deleted
+    fake/on-term      `ends`: before it is gone it says that SIGTERM ended it; `ignores`: that SIGKILL did, once its
+                      grace was over; without it, it is gone without a word
     fake/image        `missing`: its image cannot be pulled, and it never runs
 
 A node with the annotation ``fake/lost`` is not ready, until it is taken away.

@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.client import ApiError
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.devices import device_resource
 from fairlead.cluster.kubernetes.dispatching import Dispatcher
+from fairlead.cluster.kubernetes.election import DEADLINE_S, DURATION_S
 from fairlead.cluster.kubernetes.keeping import TrainingObject
 from fairlead.cluster.kubernetes.networks import render_run_policy
 from fairlead.cluster.kubernetes.objects import NodeObject
@@ -40,6 +41,8 @@ class Agent:
     Args:
         settings: What the cluster decides for all pods.
         may_act: Whether we still lead; asked before each request that creates something.
+        create_s: Seconds after which a creation is no more tried: those for which the Lease outlives ``may_act``, since
+            another that leads by then does not know what is under way here.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Agent:
         settings: PodSettings,
         *,
         may_act: Callable[[], bool] = lambda: True,
+        create_s: float = DURATION_S - DEADLINE_S,
         num_threads: int = NUM_THREADS,
     ) -> None:
         self._cluster = cluster
@@ -57,8 +61,8 @@ class Agent:
         self._may_act = may_act
         self._work = Dispatcher(num_threads)
         self._is_unsettled = False
-        self._services: set[str] = set()
-        self._supplied: set[str] = set()
+        self._create_s = create_s
+        self._equipped: set[tuple[str, int]] = set()
         self._refreshed: dict[str, float] = {}
 
     def act(self, now: float) -> None:
@@ -76,7 +80,7 @@ class Agent:
             self._is_unsettled = self._is_unsettled or not is_settled(found, members)
             self._refresh(found, members, now)
         known = {found.uid for found in runs}
-        self._services &= known
+        self._equipped = {start for start in self._equipped if start[0] in known}
         self._refreshed = {uid: at for uid, at in self._refreshed.items() if uid in known}
 
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
@@ -119,9 +123,10 @@ class Agent:
             return
         try:
             if self._is_wanted(current, member) and self._may_act():
-                self._supply(current.namespace)
-                self._serve(current)
-                self._post(current, member)
+                self._equip(current, member.attempt)
+            latest = self._view.find(found.uid)
+            if latest is not None and self._is_wanted(latest, member) and self._may_act():
+                self._post(latest, member)
         finally:
             self._view.finish(flight)
 
@@ -137,21 +142,18 @@ class Agent:
             and all(notice.pod_uid != uid for notice in found.state.notices)
         )
 
-    def _serve(self, found: TrainingObject) -> None:
-        """The Service that gives the gang its names, and the policy that lets its members reach each other; once."""
-        if found.uid in self._services or found.workload is None:
+    def _equip(self, found: TrainingObject, attempt: int) -> None:
+        """What the pods of a start need beside themselves; once for each start, as somebody may have deleted it.
+
+        It is the runtime that they begin with, the Service that gives them names, and the policy that lets them meet.
+        """
+        if (found.uid, attempt) in self._equipped or found.workload is None:
             return
         place = f"namespaces/{found.namespace}"
+        self._ensure(f"/api/v1/{place}/configmaps", render_bundle(found.namespace))
         self._ensure(f"/api/v1/{place}/services", render_service(found.workload))
         self._ensure(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", render_run_policy(found.workload))
-        self._services.add(found.uid)
-
-    def _supply(self, namespace: str) -> None:
-        """The runtime that the pods of a namespace start from, once."""
-        if namespace in self._supplied:
-            return
-        self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
-        self._supplied.add(namespace)
+        self._equipped.add((found.uid, attempt))
 
     def _ensure(self, path: str, content: dict[str, Any]) -> None:
         try:
@@ -175,7 +177,7 @@ class Agent:
         _tolerate(pod, node)
         path = f"/api/v1/namespaces/{found.namespace}/pods"
         try:
-            content = self._client.create(path, pod)
+            content = self._client.create(path, pod, patience_s=self._create_s)
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 self._meet(found, member, f"{path}/{pod['metadata']['name']}")

@@ -291,7 +291,7 @@ class KubernetesCluster:
         if rest != found.finalizers and self._with_finalizers(found, rest) is None:
             return False
         if not rest:
-            self.view.trainings.drop(found.key)
+            self.view.trainings.drop(found.key, found.version)
         with self._lock:
             self._progress.pop(found.uid, None)
             self._told.pop(found.uid, None)
@@ -309,7 +309,7 @@ class KubernetesCluster:
             raise
         if content.get("kind") == "Training":
             return self.view.trainings.put(content)
-        self.view.trainings.drop(found.key)
+        self.view.trainings.drop(found.key, found.version)
         return replace(found, is_leaving=True, finalizers=())
 
     def _with_finalizers(self, found: TrainingObject, finalizers: tuple[str, ...]) -> TrainingObject | None:
@@ -338,7 +338,7 @@ class KubernetesCluster:
             if error.status not in (404, 409):
                 raise
         if self._view is not None:
-            self._view.trainings.drop(found.key)
+            self._view.trainings.drop(found.key, found.version)
 
     def _next_event(self, now: float) -> int:
         with self._lock:

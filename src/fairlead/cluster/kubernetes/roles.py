@@ -51,7 +51,7 @@ ROLES: dict[str, Rules] = {
 }
 
 OPERATOR_RULES: Rules = [
-    rule(GROUP, ("trainings",), ("get", "list", "watch", "patch", "delete")),  # finalizers; finished runs make way
+    rule(GROUP, ("trainings",), (*READ, "patch")),  # finalizers
     rule(GROUP, ("trainings/status",), ("patch",)),
     rule("", ("nodes",), ("list", "watch")),
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),

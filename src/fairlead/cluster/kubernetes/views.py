@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 TRAININGS = "/apis/fairlead.dev/v1alpha1/trainings"
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 SYNC_S = 60.0
+# An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
+REFUSED_S = 5.0
 STOPPED_EARLY = "stopped before it started"
 Member = tuple[str, int, int]  # run, attempt, index
 
@@ -58,14 +60,18 @@ class View:
         # A run is looked at only with its pods, so they are there before it is.
         for cache in self.caches:
             cache.start()
-        deadline = time.monotonic() + SYNC_S
+        begun = time.monotonic()
+        refusals: dict[str, tuple[float, ClusterError]] = {}
         while not all(cache.is_synced for cache in self.caches):
+            now = time.monotonic()
             for cache in self.caches:
                 trouble = cache.trouble
                 if isinstance(trouble, ApiError) and trouble.status in (401, 403, 404):
-                    self.stop()
-                    raise _explained(trouble)
-                if time.monotonic() > deadline and not cache.is_synced:
+                    since, first = refusals.setdefault(cache.path, (now, trouble))
+                    if trouble is not first and now - since > REFUSED_S:
+                        self.stop()
+                        raise _explained(trouble)
+                if now - begun > SYNC_S and not cache.is_synced:
                     self.stop()
                     raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
             time.sleep(0.02)
