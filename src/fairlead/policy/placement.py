@@ -27,15 +27,23 @@ class Placement:
     grant: Grant
 
 
-class Rooms(Protocol):
+class Free(Protocol):
+    """Whoever knows what is free on some nodes."""
+
+    def freest(self, shape: Shape, most: int) -> "list[Room]":
+        """Some nodes that come nearest to having room."""
+        ...
+
+
+class Rooms(Free, Protocol):
     """What is free on some nodes."""
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
         ...
 
-    def freest(self, shape: Shape, most: int) -> "list[Room]":
-        """Some nodes that come nearest to having room."""
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
         ...
 
 
@@ -93,6 +101,11 @@ class OneNode:
             self._room.take(grant)
             placed.append((self._room.node.name, grant))
         return tuple(placed)
+
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """As in ``Rooms``."""
+        if self._room is not None and node == self._room.node.name:
+            self._room.take(grant, times)
 
     def freest(self, shape: Shape, most: int) -> list[Room]:
         """As in ``Rooms``."""
@@ -165,7 +178,7 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     )
 
 
-def why_waiting(spec: Training, free: Rooms, holders: Mapping[str, Resources]) -> Reason:
+def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) -> Reason:
     """Why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
     freest = "; ".join(_say_free(room, spec) for room in free.freest(Shape.of(spec.resources), 3))
