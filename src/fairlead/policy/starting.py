@@ -7,7 +7,7 @@ backfilling (Mu'alem and Feitelson, TPDS 2001) with one for everybody. Nobody pa
 known, except into room that it could never use. Some may be stopped for it (``preemption``).
 
 A run that is as large as one that found no room, and stays as long, is not tried again in the same pass. So a pass
-costs a placement for each run that starts and for each shape that does not, and a walk of the timeline for each promise.
+costs a placement for each run that starts and for each shape that does not, and a walk in time for each promise.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,6 +66,7 @@ class Queue:
         first: The first that did not fit.
         too_large: For each shape, numbers of members and ends of stays that found no room.
         least: The least priority of holders, by team; that of scavengers under no name.
+        num_promised: How many were promised a start beyond what teams are guaranteed.
         num_asked: How many without a promise asked whom they could preempt.
     """
 
@@ -85,6 +86,7 @@ class Queue:
     stopped: set[str] = field(default_factory=set)
     too_large: dict[Shape, list[tuple[int, float]]] = field(default_factory=dict)
     least: dict[str, int] | None = None
+    num_promised: int = 0
     num_asked: int = 0
     _timeline: Timeline | None = None
 
@@ -163,7 +165,7 @@ class Queue:
         is_first, self.first = self.first is None, self.first or workload
         if is_scavenger(spec) and self.rules.fair:
             return wait(workload, explaining.scavenger(workload), now)
-        promised = is_owed or len(self.claims) < self.rules.num_promises
+        promised = is_owed or self.num_promised < self.rules.num_promises
         if not promised and not self._may_preempt(workload):
             if is_first:
                 return wait(workload, explaining.needs(workload, self.timeline, self.holders), now)
@@ -177,6 +179,7 @@ class Queue:
             claim = timeline.earliest(shape, count, end - now)
         elif not promised:
             return wait(workload, explaining.behind(workload, self.first), now)
+        self.num_promised += not is_owed
         self._promise(claim)
         reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
         return [*wait(workload, reason, now), *(self._stop(victim, workload, is_owed=is_owed) for victim in chosen)]
