@@ -116,28 +116,30 @@ def _unpaid(wanting: Workload, group: list[Workload], stopped: set[str], decisio
     before, now = decision.before, decision.now
     begun = _created([pair for pair in _planned(decision) if pair[1].create])
     ends = _ends(before, now)
-    soon = now + LONGEST_GRACE_S
-    staying = [
-        pod
-        for pod in (*before.pods, *begun)
-        if not pod.phase.is_final and pod.workload_uid not in stopped and ends.get(pod.workload_uid, math.inf) > soon
-    ]
-    if place(wanting.spec, rooms(before.nodes, staying)) is None:
+    present = [pod for pod in (*before.pods, *begun) if not pod.phase.is_final]
+    soon = [pod for pod in present if ends.get(pod.workload_uid, math.inf) > now + LONGEST_GRACE_S]
+    if place(wanting.spec, rooms(before.nodes, _without(soon, stopped))) is None:
         yield f"stopping {[victim.spec.name for victim in group]} frees too little for {wanting.spec.name}"
-    for victim in group:
-        kept = [pod for pod in before.pods if pod.workload_uid == victim.uid]
-        if len(stopped) == len(group) and place(wanting.spec, rooms(before.nodes, [*staying, *kept])) is not None:
-            yield f"{victim.spec.name} is stopped for nothing"
+    if len(stopped) == len(group):
+        for victim in group:
+            others = stopped - {victim.uid}
+            if place(wanting.spec, rooms(before.nodes, _without(present, others))) is not None:
+                yield f"{victim.spec.name} is stopped for nothing"
     lower = [v for v in group if v.spec.team == wanting.spec.team and v.spec.priority >= 0]
     if any(victim.spec.priority >= wanting.spec.priority for victim in lower):
         yield f"{[victim.spec.name for victim in lower]} give way to {wanting.spec.name}"
-    if lower:
+    alone = all(w.uid == wanting.uid for w in before.workloads if _is_left_waiting(w, decision))
+    if lower and alone:
         whole = capacity(before.nodes)
         cost = sum(dominant_share(asked(v.spec), whole) * (_lost_s(v, before, now) + RESTART_S) for v in lower)
         grace_s = max(victim.spec.grace_s for victim in group)
         spared_s = _earliest(wanting, [*before.pods, *begun], before, ends, now) - now - grace_s
         if cost >= dominant_share(asked(wanting.spec), whole) * spared_s:
             yield f"{wanting.spec.name} is spared {spared_s} s for {cost}"
+
+
+def _without(pods: Iterable[Pod], uids: set[str]) -> list[Pod]:
+    return [pod for pod in pods if pod.workload_uid not in uids]
 
 
 def _lost_s(workload: Workload, snapshot: Snapshot, now: float) -> float:

@@ -44,6 +44,10 @@ class Ledger:
             ledger.add(workload.spec)
         return ledger
 
+    def copy(self) -> "Ledger":
+        """One that changes apart from this one."""
+        return Ledger(self.teams, self.whole, dict(self.held), dict(self.bound))
+
     def add(self, spec: Training) -> None:
         """A run holds what it asks for from now on."""
         self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + asked(spec)

@@ -117,7 +117,7 @@ class Queue:
         """Those that wait, in the order in which they are looked at."""
         if not self.rules.fair:
             return first_come(waiting)
-        order, self.owed = fairly(waiting, replace(self.ledger, held=dict(self.ledger.held)), self.now)
+        order, self.owed = fairly(waiting, self.ledger.copy(), self.now)
         return order
 
     def look_at(self, workload: Workload) -> list[Change]:
