@@ -7,7 +7,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.cluster import SimulatedCluster
@@ -44,7 +44,7 @@ class World:
 
     start_s: float = 0.0
     checkpoint_s: float = 600.0
-    save_s: float | None = 10.0
+    save_s: float | None = 0.0
     node_mtbf_s: float | None = None
     repair_s: float = 3600.0
     seed: int = 0
@@ -205,6 +205,18 @@ def simulate(
         price_per_hour=_price(pools),
         ended_s=ended_s,
         num_decisions=num_decisions,
+    )
+
+
+def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[Arrival, ...]:
+    """The runs, each with a ``max_duration`` of so many times what it takes, where its spec says none."""
+    return tuple(
+        arrival
+        if arrival.spec.max_duration_s is not None
+        else replace(
+            arrival, spec=replace(arrival.spec, max_duration_s=factor * (arrival.duration_s + world.start_s) + 1.0)
+        )
+        for arrival in arrivals
     )
 
 

@@ -14,7 +14,7 @@ from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.retries import GiveUp, retry
 from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.policy.starting import start
-from fairlead.state.plan import Change, Plan
+from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 

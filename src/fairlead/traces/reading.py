@@ -1,7 +1,8 @@
 """Trace files into arrivals: our own table, those of public traces by their headers, and spec files.
 
 Our own table is CSV with a header. `submit_s` and `duration_s` are required, both in seconds; `name team nodes gpu cpu
-memory priority max_duration` are as in a spec, empty where the spec's default holds. Lines that begin with # say nothing.
+memory priority max_duration` are as in a spec, empty where the spec's default holds. Lines that begin with # say
+nothing.
 """
 
 import csv
