@@ -44,7 +44,7 @@ class World:
 
     start_s: float = 0.0
     checkpoint_s: float = 600.0
-    save_s: float | None = 0.0
+    save_s: float | None = 10.0
     node_mtbf_s: float | None = None
     repair_s: float = 3600.0
     seed: int = 0

@@ -1,4 +1,4 @@
-"""When a run is over at the latest, as far as anybody can tell: by its ``max_duration``, or as others of its name took.
+"""When a run is over at the latest, as far as anybody can tell: by its ``max_duration``, or else as others of its name took.
 
 Runs of one team and name are of one kind; a number that a repeated name was given (``train-2``) does not count.
 Infinity stands for not known.
@@ -25,15 +25,16 @@ class Durations:
         self._took: dict[tuple[str, str], list[float]] = defaultdict(list)
         for run in completed:
             self._took[run.team, _kind(run.name)].append(run.took_s)
+        for took in self._took.values():
+            took.sort()
 
     def length_s(self, workload: Workload, now: float) -> float:
         """How long the run takes at most if it starts now."""
         spec, started = workload.spec, workload.status.started_at
-        limit_s = math.inf
-        if spec.max_duration_s is not None:
-            had_s = 0.0 if started is None else now - started
-            limit_s = max(0.0, spec.max_duration_s - had_s) + spec.grace_s + SOON_S
-        return min(limit_s, self._learnt_s(workload, 0.0))
+        if spec.max_duration_s is None:
+            return self._learnt_s(workload, 0.0)
+        had_s = 0.0 if started is None else now - started
+        return max(0.0, spec.max_duration_s - had_s) + spec.grace_s + SOON_S
 
     def ends_at(self, workload: Workload, pods: Iterable[Pod], now: float) -> float:
         """When a run that holds something has left at the latest."""
@@ -43,9 +44,11 @@ class Durations:
             return max(now, max(since or 0.0 for since in leaves) + spec.grace_s) + SOON_S
         if started is None:
             return math.inf
-        limit = math.inf if spec.max_duration_s is None else started + spec.max_duration_s + spec.grace_s
-        done_s = max(0.0, now - started)
-        return max(min(limit, started + self._learnt_s(workload, done_s)), now) + SOON_S
+        if spec.max_duration_s is not None:
+            end = started + spec.max_duration_s + spec.grace_s
+        else:
+            end = started + self._learnt_s(workload, max(0.0, now - started))
+        return max(end, now) + SOON_S
 
     def _learnt_s(self, workload: Workload, done_s: float) -> float:
         took = self._took.get((workload.spec.team, _kind(workload.spec.name)))

@@ -8,6 +8,7 @@ least average time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2)
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -42,12 +43,16 @@ def enough_s(took_s: Sequence[float], done_s: float = 0.0) -> float | None:
     """The time within which ``SURE`` of those ended that, like this one, took longer than ``done_s``.
 
     None where too few did. Tsafrir, Etsion and Feitelson (TPDS 2007) backfill with the mean of a user's last two runs;
-    a promise that has to hold needs more than the mean. n log n.
+    a promise that has to hold needs more than the mean. log n.
+
+    Args:
+        took_s: Ascending.
     """
-    longer = sorted(took for took in took_s if took > done_s)
-    if len(longer) < LEAST_KNOWN:
+    shorter = bisect_right(took_s, done_s)
+    longer = len(took_s) - shorter
+    if longer < LEAST_KNOWN:
         return None
-    return longer[max(0, math.ceil(SURE * len(longer)) - 1)]
+    return took_s[shorter + max(0, math.ceil(SURE * longer) - 1)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Queue:
         owed: Uids of those that wait and lie within their team's guarantee.
         first: The first that did not fit.
         too_large: For each shape, numbers of members and ends of stays that found no room.
+        known_to_fit: For each shape, how many members would fit if nothing ran.
         least: The least priority of holders, by team; that of scavengers under no name.
         num_promised: How many were promised a start beyond what teams are guaranteed.
         num_asked: How many without a promise asked whom they could preempt.
@@ -85,6 +86,7 @@ class Queue:
     started: list[tuple[Workload, tuple[Placement, ...]]] = field(default_factory=list)
     stopped: set[str] = field(default_factory=set)
     too_large: dict[Shape, list[tuple[int, float]]] = field(default_factory=dict)
+    known_to_fit: dict[Shape, int] = field(default_factory=dict)
     least: dict[str, int] | None = None
     num_promised: int = 0
     num_asked: int = 0
@@ -123,16 +125,18 @@ class Queue:
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
         spec, now = workload.spec, self.now
-        never = why_never(spec, self.snapshot.nodes)
-        if never is not None:
-            return [change_to(workload, move(workload.status, Phase.FAILED, never, now))]
+        if self.first is not None and self.rules.backfill is Backfill.NONE:
+            return wait(workload, explaining.behind(workload, self.first), now)
+        shape = Shape.of(spec.resources)
+        if spec.nodes > self.known_to_fit.get(shape, 0):
+            never = why_never(spec, self.snapshot.nodes)
+            if never is not None:
+                return [change_to(workload, move(workload.status, Phase.FAILED, never, now))]
+            self.known_to_fit[shape] = spec.nodes
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
         if exceeded is not None:
             return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
-        if self.first is not None and self.rules.backfill is Backfill.NONE:
-            return wait(workload, explaining.behind(workload, self.first), now)
         end = now + self.durations.length_s(workload, now)
-        shape = Shape.of(spec.resources)
         if not any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
             placed = self._try(workload, end)
             if placed is not None:
