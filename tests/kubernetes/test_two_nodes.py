@@ -96,7 +96,7 @@ def submit(cluster: KubernetesCluster, spec: Training) -> None:
     body = write_object(spec)
     body["metadata"]["annotations"] = {WORKDIR: archive.annotation}
     cluster.client.create(f"/apis/fairlead.dev/v1alpha1/namespaces/{spec.team}/trainings", body)
-    for part in render_parts(archive, cluster.named(spec.name, spec.team)):
+    for part in render_parts(archive, spec.team, cluster.named(spec.name, spec.team)):
         cluster.client.create(f"/api/v1/namespaces/{spec.team}/configmaps", part)
 
 

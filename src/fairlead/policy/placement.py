@@ -28,20 +28,28 @@ class Placement:
     grant: Grant
 
 
-class Rooms(Protocol):
-    """What is free on some nodes, and which of them a run cannot go to."""
+class Free(Protocol):
+    """Whoever knows what is free on some nodes, and which of them a run cannot go to."""
 
     @property
     def doors(self) -> Doors:
         """Which nodes take which runs."""
         ...
 
+    def freest(self, shape: Shape, most: int) -> "list[Room]":
+        """Some nodes that come nearest to having room."""
+        ...
+
+
+class Rooms(Free, Protocol):
+    """What is free on some nodes."""
+
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
         ...
 
-    def freest(self, shape: Shape, most: int) -> "list[Room]":
-        """Some nodes that come nearest to having room."""
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
         ...
 
 
@@ -103,6 +111,11 @@ class OneNode:
             placed.append((self._room.node.name, grant))
         return tuple(placed)
 
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """As in ``Rooms``."""
+        if self._room is not None and node == self._room.node.name:
+            self._room.take(grant, times)
+
     def freest(self, shape: Shape, most: int) -> list[Room]:
         """As in ``Rooms``."""
         return [self._room] if self._room is not None else []
@@ -132,7 +145,7 @@ def rooms(nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape] =
 
 def place(spec: Training, free: Rooms) -> tuple[Placement, ...] | None:
     """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
-    placed = free.place(_shape(spec, free.doors), spec.nodes)
+    placed = free.place(shape_of(spec, free.doors), spec.nodes)
     if placed is None:
         return None
     return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
@@ -178,10 +191,10 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     )
 
 
-def why_waiting(spec: Training, free: Rooms, holders: Mapping[str, Resources]) -> Reason:
+def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) -> Reason:
     """Why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
-    shape, barred = _shape(spec, free.doors), free.doors.barred(spec)
+    shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
     freest = "; ".join(
         f"{room.node.name} is {barred[room.node.name].why}"
         if room.node.name in barred and takes_pods(room.node)
@@ -197,7 +210,7 @@ def why_waiting(spec: Training, free: Rooms, holders: Mapping[str, Resources]) -
     )
 
 
-def _shape(spec: Training, doors: Doors) -> Shape:
+def shape_of(spec: Training, doors: Doors) -> Shape:
     """The shape of a member, with the nodes that do not take it."""
     shape, barred = Shape.of(spec.resources), doors.barred(spec)
     return replace(shape, barred=frozenset(barred)) if barred else shape

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Reason
 
@@ -212,6 +213,8 @@ class Status:
         last_failure: The failure that caused the latest restart.
         failed_step: The highest step reached at any failure.
         retry_at: While Restarting, no start before this time.
+        taken_by: While it waits after it was preempted, by whom and why; None otherwise.
+        raised: Points of priority that it gained by waiting before its latest start; it keeps them.
     """
 
     phase: Phase
@@ -227,6 +230,8 @@ class Status:
     last_failure: Reason | None = None
     failed_step: int | None = None
     retry_at: float | None = None
+    raised: int = 0
+    taken_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +253,26 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A run that succeeded: ``took_s`` from its first start to its end."""
+
+    team: str
+    name: str
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything a decision may look at.
 
     Attributes:
         pods: Of the workloads; and what others hold of a node, as one pod of no workload.
+        teams: Those that somebody described; any other has weight 1, no guarantee and no quota.
+        completed: Runs that succeeded, as far as the cluster remembers them; in any order.
     """
 
     nodes: tuple[Node, ...]
     workloads: tuple[Workload, ...]
     pods: tuple[Pod, ...]
+    teams: tuple[Team, ...] = ()
+    completed: tuple[Completed, ...] = ()

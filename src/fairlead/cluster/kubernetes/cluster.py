@@ -1,5 +1,6 @@
 """A Kubernetes cluster behind the port: the truth of a run is its Training object, a change is one guarded write."""
 
+import heapq
 import os
 import threading
 import time
@@ -28,12 +29,12 @@ from fairlead.cluster.kubernetes.manifests import write_object
 from fairlead.cluster.kubernetes.statuses import training_status
 from fairlead.cluster.kubernetes.verdicts import stray
 from fairlead.cluster.kubernetes.views import TRAININGS, View
-from fairlead.cluster.port import EventRecord
+from fairlead.cluster.port import MOST_COMPLETED, EventRecord
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
+from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
 TRIES = 3
@@ -245,10 +246,22 @@ class KubernetesCluster:
         objects, nodes = view.pods.all(), sorted(view.nodes.all(), key=lambda node: node.key)
         bound = rooms.bound_pods(objects)
         return Snapshot(
+            teams=tuple(each.team for each in sorted(view.teams.all(), key=lambda each: each.key)),
+            completed=self._completed(),
             nodes=tuple(rooms.node_of(node, len(bound.get(node.key, ()))) for node in nodes),
             workloads=tuple(workloads),
             pods=(*ours, *rooms.held_by_others(nodes, objects, ours)),
         )
+
+    def _completed(self) -> tuple[Completed, ...]:
+        ended = []
+        for found in self.view.trainings.all():
+            run, status = found.workload, found.state.status
+            began, over = status.started_at, status.finished_at
+            if run is not None and status.phase is Phase.SUCCEEDED and began is not None and over is not None:
+                ended.append((over, Completed(team=found.namespace, name=found.name, took_s=over - began)))
+        newest = heapq.nlargest(MOST_COMPLETED, ended, key=lambda each: each[0])
+        return tuple(completed for _, completed in newest)
 
     def _pods_of(self, found: TrainingObject) -> tuple[Pod, ...]:
         """The members of a run's latest gang, and live pods of any other."""

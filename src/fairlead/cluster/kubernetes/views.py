@@ -1,4 +1,4 @@
-"""What is true on the cluster, as three watches keep it: nodes, pods of everybody, and our runs.
+"""What is true on the cluster, as four watches keep it: nodes, pods of everybody, our runs, and teams.
 
 Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fairlead.cluster.kubernetes.client import ApiError, Client
 from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject, read_node, read_pod
+from fairlead.cluster.kubernetes.teaming import TeamObject, read_team
 from fairlead.cluster.kubernetes.verdicts import see
 from fairlead.cluster.kubernetes.watching import IDLE_S, Cache
 from fairlead.errors import ClusterError
@@ -19,6 +20,7 @@ from fairlead.state.snapshot import Pod, PodPhase
 log = logging.getLogger(__name__)
 
 TRAININGS = "/apis/fairlead.dev/v1alpha1/trainings"
+TEAMS = "/apis/fairlead.dev/v1alpha1/teams"
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 SYNC_S = 60.0
 # An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
@@ -37,6 +39,7 @@ class View:
         self.trainings: Cache[TrainingObject] = Cache(
             client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
         )
+        self.teams: Cache[TeamObject] = Cache(client, TEAMS, read_team, self._team_changed, idle_s=idle_s)
         self._changed = threading.Condition()
         self._epoch = 0
         self._lock = threading.Lock()
@@ -47,9 +50,9 @@ class View:
         self._active: dict[str, float] = {}
 
     @property
-    def caches(self) -> tuple[Cache[NodeObject], Cache[PodObject], Cache[TrainingObject]]:
-        """All three."""
-        return self.nodes, self.pods, self.trainings
+    def caches(self) -> tuple[Cache[NodeObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
+        """All four."""
+        return self.nodes, self.pods, self.teams, self.trainings
 
     def start(self) -> None:
         """Begin to watch, and return when everything is there once.
@@ -223,6 +226,10 @@ class View:
         node = self.nodes.get(pod.node) if pod.node else None
         members = range(pod.index * ranks, (pod.index + 1) * ranks)
         self.bury(see(pod, gang.member(pod.index), ranks=members, told_at=told_at, node=node, gone=True))
+
+    def _team_changed(self, before: TeamObject | None, after: TeamObject | None) -> None:
+        if before is None or after is None or before.team != after.team:
+            self.wake()
 
     def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
         with self._lock:
