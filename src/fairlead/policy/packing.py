@@ -26,8 +26,8 @@ from fairlead.policy.task_mix import TaskMix, next_size
 from fairlead.policy.worth import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
 
 # Measured with benchmarks/packing.py; see the design note for what each is worth.
-CANDIDATES_WHEN_FULL = 16.0
-CANDIDATES_GROWTH = 2.5
+CANDIDATES_WHEN_FULL = 12.0
+CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
 TOGETHER_WEIGHT = 3.0
