@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.roles import render_binding, render_roles
+from fairlead.cluster.kubernetes.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
@@ -41,6 +41,7 @@ class Desk:
     directory: Path
     environ: dict[str, str]
     namespace: str
+    operator_config: Path
 
     def __call__(self, *arguments: str, code: int | None = 0, timeout_s: float = PATIENCE_S) -> Answer:
         ended = subprocess.run(
@@ -76,19 +77,32 @@ def prepared(plane: ControlPlane) -> ControlPlane:
 
 @pytest.fixture
 def desk(prepared: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
-    kubeconfig = str(prepared.kubeconfig(namespace=namespace))
-    environ = {**variables, "KUBECONFIG": kubeconfig, "FAIRLEAD_HOME": str(tmp_path / "home")}
     (tmp_path / "desk").mkdir()
-    return Desk(directory=tmp_path / "desk", environ={**environ, "FAIRLEAD_CLUSTER": "kubernetes"}, namespace=namespace)
+    return a_desk(prepared, namespace, tmp_path / "desk")
+
+
+def a_desk(plane: ControlPlane, namespace: str, directory: Path) -> Desk:
+    """A desk in a namespace; an operator for it has the rights that an installed one has and no others."""
+    for binding in render_operator_bindings(namespace):
+        applied(plane, binding)  # the cluster's one moves to the operator of this test
+    kubeconfig = plane.kubeconfig(namespace=namespace)
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["users"][0]["user"]["as"] = f"system:serviceaccount:{namespace}:{OPERATOR}"
+    operator_config = directory.parent / "operator.yaml"
+    operator_config.write_text(yaml.safe_dump(config))
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
+    home = str(directory.parent / "home")
+    environ = {**variables, "KUBECONFIG": str(kubeconfig), "FAIRLEAD_HOME": home, "FAIRLEAD_CLUSTER": "kubernetes"}
+    return Desk(directory=directory, environ=environ, namespace=namespace, operator_config=operator_config)
 
 
 @contextmanager
 def operating(desk: Desk) -> Iterator[None]:
     """An operator for the desk's namespace, as a process of its own."""
     arguments = ["operator", "--namespace", desk.namespace, "--only", desk.namespace, "--listen", "127.0.0.1:0"]
-    with (desk.directory / "operator.log").open("wb") as log:
-        process = subprocess.Popen([*COMMAND, *arguments], cwd="/", env=desk.environ, stderr=log, stdout=log)
+    with (desk.directory.parent / "operator.log").open("wb") as log:
+        environ = {**desk.environ, "KUBECONFIG": str(desk.operator_config)}
+        process = subprocess.Popen([*COMMAND, *arguments], cwd="/", env=environ, stderr=log, stdout=log)
         try:
             yield
         finally:
@@ -231,6 +245,9 @@ def test_a_directory_goes_along_is_shared_and_goes_with_its_last_run(desk: Desk,
     assert "Taking along 2 files" in said.err
     assert "2 files" in desk("plan", desk.write("two", workdir="code"), code=1).out
     desk("run", "-d", "train.yaml")
+    assert "nothing to do" in desk("plan", "train.yaml").out
+    (desk.directory / "code" / "train.py").write_text("print(2)\n")
+    assert "the files of `workdir`" in desk("plan", "train.yaml", code=6).err
     path = f"/api/v1/namespaces/{desk.namespace}/configmaps"
 
     def parts() -> list[dict[str, Any]]:
@@ -305,6 +322,7 @@ def test_a_member_of_a_team_needs_no_right_beyond_the_role(desk: Desk, plane: Co
     applied(plane, render_binding(desk.namespace, "user", people))
     user = Desk(
         directory=desk.directory,
+        operator_config=desk.operator_config,
         environ={**desk.environ, "KUBECONFIG": str(plane.kubeconfig("nobody", namespace=desk.namespace))},
         namespace=desk.namespace,
     )

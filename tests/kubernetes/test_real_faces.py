@@ -1,6 +1,5 @@
 """Logs and files on two real nodes, through the command line: what nodes without a kubelet cannot show."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,10 @@ import pytest
 import yaml
 
 from fairlead.cluster.kubernetes.definitions import definitions
+from fairlead.cluster.kubernetes.roles import render_roles
 from tests.kubernetes.conftest import DEFINITIONS
-from tests.kubernetes.test_faces import COMMAND, Desk, objects, operating, until
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operating, until
 from tests.kubernetes.test_real_nodes import new_namespace
 from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -40,22 +41,11 @@ def cluster() -> Iterator[RealCluster]:
         for each in definitions():
             path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
             made.request("PATCH", path, each, kind="apply-patch+yaml")
+        for content in render_roles():
+            applied(made, content)
         yield made
     finally:
         made.stop()
-
-
-def a_desk(cluster: RealCluster, namespace: str, directory: Path) -> Desk:
-    new_namespace(cluster, namespace)
-    variables = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
-    environ = {
-        **variables,
-        "KUBECONFIG": str(cluster.kubeconfig(namespace=namespace)),
-        "FAIRLEAD_CLUSTER": "kubernetes",
-    }
-    (directory / "word.txt").write_text("its file")
-    (directory / "train.py").write_text(PROGRAM)
-    return Desk(directory=directory, environ=environ, namespace=namespace)
 
 
 def write(desk: Desk, name: str, lasts_s: float) -> str:
@@ -74,7 +64,11 @@ def write(desk: Desk, name: str, lasts_s: float) -> str:
 def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stopped(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
-    desk = a_desk(cluster, "faces", tmp_path)
+    new_namespace(cluster, "faces")
+    (tmp_path / "desk").mkdir()
+    desk = a_desk(cluster, "faces", tmp_path / "desk")
+    (desk.directory / "word.txt").write_text("its file")
+    (desk.directory / "train.py").write_text(PROGRAM)
     with operating(desk):
         ended = desk("run", write(desk, "short", 1), timeout_s=120)
         lines = sorted(ended.out.splitlines())

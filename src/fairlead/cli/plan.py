@@ -36,7 +36,7 @@ def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_:
     cluster = target.open()
     asked = asked_of(files, None, ())
     wanted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
-    going = [_under_way(cluster, each.spec) for each in wanted]
+    going = [_under_way(cluster, each) for each in wanted]
     new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
     outcomes = _decide(cluster, [each.spec for each in new])
     coming = iter(zip(new, outcomes, strict=True))
@@ -62,18 +62,24 @@ def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_:
     return CHANGES if new else 0
 
 
-def _under_way(cluster: Facing, spec: Training) -> Workload | None:
+def _under_way(cluster: Facing, admitted: Admission) -> Workload | None:
     """The unfinished run that is just what is asked for; None when none has the name.
 
     Raises:
         NameTaken: An unfinished run has the name and is another one.
     """
+    spec = admitted.spec
     going = cluster.unfinished(spec.team)
     run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
-    if run is None or run.spec == spec:
+    if run is None:
+        return None
+    differences = _differences(run.spec, spec)
+    if admitted.directory is not None and not cluster.has_files_of(run, admitted.directory):
+        differences.append(f"the files of `workdir` (they have changed in {admitted.directory})")
+    if not differences:
         return run
     raise NameTaken(
-        f"{spec.name} is {run.status.phase.value} with another spec: {', '.join(_differences(run.spec, spec))}. "
+        f"{spec.name} is {run.status.phase.value} with another spec: {', '.join(differences)}. "
         f"A run keeps the spec that it was submitted with: stop it first (`fairlead stop {spec.name}`), or give the "
         "file another `name`."
     )

@@ -61,6 +61,10 @@ class Facing(Cluster, Protocol):
         """
         ...
 
+    def has_files_of(self, workload: Workload, directory: Path) -> bool:
+        """Whether a workload has the files that are in a directory now; True where it sees the directory itself."""
+        ...
+
     def nodes(self) -> tuple[Node, ...]:
         """What there is, held by others or not."""
         ...

@@ -21,6 +21,7 @@ from fairlead.cluster.kubernetes.podlogs import PodLogs
 from fairlead.cluster.kubernetes.rooms import node_of
 from fairlead.cluster.kubernetes.views import NODES
 from fairlead.cluster.kubernetes.watching import Cache
+from fairlead.cluster.kubernetes.workdir import pack
 from fairlead.cluster.names import unknown
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
@@ -95,6 +96,9 @@ class Desk:
             # Told before anything is sent, so that no files are left that nothing owns.
             raise name_taken(spec)
         return self._known(luggage.send(self.client, spec, directory, place.submit))
+
+    def has_files_of(self, workload: Workload, directory: Path) -> bool:
+        return self._object(workload.uid).workdir == pack(directory).annotation
 
     def submit(self, spec: Training) -> Workload:
         return self.launch(spec)

@@ -47,14 +47,18 @@ class Dispatcher:
         with self._changed:
             return self._changed.wait_for(lambda: not self._names, timeout_s)
 
-    def stop(self) -> None:
-        """Take no more; what runs is finished, what waits is left to whoever comes next."""
+    def stop(self, *, wait_s: float = 5.0) -> None:
+        """Take no more; what runs is finished, what waits is left to whoever comes next.
+
+        Args:
+            wait_s: How long each thread is awaited; they end with the process in any case.
+        """
         with self._changed:
             self._stopping = True
             self._queues.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join(timeout=5.0)
+            thread.join(timeout=wait_s)
 
     def _work(self) -> None:
         while True:

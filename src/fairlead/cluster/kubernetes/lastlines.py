@@ -9,12 +9,13 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.client import ApiError, Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.dispatching import Dispatcher
 from fairlead.cluster.kubernetes.keeping import TrainingObject
 from fairlead.cluster.kubernetes.objects import PodObject
 from fairlead.cluster.kubernetes.statuses import moment
@@ -45,7 +46,7 @@ class LastLines:
         self._wanted: dict[str, PodObject] = {}
         self._asked: set[str] = set()
         self._read: dict[str, dict[Place, str]] = defaultdict(dict)
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="lastlines")
+        self._threads = Dispatcher(NUM_THREADS)
         cluster.view.pods.listen(self._note)
 
     def keep(self, now: float) -> None:
@@ -56,15 +57,19 @@ class LastLines:
         for pod in wanted.values():
             found = self._cluster.view.find(pod.run_uid)
             if found is not None and found.workload is not None and _is_kept(pod, found, now):
-                self._threads.submit(self._take, pod, share(found.workload.spec.nodes))
+                self._threads.submit(
+                    pod.run_uid, f"last lines of {pod.key}", partial(self._take, pod, share(found.workload.spec.nodes))
+                )
         for uid, texts in read.items():
             found = self._cluster.view.find(uid)
-            if found is not None:
-                self._threads.submit(self._write, found, texts)
+            if found is not None and not self._threads.submit(uid, f"keep {uid}", partial(self._write, found, texts)):
+                # The one before is still being written.
+                with self._lock:
+                    self._read[uid] = {**texts, **self._read[uid]}
 
     def close(self) -> None:
         """Read no more."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop(wait_s=0.0)
 
     def _note(self, before: PodObject | None, after: PodObject | None) -> None:
         """Each pod once, when it is told to leave or has ended."""

@@ -97,6 +97,10 @@ class LocalCluster:
         self.nudge()
         return workload
 
+    def has_files_of(self, workload: Workload, directory: Path) -> bool:
+        """Always: it runs where they are."""
+        return True
+
     def submit(self, spec: Training, *, environ: Mapping[str, str] | None = None) -> Workload:
         """Keep a new workload, Pending; ``environ`` is the environment its program inherits, by default ours.
 
