@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fairlead.policy.eligibility import Doors
 from fairlead.policy.fleet import Fleet, Spot
 from fairlead.policy.gangs import place_gang
 from fairlead.policy.packing import Packing
@@ -17,6 +18,7 @@ class PackedRooms:
     """What is free on the nodes, as ``fairlead.policy.placement.Rooms``."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape]) -> None:
+        self.doors = Doors(nodes)
         self._fleet = Fleet(nodes)
         for pod in pods:
             node = self._fleet.index.get(pod.node)
@@ -41,7 +43,7 @@ class PackedRooms:
         such = (fleet.allowed(shape)[fleet.kind] & (fleet.capacity_milli > 0)).sum(axis=1) >= shape.num_gpus
         devices = (fleet.gpu_milli * (fleet.usable(everywhere, shape) & (fleet.gpu_milli > 0))).sum(axis=1)
         devices = devices if shape.num_gpus else np.zeros_like(devices)
-        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices, ~fleet.ready, ~such))
+        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices, ~fleet.open_to(shape), ~such))
         return [self._room(int(node)) for node in order[:most]]
 
     def _hold(self, node: int, grant: Grant) -> None:

@@ -122,7 +122,7 @@ class Packing:
     def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         """Worth of the nodes after a share on each of their devices (B, G); minus infinity where it cannot go."""
         kind, free = self._fleet.kind[nodes], np.maximum(0, self._fleet.gpu_milli[nodes])
-        after = np.maximum(0, free - shape.gpu_milli)
+        after = np.where(self._fleet.divisible[nodes], np.maximum(0, free - shape.gpu_milli), 0)
         change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
         worth = self._value(nodes, shape.cpu_milli, self._devices(nodes)[:, None, :] + change)
         worth += self._together[self._num_idle(nodes)[:, None] - (free == WHOLE_GPU)]

@@ -13,6 +13,7 @@ from fairlead.policy.failures import Blame, Failure, diagnose
 from fairlead.policy.lifecycle import move
 from fairlead.policy.placement import Rooms, place, rooms, why_never, why_waiting
 from fairlead.policy.quantities import plural, say_duration
+from fairlead.policy.reclaims import leaving, reclaim
 from fairlead.policy.retries import GiveUp, retry
 from fairlead.policy.shapes import Shape
 from fairlead.state.plan import Change, CreatePod, Event, Plan, TerminatePod
@@ -31,9 +32,10 @@ def decide(snapshot: Snapshot, now: float) -> Plan:
     pods = _current_pods(snapshot)
     changes: list[Change] = []
     waiting: list[Workload] = []
+    going = leaving(snapshot.nodes)
     for workload in snapshot.workloads:
         found = pods[workload.uid]
-        if _is_quiet(workload, found):
+        if _is_quiet(workload, found) and not (going and any(pod.node in going for pod in found)):
             continue
         own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
         change = _judge(workload, own, snapshot, now)
@@ -168,6 +170,10 @@ def _watch(
         failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
     if failure is not None:
         return _after_failure(workload, live, failure, now)
+    must_leave = reclaim(workload.spec, live, snapshot.nodes)
+    if must_leave is not None:
+        why = must_leave.reason
+        return _stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
         took = say_duration(now - (status.started_at or now))
         return _change(workload, move(status, Phase.SUCCEEDED, _completed(workload, took), now))

@@ -20,6 +20,7 @@ class Code(StrEnum):
     KILLED = "Killed"
     POD_LOST = "PodLost"
     NODE_LOST = "NodeLost"
+    NODE_RECLAIMED = "NodeReclaimed"
     START_FAILED = "StartFailed"
     STALLED = "Stalled"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

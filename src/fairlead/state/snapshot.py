@@ -53,11 +53,40 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device of a node."""
+    """One device of a node, or a part of one that is handed out by itself.
+
+    Attributes:
+        milli: Which part of a device it is, in thousandths; less than 1000 for a MIG slice or a time slice.
+        divisible: Several runs may share it; a device of Kubernetes, or a part, goes to one.
+    """
 
     uuid: str
     model: str
     memory_bytes: int
+    milli: int = 1000
+    divisible: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """What keeps runs away from a node that do not tolerate it; the effect is NoSchedule or NoExecute."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A node is about to be taken away.
+
+    Attributes:
+        why: As the node says it.
+        within_s: How long what runs there has from now, in seconds; None when nobody knows.
+    """
+
+    why: str
+    within_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +96,9 @@ class Node:
     Attributes:
         ready: It answers, and what runs there can be relied on.
         closed: Why it takes no new pods although it is ready, such as "cordoned"; None when it takes them.
+        labels: What a run may ask of it.
+        taints: What a run must tolerate to go there.
+        leaving: That it is about to be taken away; None when nobody says so.
     """
 
     name: str
@@ -75,6 +107,9 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
     ready: bool = True
     closed: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    leaving: Leaving | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,16 +13,17 @@ from typing import Any
 from fairlead.cluster.kubernetes import refusals
 from fairlead.cluster.kubernetes.client import ApiError
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.devices import device_resource
+from fairlead.cluster.kubernetes.devices import resource_of
 from fairlead.cluster.kubernetes.dispatching import Dispatcher
 from fairlead.cluster.kubernetes.keeping import TrainingObject
 from fairlead.cluster.kubernetes.networks import render_run_policy
 from fairlead.cluster.kubernetes.objects import NodeObject
 from fairlead.cluster.kubernetes.ordering import Create, Delete, Order, Verify, is_settled, orders
-from fairlead.cluster.kubernetes.pods import GPU_TAINTS, PodSettings, render_pod
+from fairlead.cluster.kubernetes.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.services import render_service
 from fairlead.cluster.kubernetes.workdir import part_names
+from fairlead.policy.eligibility import GPU_TAINTS
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
@@ -164,10 +165,9 @@ class Agent:
         run, node = found.workload, self._view.nodes.get(member.node)
         if run is None:
             return
-        gpu = run.spec.resources.gpu
         offered = dict(node.allocatable.devices) if node is not None else {}
-        device = None if gpu is None else device_resource(gpu, offered)
-        if gpu is not None and device is None:
+        device = resource_of(member.grant.gpu_uuids)
+        if device is not None and offered.get(device.name, 0) < device.count:
             self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
             return
         settings = replace(self._settings, workdir=part_names(found.workdir))

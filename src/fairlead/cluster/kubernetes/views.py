@@ -241,7 +241,8 @@ class View:
 
 def _essence(node: NodeObject) -> tuple[object, ...]:
     return (
-        node.allocatable, node.slots, node.gpu_model, node.gpu_memory_bytes, node.ready, node.cordoned, node.taints
+        node.allocatable, node.slots, node.gpu_model, node.gpu_memory_bytes, node.ready, node.cordoned, node.taints,
+        node.labels,
     )  # fmt: skip
 
 
