@@ -202,7 +202,6 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
         watch.until(Phase.RUNNING, 0)
         pods = [cluster.request("GET", f"/api/v1/namespaces/lm/pods/{name}-0-{index}") for index in range(2)]
         assert {each["spec"]["nodeName"] for each in pods} == set(cluster.nodes)
-        kubectl(cluster, "lm", "delete", "pod", *(f"other-{node}" for node in cluster.nodes))
 
         step = until_between_checkpoints(watch, cluster, f"{name}-0-0", 2 * EVERY)
         ranks = f"import json; print(json.load(open('{POD_DIR}/started.json'))['pids']['1'])"
@@ -219,6 +218,7 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
         assert reached is not None
         assert 0 <= reached - resumed <= EVERY, (reached, resumed)
         watch.say(f"it went on from step {resumed}; at step {step} node-2 is drained")
+        kubectl(cluster, "lm", "delete", "pod", *(f"other-{node}" for node in cluster.nodes))
         kubectl(cluster, "lm", "drain", "node-2", "--delete-emptydir-data", "--force", "--ignore-daemonsets")
         watch.say("drained")
         drained = watch.until(Phase.RUNNING, 2)

@@ -1,5 +1,7 @@
 """What has become of a pod of a gang, and why, in one sentence, from the pod as it was last seen. Pure."""
 
+from dataclasses import replace
+
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.reports import Ending, read_ending
 from fairlead.state.plan import CreatePod
@@ -72,6 +74,13 @@ def stray(pod: PodObject) -> Pod:
     return see(pod, member, ranks=range(0), told_at=None, node=None, gone=False)
 
 
+def remembering(before: PodObject | None, pod: PodObject) -> PodObject:
+    """The pod with the reason why it could not start, which kubelet takes back once the pod is told to go."""
+    if before is None or before.uid != pod.uid or pod.told_at is None or not _is_stuck(before) or _is_stuck(pod):
+        return pod
+    return replace(pod, waiting=before.waiting)
+
+
 def is_hopeless(pod: PodObject, now: float) -> bool:
     """Whether a pod that has not started is to be taken back, and its gang with it."""
     if pod.is_over or pod.told_at is not None or pod.started_at is not None:
@@ -128,7 +137,7 @@ def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
         return PodPhase.LOST, _disruption(pod) or f"node {pod.node} refused it: {_clause(pod.said[1] or pod.said[0])}"
     if not pod.node and pod.refused is not None:
         return PodPhase.LOST, f"kube-scheduler found no place for it on the node that had room: {_clause(pod.refused)}"
-    if pod.waiting is not None and pod.waiting[0] in PULL | NEVER:
+    if _is_stuck(pod):
         return PodPhase.FAILED, why_not_started(pod)
     return PodPhase.LOST, _disruption(pod) or "it was deleted before it started"
 
@@ -149,6 +158,11 @@ def why_not_started(pod: PodObject) -> str:
     return f"the container cannot start on {pod.node}: {said}; the image needs Python 3.9 or newer as `python3`"
 
 
+def _is_stuck(pod: PodObject) -> bool:
+    """A container of it cannot start as things are."""
+    return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
+
+
 def _disruption(pod: PodObject) -> str | None:
     reason, message = pod.said
     if reason == "Evicted":
@@ -162,7 +176,7 @@ def _disruption(pod: PodObject) -> str | None:
 
 
 def _waits(pod: PodObject) -> str | None:
-    return why_not_started(pod) if pod.waiting is not None and pod.waiting[0] in PULL | NEVER else None
+    return why_not_started(pod) if _is_stuck(pod) else None
 
 
 def _clause(text: str) -> str:

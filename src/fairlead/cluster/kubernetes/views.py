@@ -12,7 +12,7 @@ from fairlead.cluster.kubernetes.client import ApiError, Client
 from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject, read_node, read_pod
 from fairlead.cluster.kubernetes.teaming import TeamObject, read_team
-from fairlead.cluster.kubernetes.verdicts import see
+from fairlead.cluster.kubernetes.verdicts import remembering, see
 from fairlead.cluster.kubernetes.watching import IDLE_S, Cache
 from fairlead.errors import ClusterError
 from fairlead.state.snapshot import Pod, PodPhase
@@ -205,9 +205,9 @@ class View:
             with self._lock:
                 of_run = self._of_run.setdefault(last.run_uid, {})
                 if after is not None:
-                    of_run[after.key] = after
+                    of_run[after.key] = remembering(of_run.get(after.key), after)
                 else:
-                    of_run.pop(last.key, None)
+                    last = of_run.pop(last.key, last)
             if after is None:
                 self._remember(last)
         self.wake()

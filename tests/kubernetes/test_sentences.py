@@ -1,0 +1,134 @@
+"""What a user reads of a run that does not come about or does not last, on a real node with a real kubelet.
+
+The sentences are those of the object's status, which `kubectl get trainings` and `fairlead status` show.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from fairlead.cluster.kubernetes.client import Client
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.config import load_access
+from fairlead.cluster.kubernetes.definitions import definitions
+from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Retry, Training
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_operator import operating
+from tests.kubernetes.test_real_nodes import new_namespace
+from tests.kubernetes.testcluster import images
+from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.real_nodes import RealCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+
+TEAM = "vision"
+MODEL = "NVIDIA-H100-80GB-HBM3"
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    """One real node, which says that it has two GPUs."""
+    try:
+        made = RealCluster(1)
+        made.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        new_namespace(made, TEAM)
+        for each in (*definitions(), *render_roles(), *render_operator_bindings(TEAM)):
+            applied(made, each)
+        labels = {"nvidia.com/gpu.product": MODEL, "nvidia.com/gpu.memory": "81559"}
+        made.request("PATCH", "/api/v1/nodes/node-1", {"metadata": {"labels": labels}}, kind="merge-patch+json")
+        gpus = {"nvidia.com/gpu": "2"}
+        status = {"status": {"capacity": gpus, "allocatable": gpus}}
+        made.request("PATCH", "/api/v1/nodes/node-1/status", status, kind="merge-patch+json")
+        yield made
+    finally:
+        made.stop(keep_logs=request.session.testsfailed > 0)
+
+
+@pytest.fixture(scope="module")
+def runs(cluster: RealCluster) -> Iterator[KubernetesCluster]:
+    """What a user has, while an operator is at work."""
+    access = load_access((cluster.kubeconfig(),))
+    with operating(access, TEAM):
+        yield KubernetesCluster(Client(access), namespace=TEAM)
+
+
+def a_run(name: str, run: str = "sleep 600", *, gpus: int = 0, model: str | None = None, mib: int = 64) -> Training:
+    gpu = GpuRequest(milli=1000 * gpus, model=model) if gpus else None
+    resources = Resources(cpu_milli=100, memory_bytes=mib * 1024**2, gpu=gpu)
+    return Training(
+        name=name, team=TEAM, image=images.PYTHON, run=run, resources=resources, ranks_per_node=1, grace_s=1
+    )
+
+
+def told(runs: KubernetesCluster, name: str, pattern: str) -> tuple[str, str]:
+    """The sentence of the run's status and its remedy, once it is the one that is waited for."""
+    path = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/{name}"
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        status = runs.client.get(path).get("status") or {}
+        if re.search(pattern, str(status.get("message"))):
+            print(f"\n{name} is {status['phase']}: {status['message']}\n  {status.get('remedy') or ''}", flush=True)
+            return str(status["message"]), str(status.get("remedy") or "")
+        assert time.monotonic() < deadline, status
+        time.sleep(0.1)
+
+
+def test_gpus_exist_but_are_taken(runs: KubernetesCluster) -> None:
+    runs.submit(a_run("first", gpus=2))
+    told(runs, "first", "started")
+    runs.submit(a_run("second", gpus=1))
+    message, remedy = told(runs, "second", "free")
+    assert message.startswith("needs 1 node with 1 GPU")
+    assert "node-1 has 0 of 2 GPUs" in message
+    assert message.endswith("held by first")
+    assert remedy == "It starts when first ends; `fairlead suspend first` would free it now."
+    for name in ("second", "first"):
+        runs.client.delete(f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/{name}")
+
+
+def test_no_such_gpu_is_here(runs: KubernetesCluster) -> None:
+    runs.submit(a_run("other", gpus=1, model="H200"))
+    message, remedy = told(runs, "other", "never")
+    assert "1 x H200 asked for on one node, the most on any is 0" in message
+    assert f"There is node-1 with 2 GPUs ({MODEL})" in message
+    assert "`resources.gpu`" in remedy
+
+
+def test_an_image_cannot_be_pulled(runs: KubernetesCluster) -> None:
+    runs.submit(replace(a_run("unknown"), image="127.0.0.1:1/team/none:7"))
+    message, _ = told(runs, "unknown", "pulled")
+    assert message.startswith("the image 127.0.0.1:1/team/none:7 cannot be pulled on node-1: ")
+    assert "connection refused" in message
+    assert "check its name and tag, and for a private registry name a pull secret under" in message
+
+
+def test_a_quota_is_exceeded(cluster: RealCluster, runs: KubernetesCluster) -> None:
+    path = f"/api/v1/namespaces/{TEAM}/resourcequotas"
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}}
+    cluster.request("POST", path, quota)
+    while "hard" not in (cluster.request("GET", f"{path}/team").get("status") or {}):
+        time.sleep(0.1)
+    runs.submit(a_run("greedy", gpus=2))
+    message, _ = told(runs, "greedy", "quota")
+    assert f"the quota of namespace {TEAM} is used up" in message
+    assert "requested: requests.nvidia.com/gpu=2" in message
+    assert "limited: requests.nvidia.com/gpu=1" in message
+    assert "wait for other runs to end, ask for less, or have the quota raised" in message
+    cluster.request("DELETE", f"{path}/team")
+
+
+def test_a_run_is_out_of_memory(runs: KubernetesCluster) -> None:
+    eats = "python3 -c \"b'x' * 10**9\""
+    runs.submit(replace(a_run("eats", eats), retry=Retry(infrastructure=0)))
+    message, remedy = told(runs, "eats", "memory")
+    assert "rank 0 of 1 ran out of memory: the pod needed more than the limit of 64 MiB" in message
+    assert remedy.startswith("Raise `resources.memory`")

@@ -1,0 +1,35 @@
+"""What has become of a pod, from the pod as it was last seen."""
+
+from dataclasses import replace
+
+from fairlead.cluster.kubernetes.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.verdicts import remembering, see
+from fairlead.state.snapshot import PodPhase
+from tests.kubernetes.builders import a_creation
+
+INITIALIZING = ("PodInitializing", "")
+PULLING = ("ErrImagePull", "dial tcp 127.0.0.1:1: connect: connection refused")
+POD = PodObject(
+    key="team/train-0-0", version=1, uid="u", phase="Pending", node="node-a", requests=Amounts(), created_at=0.0,
+    run_uid="r", image="example.com/none:7", waiting=PULLING,
+)  # fmt: skip
+
+
+def test_why_a_pod_could_not_start_is_told_also_after_kubelet_takes_it_back() -> None:
+    told = replace(POD, told_at=60.0, waiting=INITIALIZING)
+    seen = see(remembering(POD, told), a_creation(), ranks=range(1), told_at=None, node=None, gone=True)
+    assert seen.phase is PodPhase.FAILED
+    assert str(seen.message).startswith("the image example.com/none:7 cannot be pulled on node-a: dial tcp")
+
+
+def test_what_was_mended_before_the_pod_was_told_to_go_is_forgotten() -> None:
+    mended = replace(POD, waiting=INITIALIZING)
+    assert remembering(POD, mended) == mended
+    told = replace(mended, told_at=60.0)
+    assert remembering(mended, told) == told
+
+
+def test_the_trouble_of_another_pod_of_that_name_is_not_taken_over() -> None:
+    other = replace(POD, uid="other", told_at=60.0, waiting=INITIALIZING)
+    assert remembering(POD, other) == other
+    assert remembering(None, other) == other
