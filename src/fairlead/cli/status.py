@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fairlead.cli.names import RunName, find
+from fairlead.cli.outlook import latest_start, say_start
 from fairlead.cli.show import as_json, json_option, run_json, run_row, say_progress, say_reason, say_time, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
@@ -49,16 +50,18 @@ def _full_json(cluster: Facing, workload: Workload) -> dict[str, Any]:
     from fairlead.specs.rendering import render
 
     pods = [asdict(pod) for pod in cluster.pods(workload.uid)]
+    told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
-    return {**run_json(workload), "spec": render(workload.spec), "pods": pods, **where}
+    return {**run_json(workload), **told, **where}
 
 
 def _full(cluster: Facing, workload: Workload) -> str:
     spec, state = workload.spec, workload.status
     events = cluster.events(workload.uid)
+    start = latest_start(cluster, workload)
     sections = [
         [f"{spec.name} is {state.phase.value}: {say_reason(state.reason)}"],
-        [f"  {what:<12} {says}" for what, says in _facts(cluster, workload)],
+        [f"  {what:<12} {says}" for what, says in _facts(cluster, workload, start)],
         [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
         [f"  {say_time(event.at)}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
         [f"Next: {_next(cluster, workload)}"],
@@ -66,7 +69,7 @@ def _full(cluster: Facing, workload: Workload) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section)
 
 
-def _facts(cluster: Facing, workload: Workload) -> list[tuple[str, str]]:
+def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list[tuple[str, str]]:
     spec, state = workload.spec, workload.status
     team = "" if spec.team == "default" else f", team {spec.team}"
     facts = [("run", spec.run.strip().replace("\n", "; ")), ("id", f"{workload.uid}{team}")]
@@ -75,6 +78,8 @@ def _facts(cluster: Facing, workload: Workload) -> list[tuple[str, str]]:
     each = say_resources(spec.resources)
     facts.append(("ranks", f"{spec.world_size} on {plural(spec.nodes, 'node')} with {each}; attempt {state.attempt}"))
     facts.append(("submitted", say_time(workload.created_at)))
+    if starts_at is not None:
+        facts.append(("will start", say_start(starts_at)))
     if state.started_at is not None:
         lasted = say_duration((state.finished_at or time.time()) - state.started_at)
         until = "to its end" if state.finished_at else "ago"
