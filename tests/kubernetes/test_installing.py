@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests.docs.examples import ROOT, examples_of
+from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
 
 pytestmark = pytest.mark.kubernetes
+
+PAGE = ROOT / "docs" / "clusters.md"
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 # What a cluster at rest makes and takes away by itself.
@@ -156,6 +160,9 @@ def test_who_lacks_rights_is_told_which_before_anything_changes(fresh: ControlPl
     assert refused.returncode == 7
     assert "nobody lacks the rights to install Fairlead" in refused.stderr
     assert "get, create, patch customresourcedefinitions.apiextensions.k8s.io" in refused.stderr
+    refused = fairlead("uninstall", "--yes", user="nobody")
+    assert refused.returncode == 7
+    assert "nobody lacks the rights to uninstall Fairlead" in refused.stderr
     assert everything(fresh) == before
 
 
@@ -213,12 +220,79 @@ def test_runs_and_their_kind_stay_until_they_are_wanted_away(fresh: ControlPlane
     assert everything(fresh) == before
 
 
+def test_runs_that_an_operator_looks_after_end_before_it_is_taken_away(
+    fresh: ControlPlane, fairlead: Command, tmp_path: Path
+) -> None:
+    before = everything(fresh)
+    fairlead("install", "--replicas", "0")
+    environ = {**os.environ, "KUBECONFIG": str(fresh.kubeconfig())}
+    argv = [sys.executable, "-m", "fairlead.cli.main", "operator", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(argv, env=environ, stderr=subprocess.DEVNULL) as operator:
+        try:
+            submit(fresh, "busy")
+            path = "/api/v1/namespaces/default/pods/busy-0-0"
+            _until(lambda: fresh.exists(path) and fresh.request("GET", path)["status"]["phase"] == "Running")
+            gone = fairlead("uninstall", "--yes", "--with-runs")
+        finally:
+            operator.terminate()
+    assert gone.returncode == 0, gone.stderr
+    assert "deleted        trainings.fairlead.dev/busy in default" in gone.stdout
+    assert "runs outside of this cluster; stop it there" in gone.stderr
+    _until(lambda: everything(fresh) == before)
+
+
+def test_the_commands_of_the_guide_do_what_it_says(fresh: ControlPlane, fairlead: Command, tmp_path: Path) -> None:
+    blocks = [example.body for example in examples_of(PAGE) if example.kind == "bash" and "exec" not in example.body]
+    environ = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "KUBECONFIG": str(fresh.kubeconfig()),
+        "FAIRLEAD_HOME": str(tmp_path / "home"),
+    }
+    script = "set -e -o pipefail\n" + "\n".join(blocks)
+    ended = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    for sentence in ("would be created", "objects created", "nothing was changed", "Nothing of Fairlead is left"):
+        assert sentence in ended.stderr, sentence
+    assert "something would get in the way" in ended.stdout
+    assert "!!  operator" in ended.stdout
+
+
 def test_it_asks_before_it_removes_anything(fresh: ControlPlane, fairlead: Command) -> None:
     fairlead("install", "--replicas", "0")
     refused = fairlead("uninstall")
     assert refused.returncode == 2
     assert "give --yes" in refused.stderr
     assert fresh.exists("/api/v1/namespaces/fairlead-system")
+
+
+@pytest.mark.slow
+def test_the_oldest_api_server_gets_the_rules_that_it_takes(tmp_path: Path) -> None:
+    try:
+        plane = ControlPlane(version=binaries.OLDEST)
+        plane.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--replicas", "0"]
+    environ = {**os.environ, "KUBECONFIG": str(plane.kubeconfig())}
+    try:
+        for outcome in ("created", "unchanged"):
+            ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
+            assert ended.returncode == 0, ended.stderr
+            rows = [line for line in ended.stdout.splitlines() if "trainings.fairlead.dev" in line]
+            assert [row.split()[0] for row in rows] == [outcome]
+            assert "without the rules whose cost this API server does not take" in rows[0]
+    finally:
+        plane.stop()
+
+
+def _until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.2)
 
 
 def _versions(plane: ControlPlane) -> list[str]:

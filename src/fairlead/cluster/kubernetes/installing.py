@@ -52,8 +52,13 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
 
 
 def installed_in(client: Client) -> str | None:
-    """The namespace of the operator that is installed; None when none is."""
-    binding = find(client, BINDING)
+    """The namespace of the operator that is installed; None when none is, or when the user may not see it."""
+    try:
+        binding = find(client, BINDING)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
     subjects = (binding or {}).get("subjects") or ()
     return next((str(subject["namespace"]) for subject in subjects if subject.get("name") == OPERATOR), None)
 
