@@ -134,6 +134,19 @@ def test_a_second_installation_changes_nothing_and_says_so(fresh: ControlPlane, 
     assert _versions(fresh) == versions
 
 
+def test_an_operator_that_does_not_get_ready_is_told_with_the_reason(fresh: ControlPlane, fairlead: Command) -> None:
+    nodes = [each["metadata"]["name"] for each in fresh.request("GET", "/api/v1/nodes")["items"]]
+    _cordon(fresh, nodes, True)
+    try:
+        waited = fairlead("install", "--wait", "--timeout", "3")
+    finally:
+        _cordon(fresh, nodes, False)
+    assert waited.code == 7
+    assert "The operator is not ready after 3 s: fairlead-operator-" in waited.err
+    assert "has no node: 0/2 nodes are available: 2 node(s) were unschedulable" in waited.err
+    assert "The operator is ready." in fairlead("install", "--wait", "--replicas", "1").err
+
+
 def test_an_installation_is_renewed_in_place(fresh: ControlPlane, fairlead: Command) -> None:
     outcomes(fairlead("install", "--json", "--image", "fairlead:1"))
     fresh.request(
@@ -296,6 +309,12 @@ def _until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "it did not come to be"
         time.sleep(0.2)
+
+
+def _cordon(plane: ControlPlane, nodes: list[str], is_cordoned: bool) -> None:
+    for node in nodes:
+        body = {"spec": {"unschedulable": is_cordoned or None}}
+        plane.request("PATCH", f"/api/v1/nodes/{node}", body, kind="merge-patch+json")
 
 
 def _versions(plane: ControlPlane) -> list[str]:

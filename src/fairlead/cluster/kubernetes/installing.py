@@ -18,9 +18,9 @@ from fairlead.cluster.kubernetes.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.definitions import with_fewer_rules
 from fairlead.cluster.kubernetes.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
-from fairlead.cluster.kubernetes.rights import NotAllowed, Right, require, who_am_i
+from fairlead.cluster.kubernetes.rights import Right, require, who_am_i
 from fairlead.cluster.kubernetes.roles import OPERATOR
-from fairlead.errors import ClusterError, Conflict
+from fairlead.errors import ClusterError, Conflict, NotAllowed
 
 ESTABLISHED_S = 30.0
 Tell = Callable[[Done], None]

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from fairlead.cluster.kubernetes.config import Access
 from fairlead.cluster.kubernetes.transport import identity_headers, proxy_of_environment, tls_context
-from fairlead.errors import ClusterError
+from fairlead.errors import ClusterError, NotAllowed
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -238,7 +238,8 @@ def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterato
             max_size=MOST_MESSAGE_BYTES,
         )
     except InvalidStatus as error:
-        raise ClusterError(_refusal(what, error.response.status_code, bytes(error.response.body or b""))) from error
+        status, body = error.response.status_code, bytes(error.response.body or b"")
+        raise (NotAllowed if status == 403 else ClusterError)(_refusal(what, status, body)) from error
     except (WebSocketException, OSError) as error:
         raise ClusterError(
             f"{access.server} opens no stream to {what}: {error}. Does a proxy stand between that knows no WebSocket?"
