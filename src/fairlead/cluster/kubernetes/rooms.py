@@ -1,7 +1,6 @@
 """What each node can hold for us: nodes with their devices, and beside our gangs all that others hold there. Pure."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from fairlead.cluster.kubernetes.devices import WHOLE
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject
@@ -27,7 +26,7 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
             for number in range(count)
         ),
         ready=node.ready,
-        closed=_closed(node, num_pods),
+        closed=closed(node, num_pods),
     )
 
 
@@ -37,30 +36,12 @@ def whole_devices(node: NodeObject) -> tuple[str, int]:
     return next(((name, offered[name]) for name in WHOLE if offered.get(name)), ("", 0))
 
 
-def held_by_others(nodes: Iterable[NodeObject], pods: Iterable[PodObject], ours: Iterable[Pod]) -> list[Pod]:
-    """For each node what is bound there beyond the grants of our own live pods, as one pod of no workload.
+def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod]) -> Pod:
+    """What is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
 
     What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
     """
-    bound = bound_pods(pods)
-    granted: dict[str, list[Pod]] = defaultdict(list)
-    for pod in ours:
-        if not pod.phase.is_final:
-            granted[pod.node].append(pod)
-    rests = (_rest(node, bound.get(node.key, ()), granted[node.key]) for node in nodes)
-    return [pod for pod in rests if pod.grant != Grant()]
-
-
-def bound_pods(pods: Iterable[PodObject]) -> Mapping[str, list[PodObject]]:
-    """The pods of each node that count there: bound, and not over."""
-    bound: dict[str, list[PodObject]] = defaultdict(list)
-    for pod in pods:
-        if pod.node and not pod.is_over:
-            bound[pod.node].append(pod)
-    return bound
-
-
-def _rest(node: NodeObject, bound: Iterable[PodObject], ours: list[Pod]) -> Pod:
+    ours = tuple(ours)
     there = list(bound)
     seen = {f"{pod.run_uid}-{pod.attempt}-{pod.index}" for pod in there if pod.run_uid}
     counted = [pod for pod in ours if pod.uid in seen]
@@ -88,7 +69,8 @@ def _rest(node: NodeObject, bound: Iterable[PodObject], ours: list[Pod]) -> Pod:
     )
 
 
-def _closed(node: NodeObject, num_pods: int) -> str | None:
+def closed(node: NodeObject, num_pods: int) -> str | None:
+    """Why a node takes no new pods although it is ready; None when it does."""
     if node.cordoned:
         return "cordoned (`kubectl uncordon` opens it)"
     for taint in node.taints:
