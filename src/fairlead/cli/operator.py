@@ -45,7 +45,7 @@ def operator(
     if not port.isdigit():
         raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080.")
     _log(log_format)
-    client = Client(find_access(context=context), Limits(per_second=per_second, burst=round(2 * per_second)))
+    client = Client(find_access(context=context), Limits(per_second=per_second, burst=round(10 * per_second)))
     it = Operator(
         client,
         PodSettings(runtime=bundle_name(), image=image, checkpoint_to=checkpoint_to),

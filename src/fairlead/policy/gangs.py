@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import numpy as np
+
 from fairlead.policy.fleet import Fleet, Spot
 from fairlead.policy.shapes import Shape
 
@@ -16,6 +18,8 @@ class Chooser(Protocol):
 
 def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tuple[Spot, ...] | None:
     """Spots for so many members of one shape, taken from the fleet; None, with nothing taken, if not all fit."""
+    if not holds(shape, count, fleet):
+        return None
     spots: list[Spot] = []
     for _ in range(count):
         chosen = chooser.choose(shape)
@@ -27,6 +31,22 @@ def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tupl
         spots.append(chosen)
     fleet.num_placed += count
     return tuple(spots)
+
+
+def holds(shape: Shape, count: int, fleet: Fleet) -> bool:
+    """Whether so many members of one shape fit: what one takes from its node leaves the others as they are."""
+    everywhere = np.arange(len(fleet))
+    usable = fleet.usable(everywhere, shape)
+    most = np.where(fleet.fits(everywhere, shape, usable), count, 0)
+    if shape.cpu_milli:
+        most = np.minimum(most, fleet.cpu_milli // shape.cpu_milli)
+    if shape.memory_bytes:
+        most = np.minimum(most, fleet.memory_bytes // shape.memory_bytes)
+    if shape.is_share:
+        most = np.minimum(most, (usable * (fleet.gpu_milli // shape.gpu_milli)).sum(axis=1))
+    elif shape.num_gpus:
+        most = np.minimum(most, usable.sum(axis=1) // shape.num_gpus)
+    return int(most.sum()) >= count
 
 
 def release(shape: Shape, spot: Spot, fleet: Fleet) -> None:

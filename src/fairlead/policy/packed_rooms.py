@@ -1,6 +1,7 @@
 """The free room of many nodes, where ``fairlead.policy.packing`` chooses among them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class PackedRooms:
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
-        spots = place_gang(shape, count, self._fleet, self._packing)
+        self._packing.learn()
+        spots = place_gang(shape, count, self._fleet, _Members(self._packing))
         return None if spots is None else tuple(self._grant(shape, spot) for spot in spots)
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
@@ -62,3 +64,13 @@ class PackedRooms:
         node, fleet = self._fleet.nodes[index], self._fleet
         free = {gpu.uuid: int(fleet.gpu_milli[index, i]) for i, gpu in enumerate(node.gpus)}
         return Room(node, int(fleet.cpu_milli[index]), int(fleet.memory_bytes[index]), free)
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Chooses for the members of one gang."""
+
+    packing: Packing
+
+    def choose(self, shape: Shape) -> Spot | None:
+        return self.packing.pick(shape)

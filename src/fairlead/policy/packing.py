@@ -64,7 +64,11 @@ class Packing:
 
     def choose(self, shape: Shape) -> Spot | None:
         """Node and devices for one pod; None where it fits nowhere."""
-        self._learn()
+        self.learn()
+        return self.pick(shape)
+
+    def pick(self, shape: Shape) -> Spot | None:
+        """As ``choose``, by the worth of room as it was last learnt: for all of a gang that is the same."""
         node = self._ranking.best(shape)
         if node is None:
             return None
@@ -74,8 +78,8 @@ class Packing:
             return Spot(node=node, devices=(int(self._share_on_each(nodes, usable, shape)[0].argmax()),))
         return Spot(node=node, devices=tuple(int(i) for i in np.flatnonzero(usable[0])[: shape.num_gpus]))
 
-    def _learn(self) -> None:
-        """Work out the worth of room again when the mix or the fleet has moved on."""
+    def learn(self) -> None:
+        """Work out the worth of room again, when the mix or the fleet has moved on."""
         fleet, mix = self._fleet, self._mix
         moved = abs(fleet.free_gpu_milli - self._learnt_free)
         if mix.num_observed < self._learn_again and moved <= STALE_FREE * fleet.total_gpu_milli:

@@ -4,6 +4,7 @@ It works from what the objects say and keeps nothing that matters; another may g
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,28 +62,44 @@ class Agent:
         self._settings = settings
         self._may_act = may_act
         self._work = Dispatcher(num_threads)
-        self._is_unsettled = False
         self._create_s = create_s
-        self._equipped: set[tuple[str, int]] = set()
+        self._marks = self._view.marks()
+        self._unsettled: set[str] = set()
+        self._equipping: dict[str, threading.Lock] = {}
+        self._equipped: dict[str, int] = {}
         self._refreshed: dict[str, float] = {}
 
     def act(self, now: float) -> None:
-        """Give out what is to be done now; the threads do it, and the watches tell when it is done."""
-        runs = self._view.trainings.all()
-        self._is_unsettled = False
-        for found in runs:
-            if found.workload is None:
-                continue
-            members = self._view.members(found)
-            objects = self._view.pods_of(found.uid)
-            nodes = {pod.node: self._view.nodes.get(pod.node) for pod in objects.values() if pod.node}
-            for order in orders(found, members, objects, nodes, now):
-                self._give(found, order)
-            self._is_unsettled = self._is_unsettled or not is_settled(found, members)
-            self._refresh(found, members, now)
-        known = {found.uid for found in runs}
-        self._equipped = {start for start in self._equipped if start[0] in known}
-        self._refreshed = {uid: at for uid, at in self._refreshed.items() if uid in known}
+        """Give out what is to be done now; the threads do it, and the watches tell when it is done.
+
+        Only runs are looked at of which something has changed, and those to which time alone may bring orders.
+        """
+        changed, _ = self._marks.take()
+        for uid in changed | self._unsettled:
+            found = self._view.find(uid)
+            if found is None:
+                self._forget(uid)
+            elif found.workload is not None and not self._look_after(found, now):
+                self._unsettled.add(uid)
+            else:
+                self._unsettled.discard(uid)
+
+    def _look_after(self, found: TrainingObject, now: float) -> bool:
+        """Give out what one run needs; whether only news can bring more."""
+        members = self._view.members(found)
+        objects = self._view.pods_of(found.uid)
+        nodes = {pod.node: self._view.nodes.get(pod.node) for pod in objects.values() if pod.node}
+        given = orders(found, members, objects, nodes, now)
+        for order in given:
+            self._give(found, order)
+        # What was given out may fail without a word, so it is looked for again.
+        return self._refresh(found, members, now) and not given and is_settled(found, members)
+
+    def _forget(self, uid: str) -> None:
+        self._unsettled.discard(uid)
+        self._equipped.pop(uid, None)
+        self._equipping.pop(uid, None)
+        self._refreshed.pop(uid, None)
 
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
         """Do something else for a run in its turn."""
@@ -91,7 +108,7 @@ class Agent:
     @property
     def is_busy(self) -> bool:
         """Whether time alone may bring orders."""
-        return self._is_unsettled or self._work.num_waiting > 0
+        return bool(self._unsettled) or self._work.num_waiting > 0
 
     def drain(self, timeout_s: float) -> bool:
         """Return when nothing that was given out is left; False after the timeout."""
@@ -148,13 +165,16 @@ class Agent:
 
         It is the runtime that they begin with, the Service that gives them names, and the policy that lets them meet.
         """
-        if (found.uid, attempt) in self._equipped or found.workload is None:
+        if self._equipped.get(found.uid) == attempt or found.workload is None:
             return
         place = f"namespaces/{found.namespace}"
-        self._ensure(f"/api/v1/{place}/configmaps", render_bundle(found.namespace))
-        self._ensure(f"/api/v1/{place}/services", render_service(found.workload))
-        self._ensure(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", render_run_policy(found.workload))
-        self._equipped.add((found.uid, attempt))
+        with self._equipping.setdefault(found.uid, threading.Lock()):
+            if self._equipped.get(found.uid) == attempt:
+                return
+            self._ensure(f"/api/v1/{place}/configmaps", render_bundle(found.namespace))
+            self._ensure(f"/api/v1/{place}/services", render_service(found.workload))
+            self._ensure(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", render_run_policy(found.workload))
+            self._equipped[found.uid] = attempt
 
     def _ensure(self, path: str, content: dict[str, Any]) -> None:
         try:
@@ -251,21 +271,21 @@ class Agent:
             )
         )
 
-    def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> None:
-        """Write what was seen, where no decision has written it by now, but not often."""
+    def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> bool:
+        """Write what was seen, where no decision has written it by now, but not often; False to look again later."""
         if found.state.written == 0:
-            return
+            return True
         state = self._cluster.refreshed(found)
         if state == found.state and self._cluster.has_told(found.uid, members):
             self._refreshed[found.uid] = now
-            return
+            return True
         # From the moment that all pods were created none is created again, and that must survive us.
         is_urgent = state.gang != found.state.gang
         if not is_urgent and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
-            self._is_unsettled = True
-            return
+            return False
         self._refreshed[found.uid] = now
         self._work.submit(found.uid, f"refresh {found.key}", partial(self._write, found.uid))
+        return False
 
     def _write(self, uid: str) -> None:
         found = self._view.find(uid)

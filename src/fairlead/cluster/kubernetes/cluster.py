@@ -1,6 +1,5 @@
 """A Kubernetes cluster behind the port: the truth of a run is its Training object, a change is one guarded write."""
 
-import heapq
 import os
 import threading
 import time
@@ -9,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes import rooms
 from fairlead.cluster.kubernetes.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.keeping import (
     FINALIZER,
@@ -26,15 +24,15 @@ from fairlead.cluster.kubernetes.keeping import (
     submitted,
 )
 from fairlead.cluster.kubernetes.manifests import write_object
+from fairlead.cluster.kubernetes.picture import Picture, everyone
 from fairlead.cluster.kubernetes.statuses import training_status
-from fairlead.cluster.kubernetes.verdicts import stray
 from fairlead.cluster.kubernetes.views import TRAININGS, View
-from fairlead.cluster.port import MOST_COMPLETED, EventRecord
+from fairlead.cluster.port import EventRecord
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
 TRIES = 3
@@ -58,7 +56,7 @@ class KubernetesCluster:
         self._lock = threading.Lock()
         self._last_event = 0
         self._seen = -1
-        self._shown: tuple[int, Snapshot] | None = None
+        self._picture: Picture | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
 
@@ -74,10 +72,10 @@ class KubernetesCluster:
         return self._view
 
     def snapshot(self) -> Snapshot:
-        epoch = self._seen = self.view.epoch
-        if self._shown is None or self._shown[0] != epoch:
-            self._shown = (epoch, self._look())
-        return self._shown[1]
+        self._seen = self.view.epoch
+        if self._picture is None:
+            self._picture = Picture(self.view, namespace=self._namespace, progress_of=self._progress.get)
+        return self._picture.look()
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         uids = [change.workload_uid for change in plan.changes]
@@ -159,9 +157,10 @@ class KubernetesCluster:
 
     def report(self, uid: str, progress: Progress | None, active_at: float | None) -> None:
         """Take in what a run says of itself; it reaches the object with a later write."""
-        if progress is not None:
+        if progress is not None and progress != self._progress.get(uid):
             with self._lock:
                 self._progress[uid] = progress
+            self.view.look_again(uid)
         self.view.note_active(uid, active_at)
 
     def refreshed(self, found: TrainingObject) -> State:
@@ -229,46 +228,6 @@ class KubernetesCluster:
         self._told[found.uid] = tuple(pod.phase for pod in pods)
         return True
 
-    def _look(self) -> Snapshot:
-        view = self.view
-        workloads: list[Workload] = []
-        ours: list[Pod] = []
-        for found in sorted(view.trainings.all(), key=lambda each: (each.created_at, each.uid)):
-            run = found.workload
-            if run is None or self._namespace not in (None, found.namespace):
-                continue
-            pods = [pod for pod in self._pods_of(found) if not pod.phase.is_final or pod.attempt == run.status.attempt]
-            is_asked = run.intent in (Intent.RUN, Intent.DELETE)
-            if is_asked or not run.status.phase.is_final or any(not pod.phase.is_final for pod in pods):
-                progress = self._progress.get(found.uid, run.progress)
-                workloads.append(run if progress is run.progress else replace(run, progress=progress))
-                ours += pods
-        objects, nodes = view.pods.all(), sorted(view.nodes.all(), key=lambda node: node.key)
-        bound = rooms.bound_pods(objects)
-        return Snapshot(
-            teams=tuple(each.team for each in sorted(view.teams.all(), key=lambda each: each.key)),
-            completed=self._completed(),
-            nodes=tuple(rooms.node_of(node, len(bound.get(node.key, ()))) for node in nodes),
-            workloads=tuple(workloads),
-            pods=(*ours, *rooms.held_by_others(nodes, objects, ours)),
-        )
-
-    def _completed(self) -> tuple[Completed, ...]:
-        ended = []
-        for found in self.view.trainings.all():
-            run, status = found.workload, found.state.status
-            began, over = status.started_at, status.finished_at
-            if run is not None and status.phase is Phase.SUCCEEDED and began is not None and over is not None:
-                ended.append((over, Completed(team=found.namespace, name=found.name, took_s=over - began)))
-        newest = heapq.nlargest(MOST_COMPLETED, ended, key=lambda each: each[0])
-        return tuple(completed for _, completed in newest)
-
-    def _pods_of(self, found: TrainingObject) -> tuple[Pod, ...]:
-        """The members of a run's latest gang, and live pods of any other."""
-        attempt = -1 if found.state.gang is None else found.state.gang.attempt
-        others = (pod for pod in self.view.pods_of(found.uid).values() if pod.attempt != attempt and not pod.is_over)
-        return (*self.view.members(found), *(stray(pod) for pod in others))
-
     def _carry_out(self, change: Change) -> bool:
         """Try again where only a quiet write, or somebody's label, came in between."""
         return any(self._try(change) for _ in range(TRIES))
@@ -287,13 +246,13 @@ class KubernetesCluster:
                 return False
             found = held
         now = time.time()
-        live = {pod.uid for pod in self._pods_of(found) if not pod.phase.is_final}
+        live = {pod.uid for pod in everyone(self.view, found) if not pod.phase.is_final}
         change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
         state = changed(replace(found, state=self.refreshed(found)), change, now, event_id=self._next_event(now))
         return self.write(found, state)
 
     def _forget(self, found: TrainingObject) -> bool:
-        if any(not pod.phase.is_final for pod in self._pods_of(found)):
+        if any(not pod.phase.is_final for pod in everyone(self.view, found)):
             return False
         if not found.is_leaving:
             leaving = self._let_go(found)

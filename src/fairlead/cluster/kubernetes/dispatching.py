@@ -16,7 +16,9 @@ class Dispatcher:
     """A few threads and a queue for each run. A job of a name that waits or runs is not taken twice."""
 
     def __init__(self, num_threads: int) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._given = threading.Condition(self._lock)
+        self._empty = threading.Condition(self._lock)
         self._queues: OrderedDict[str, deque[tuple[str, Job]]] = OrderedDict()
         self._names: set[str] = set()
         self._stopping = False
@@ -28,24 +30,24 @@ class Dispatcher:
 
     def submit(self, run: str, name: str, job: Job) -> bool:
         """Do it soon; False when a job of that name is under way."""
-        with self._changed:
+        with self._lock:
             if name in self._names or self._stopping:
                 return False
             self._names.add(name)
             self._queues.setdefault(run, deque()).append((name, job))
-            self._changed.notify()
+            self._given.notify()
             return True
 
     @property
     def num_waiting(self) -> int:
         """Jobs that wait or run."""
-        with self._changed:
+        with self._lock:
             return len(self._names)
 
     def drain(self, timeout_s: float) -> bool:
         """Return when nothing waits or runs; False after the timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._names, timeout_s)
+        with self._lock:
+            return self._empty.wait_for(lambda: not self._names, timeout_s)
 
     def stop(self, *, wait_s: float = 5.0) -> None:
         """Take no more; what runs is finished, what waits is left to whoever comes next.
@@ -53,17 +55,17 @@ class Dispatcher:
         Args:
             wait_s: How long each thread is awaited; they end with the process in any case.
         """
-        with self._changed:
+        with self._lock:
             self._stopping = True
             self._queues.clear()
-            self._changed.notify_all()
+            self._given.notify_all()
         for thread in self._threads:
             thread.join(timeout=wait_s)
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queues or self._stopping)
+            with self._lock:
+                self._given.wait_for(lambda: self._queues or self._stopping)
                 if self._stopping:
                     return
                 # The first run gives one job and goes to the end of the row.
@@ -79,6 +81,7 @@ class Dispatcher:
                 # A thread of its own has nobody to tell; the next pass finds the work undone and tries again.
                 log.exception("%s: our mistake", name)
             finally:
-                with self._changed:
+                with self._lock:
                     self._names.discard(name)
-                    self._changed.notify_all()
+                    if not self._names:
+                        self._empty.notify_all()

@@ -1,6 +1,6 @@
 """What each node can hold for us: nodes with their devices, and beside our gangs all that others hold there. Pure."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from fairlead.cluster.kubernetes.devices import gpus_of
@@ -28,44 +28,25 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
     Args:
         num_pods: Pods that are bound there, whoever's.
     """
-    leaving = _leaving(node)
     return Node(
         name=node.key,
         cpu_milli=max(0, node.allocatable.cpu_milli - REPORTER_CPU_MILLI),
         memory_bytes=max(0, node.allocatable.memory_bytes - REPORTER_MEMORY_BYTES),
         gpus=gpus_of(node.allocatable.devices, node.labels, node.gpu_model, node.gpu_memory_bytes),
         ready=node.ready,
-        closed=_closed(node, num_pods) or (None if leaving is None else f"about to go: {leaving.why}"),
+        closed=closed(node, num_pods),
         labels=node.labels,
         taints=node.taints,
-        leaving=leaving,
+        leaving=_leaving(node),
     )
 
 
-def held_by_others(nodes: Iterable[NodeObject], pods: Iterable[PodObject], ours: Iterable[Pod]) -> list[Pod]:
-    """For each node what is bound there beyond the grants of our own live pods, as one pod of no workload.
+def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod]) -> Pod:
+    """What is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
 
     What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
     """
-    bound = bound_pods(pods)
-    granted: dict[str, list[Pod]] = defaultdict(list)
-    for pod in ours:
-        if not pod.phase.is_final:
-            granted[pod.node].append(pod)
-    rests = (_rest(node, bound.get(node.key, ()), granted[node.key]) for node in nodes)
-    return [pod for pod in rests if pod.grant != Grant()]
-
-
-def bound_pods(pods: Iterable[PodObject]) -> Mapping[str, list[PodObject]]:
-    """The pods of each node that count there: bound, and not over."""
-    bound: dict[str, list[PodObject]] = defaultdict(list)
-    for pod in pods:
-        if pod.node and not pod.is_over:
-            bound[pod.node].append(pod)
-    return bound
-
-
-def _rest(node: NodeObject, bound: Iterable[PodObject], ours: list[Pod]) -> Pod:
+    ours = tuple(ours)
     there = list(bound)
     seen = {f"{pod.run_uid}-{pod.attempt}-{pod.index}" for pod in there if pod.run_uid}
     counted = [pod for pod in ours if pod.uid in seen]
@@ -89,7 +70,7 @@ def _rest(node: NodeObject, bound: Iterable[PodObject], ours: list[Pod]) -> Pod:
     )
 
 
-def _foreign(node: NodeObject, there: list[PodObject], ours: list[Pod], counted: list[Pod]) -> tuple[str, ...]:
+def _foreign(node: NodeObject, there: list[PodObject], ours: Iterable[Pod], counted: list[Pod]) -> tuple[str, ...]:
     """Devices that others hold: as many of each resource as are bound beyond our grants, from the last one down."""
     taken = {uuid for pod in ours for uuid in pod.grant.gpu_uuids}
     granted = Counter(uuid.partition("#")[0] for pod in counted for uuid in pod.grant.gpu_uuids)
@@ -109,9 +90,11 @@ def _leaving(node: NodeObject) -> Leaving | None:
     )
 
 
-def _closed(node: NodeObject, num_pods: int) -> str | None:
+def closed(node: NodeObject, num_pods: int) -> str | None:
+    """Why a node takes no new pods although it is ready; None when it does."""
     if node.cordoned:
         return "cordoned (`kubectl uncordon` opens it)"
     if num_pods >= node.slots:
         return f"full: all of its {node.slots} pod slots are taken"
-    return None
+    leaving = _leaving(node)
+    return None if leaving is None else f"about to go: {leaving.why}"

@@ -6,15 +6,18 @@ Beside the caches it holds how pods ended whose objects are gone, until that is 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from fairlead.cluster.kubernetes.client import ApiError, Client
+from fairlead.cluster.kubernetes.indexes import Marks, PodIndex
 from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject, read_node, read_pod
 from fairlead.cluster.kubernetes.teaming import TeamObject, read_team
 from fairlead.cluster.kubernetes.verdicts import remembering, see
 from fairlead.cluster.kubernetes.watching import IDLE_S, Cache
 from fairlead.errors import ClusterError
+from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Pod, PodPhase
 
 log = logging.getLogger(__name__)
@@ -43,7 +46,9 @@ class View:
         self._changed = threading.Condition()
         self._epoch = 0
         self._lock = threading.Lock()
-        self._of_run: dict[str, dict[str, PodObject]] = {}
+        self._index = PodIndex()
+        self._readers: list[Marks] = []
+        self._seen: dict[str, dict[int, tuple[object, Pod]]] = {}
         self._key_of: dict[str, str] = {}
         self._over: dict[str, dict[str, Pod]] = {}
         self._in_flight: set[Member] = set()
@@ -101,6 +106,14 @@ class View:
             self._epoch += 1
             self._changed.notify_all()
 
+    def marks(self) -> Marks:
+        """For a reader of its own: what changes from now on, beginning with everything that is there."""
+        marks = Marks()
+        with self._lock:
+            self._readers.append(marks)
+        marks.add(runs=[run.uid for run in self.trainings.all()], nodes=[node.key for node in self.nodes.all()])
+        return marks
+
     def find(self, uid: str) -> TrainingObject | None:
         """The run of a uid."""
         with self._lock:
@@ -110,7 +123,12 @@ class View:
     def pods_of(self, uid: str) -> Mapping[str, PodObject]:
         """The pods of a run by their keys."""
         with self._lock:
-            return dict(self._of_run.get(uid, {}))
+            return dict(self._index.of_run(uid))
+
+    def pods_on(self, node: str) -> tuple[PodObject, ...]:
+        """The pods that count on a node: bound there and not over, whoever's."""
+        with self._lock:
+            return tuple(self._index.on_node(node).values())
 
     def begin(self, member: Member) -> bool:
         """Note that a pod is about to be created; False when somebody is at it."""
@@ -124,64 +142,57 @@ class View:
         """The creation is over, one way or the other."""
         with self._lock:
             self._in_flight.discard(member)
+        self._mark(runs=(member[0],))
 
     def bury(self, pod: Pod) -> None:
         """Keep how a pod ended whose object is gone, or which never came to be."""
         with self._lock:
             self._over.setdefault(pod.workload_uid, {})[pod.uid] = pod
-        self.wake()
+        self._mark(runs=(pod.workload_uid,))
 
     def members(self, found: TrainingObject) -> tuple[Pod, ...]:
         """Every member of the run's latest gang, whether its pod is there yet, still, or not any more."""
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return ()
-        objects = {(pod.attempt, pod.index): pod for pod in self.pods_of(found.uid).values()}
+        objects = {pod.index: pod for pod in self.pods_of(found.uid).values() if pod.attempt == gang.attempt}
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
+        kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
         ranks = run.spec.ranks_on_each_node
         seen: list[Pod] = []
         for index in range(len(gang.nodes)):
-            member, uid = gang.member(index), f"{found.uid}-{gang.attempt}-{index}"
-            told_at, pod = notices.get(uid), objects.get((gang.attempt, index))
+            uid = f"{found.uid}-{gang.attempt}-{index}"
+            told_at, pod = notices.get(uid), objects.get(index)
             if uid in ended:
                 seen.append(ended[uid])
-            elif pod is not None:
-                seen.append(
-                    see(
-                        pod,
-                        member,
-                        ranks=range(index * ranks, (index + 1) * ranks),
-                        told_at=told_at,
-                        node=self.nodes.get(pod.node) if pod.node else None,
-                        gone=False,
-                        active_at=self._active.get(found.uid),
-                    )
-                )
-            else:
-                coming = gang.created or self._is_in_flight(found.uid, gang.attempt, index)
-                cancelled = told_at is not None and not coming
-                seen.append(
-                    Pod(
-                        uid=uid,
-                        workload_uid=found.uid,
-                        attempt=gang.attempt,
-                        index=index,
-                        node=member.node,
-                        grant=member.grant,
-                        phase=PodPhase.FAILED if cancelled else PodPhase.CREATED,
-                        created_at=gang.at,
-                        terminating_since=told_at,
-                        message=STOPPED_EARLY if cancelled else None,
-                    )
-                )
+                continue
+            node = self.nodes.get(pod.node) if pod is not None and pod.node else None
+            coming = gang.created or self._is_in_flight(found.uid, gang.attempt, index)
+            # What it was seen from: of a thousand members few are seen anew at a look.
+            basis = gang.attempt, pod, node, told_at, active_at, coming
+            known = kept.get(index)
+            if known is None or known[0] != basis:
+                member, of_pod = gang.member(index), range(index * ranks, (index + 1) * ranks)
+                if pod is None:
+                    was = _absent(found.uid, member, gang.at, told_at=told_at, coming=coming)
+                else:
+                    was = see(
+                        pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False, active_at=active_at
+                    )  # fmt: skip
+                known = kept[index] = (basis, was)
+            seen.append(known[1])
         return tuple(seen)
+
+    def look_again(self, uid: str) -> None:
+        """Something else is known of a run now."""
+        self._mark(runs=(uid,))
 
     def note_active(self, uid: str, at: float | None) -> None:
         """A run was seen to do something at ``at``."""
         if at is not None and at > self._active.get(uid, 0.0):
             self._active[uid] = at
-        self.wake()
+            self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
         """How pods of a run ended whose objects are gone."""
@@ -192,25 +203,36 @@ class View:
         with self._lock:
             return (uid, attempt, index) in self._in_flight
 
+    def _mark(self, *, runs: Iterable[str] = (), nodes: Iterable[str] = ()) -> None:
+        """Let those who wait look again, at these."""
+        for reader in self._readers:
+            reader.add(runs=runs, nodes=nodes)
+        self.wake()
+
     def _node_changed(self, before: NodeObject | None, after: NodeObject | None) -> None:
         # A kubelet's heartbeat changes nothing that matters here.
-        if before is None or after is None or _essence(before) != _essence(after):
-            self.wake()
+        if before is not None and after is not None and _essence(before) == _essence(after):
+            return
+        last = after or before
+        if last is not None:
+            runs = {pod.run_uid for pod in self.pods_on(last.key) if pod.run_uid}
+            self._mark(runs=runs, nodes=(last.key,))
 
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
         last = after or before
         if last is None:
             return
-        if last.run_uid:
-            with self._lock:
-                of_run = self._of_run.setdefault(last.run_uid, {})
-                if after is not None:
-                    of_run[after.key] = remembering(of_run.get(after.key), after)
-                else:
-                    last = of_run.pop(last.key, last)
-            if after is None:
-                self._remember(last)
-        self.wake()
+        with self._lock:
+            # Of two threads that tell of one pod the slower may come last, so what counts is what the cache holds now.
+            now, known = self.pods.get(last.key), self._index.get(last.key)
+            now = now if now is None else remembering(known, now)
+            self._index.follow(last.key, now)
+        if after is None and last.run_uid:
+            self._remember(known if known is not None and known.uid == last.uid else last)
+        if known is None or now is None or not _is_same(known, now):
+            versions = [pod for pod in (known, now, last) if pod is not None]
+            runs, nodes = {pod.run_uid for pod in versions}, {pod.node for pod in versions}
+            self._mark(runs=runs - {""}, nodes=nodes - {""})
 
     def _remember(self, pod: PodObject) -> None:
         """Keep how a pod of a current gang ended, now that its object is gone."""
@@ -237,10 +259,12 @@ class View:
                 self._key_of.pop(before.uid, None)
                 self._over.pop(before.uid, None)
                 self._active.pop(before.uid, None)
+                self._seen.pop(before.uid, None)
             elif after is not None:
                 if before is not None and before.uid != after.uid:
                     self._key_of.pop(before.uid, None)
                     self._over.pop(before.uid, None)
+                    self._seen.pop(before.uid, None)
                 self._key_of[after.uid] = after.key
                 over, gang = self._over.get(after.uid), after.state.gang
                 if over and gang is not None:
@@ -249,7 +273,29 @@ class View:
                     self._over[after.uid] = {
                         uid: pod for uid, pod in over.items() if uid not in kept and pod.attempt >= gang.attempt
                     }
-        self.wake()
+        self._mark(runs={run.uid for run in (before, after) if run is not None})
+
+
+def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None, coming: bool) -> Pod:
+    """A member that has no pod yet, and gets none when it was told to stop before its creation began."""
+    cancelled = told_at is not None and not coming
+    return Pod(
+        uid=f"{run_uid}-{member.attempt}-{member.index}",
+        workload_uid=run_uid,
+        attempt=member.attempt,
+        index=member.index,
+        node=member.node,
+        grant=member.grant,
+        phase=PodPhase.FAILED if cancelled else PodPhase.CREATED,
+        created_at=at,
+        terminating_since=told_at,
+        message=STOPPED_EARLY if cancelled else None,
+    )
+
+
+def _is_same(one: PodObject, other: PodObject) -> bool:
+    """Whether two versions of a pod tell the same, as after a word of its kubelet that is not looked at here."""
+    return one == replace(other, version=one.version)
 
 
 def _essence(node: NodeObject) -> tuple[object, ...]:

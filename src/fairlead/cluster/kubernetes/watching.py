@@ -77,6 +77,7 @@ class Cache(Generic[T]):
         self.trouble: ClusterError | None = None
         self.num_lists = 0
         self.num_watches = 0
+        self._num_heard = 0
         self.heard_at = time.monotonic()
 
     def listen(self, changed: Callable[[T | None, T | None], None]) -> None:
@@ -140,10 +141,12 @@ class Cache(Generic[T]):
             try:
                 if not self._version:
                     self._list()
-                begun = time.monotonic()
+                heard = self._num_heard
                 self._watch()
-                if time.monotonic() - begun > MOST_BACKOFF_S:
+                if self._num_heard != heard:
+                    # Where much happens a server ends a watch that falls behind; to pause would put it further behind.
                     backoff_s = FIRST_BACKOFF_S
+                    continue
             except ApiError as error:
                 if error.status == 410:
                     log.info("%s: its instant is no longer kept, listing anew", self.path)
@@ -202,6 +205,7 @@ class Cache(Generic[T]):
             try:
                 for line in stream:
                     self.heard_at = time.monotonic()
+                    self._num_heard += 1
                     if self._stopping.is_set():
                         return
                     self._hear(_event(line))
