@@ -47,19 +47,16 @@ class History:
 
     Attributes:
         wrongs: What must never be, and was.
-        second_pods: Members of one start that had two pods, one after the other.
     """
 
     def __init__(self, etcd_url: str) -> None:
         self.wrongs: list[str] = []
-        self.second_pods: list[str] = []
         self._url = f"{etcd_url}/v3/watch"
         self._pool = urllib3.PoolManager(retries=False)
         self._next = 1
         self._lock = threading.Lock()
         self._pods: dict[str, StoredPod] = {}
         self._sizes: dict[str, int] = {}
-        self._made: dict[tuple[str, int, int], set[str]] = defaultdict(set)
         self._bound: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._partial: dict[tuple[str, int], float] = {}
         self._told: dict[str, deque[str]] = defaultdict(lambda: deque(maxlen=MOST_LINES))
@@ -106,13 +103,14 @@ class History:
             for chunk in answer.stream(65_536):
                 *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
-                    self._take(json.loads(line)["result"])
+                    self.take(json.loads(line)["result"])
                 if self._is_over:
                     return
         finally:
             answer.close()
 
-    def _take(self, result: dict[str, Any]) -> None:
+    def take(self, result: dict[str, Any]) -> None:
+        """What etcd's watch says."""
         assert not result.get("compact_revision"), "history was lost"
         now = time.monotonic()
         with self._lock:
@@ -149,10 +147,6 @@ class History:
         self._check_gang(last, now)
 
     def _check_ranks(self, pod: StoredPod) -> None:
-        made = self._made[(pod.run_uid, pod.attempt, pod.index)]
-        if made and pod.uid not in made:
-            self.second_pods.append(f"{pod.name} of {pod.run_uid}")
-        made.add(pod.uid)
         live = [
             each
             for each in self._pods.values()
