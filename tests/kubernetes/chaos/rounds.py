@@ -62,6 +62,7 @@ class Round:
         found: list[str] = []
 
         def is_well() -> bool:
+            self.world.keep_replicas()
             found[:] = problems_of(self.world.client, self.namespace, self.wishes.values())
             return not found
 
@@ -76,6 +77,7 @@ class Round:
         left: list[str] = []
 
         def is_empty() -> bool:
+            self.world.keep_replicas()
             left[:] = self._left()
             return not left
 

@@ -92,10 +92,14 @@ class World:
             for name in FOLLOWERS:
                 self.plane.restart(name)
             self._is_shaken = False
+        self.keep_replicas()
+        self.restore_nodes()
+
+    def keep_replicas(self) -> None:
+        """Start the operators that ended, as kubelet does."""
         for replica in self.replicas:
             if replica.pid is None:
                 replica.start()
-        self.restore_nodes()
 
     def restore_nodes(self) -> None:
         """Bring back the nodes that left."""

@@ -24,7 +24,7 @@ TEAMS = "/apis/fairlead.dev/v1alpha1/teams"
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 SYNC_S = 60.0
 # An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
-REFUSED_S = 5.0
+REFUSED_S = 15.0
 STOPPED_EARLY = "stopped before it started"
 Member = tuple[str, int, int]  # run, attempt, index
 
