@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from fairlead.cluster.kubernetes import rooms
 from fairlead.cluster.kubernetes.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.daemons import due
 from fairlead.cluster.kubernetes.keeping import (
     FINALIZER,
     INTENT,
@@ -245,12 +246,14 @@ class KubernetesCluster:
                 ours += pods
         objects, nodes = view.pods.all(), sorted(view.nodes.all(), key=lambda node: node.key)
         bound = rooms.bound_pods(objects)
+        coming = due(view.daemons.all(), nodes, bound)
+        num_pods = {node.key: len(bound.get(node.key, ())) + len(coming.get(node.key, ())) for node in nodes}
         return Snapshot(
             teams=tuple(each.team for each in sorted(view.teams.all(), key=lambda each: each.key)),
             completed=self._completed(),
-            nodes=tuple(rooms.node_of(node, len(bound.get(node.key, ()))) for node in nodes),
+            nodes=tuple(rooms.node_of(node, num_pods[node.key]) for node in nodes),
             workloads=tuple(workloads),
-            pods=(*ours, *rooms.held_by_others(nodes, objects, ours)),
+            pods=(*ours, *rooms.held_by_others(nodes, objects, ours, coming)),
         )
 
     def _completed(self) -> tuple[Completed, ...]:

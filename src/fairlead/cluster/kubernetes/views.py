@@ -1,4 +1,4 @@
-"""What is true on the cluster, as four watches keep it: nodes, pods of everybody, our runs, and teams.
+"""What is true on the cluster, as watches keep it: nodes, DaemonSets, pods of everybody, our runs, and teams.
 
 Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
 """
@@ -7,8 +7,10 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fairlead.cluster.kubernetes.client import ApiError, Client
+from fairlead.cluster.kubernetes.daemons import DaemonObject, read_daemon
 from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject, read_node, read_pod
 from fairlead.cluster.kubernetes.teaming import TeamObject, read_team
@@ -21,7 +23,7 @@ log = logging.getLogger(__name__)
 
 TRAININGS = "/apis/fairlead.dev/v1alpha1/trainings"
 TEAMS = "/apis/fairlead.dev/v1alpha1/teams"
-NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+NODES, PODS, DAEMONS = "/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets"
 SYNC_S = 60.0
 # An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
 REFUSED_S = 15.0
@@ -35,6 +37,7 @@ class View:
     def __init__(self, client: Client, *, idle_s: float = IDLE_S) -> None:
         self.client = client
         self.nodes: Cache[NodeObject] = Cache(client, NODES, read_node, self._node_changed, idle_s=idle_s)
+        self.daemons: Cache[DaemonObject] = Cache(client, DAEMONS, read_daemon, self._daemon_changed, idle_s=idle_s)
         self.pods: Cache[PodObject] = Cache(client, PODS, read_pod, self._pod_changed, idle_s=idle_s)
         self.trainings: Cache[TrainingObject] = Cache(
             client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
@@ -50,9 +53,11 @@ class View:
         self._active: dict[str, float] = {}
 
     @property
-    def caches(self) -> tuple[Cache[NodeObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
-        """All four."""
-        return self.nodes, self.pods, self.teams, self.trainings
+    def caches(
+        self,
+    ) -> tuple[Cache[NodeObject], Cache[DaemonObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
+        """All of them."""
+        return self.nodes, self.daemons, self.pods, self.teams, self.trainings
 
     def start(self) -> None:
         """Begin to watch, and return when everything is there once.
@@ -195,6 +200,11 @@ class View:
     def _node_changed(self, before: NodeObject | None, after: NodeObject | None) -> None:
         # A kubelet's heartbeat changes nothing that matters here.
         if before is None or after is None or _essence(before) != _essence(after):
+            self.wake()
+
+    def _daemon_changed(self, before: DaemonObject | None, after: DaemonObject | None) -> None:
+        # Its status counts its pods, which are watched anyway.
+        if before is None or after is None or replace(before, version=0) != replace(after, version=0):
             self.wake()
 
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
