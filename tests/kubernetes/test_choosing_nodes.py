@@ -131,6 +131,39 @@ def test_a_share_of_a_gpu_is_placed_as_the_part_that_the_node_hands_out(
         assert devices == ({"nvidia.com/gpu": "1"} if pod["metadata"]["name"].startswith("whole") else {resource: "1"})
 
 
+def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
+    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str]
+) -> None:
+    nodes += add_nodes(plane, 1, prefix=f"new-{namespace}", model=MODEL, gpus=1, cpu="8")
+    ready(plane, nodes)
+    with operating(access, namespace) as operator:
+        # Its pod is there, but nothing binds it.
+        path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets"
+        plane.request("POST", path, daemonset({"kubernetes.io/hostname": nodes[0]}, schedulingGates=[{"name": "a/b"}]))
+        until(lambda: bool(operator.view.daemons.all()))
+        cluster.submit(
+            replace(run(namespace), resources=Resources(cpu_milli=2000, gpu=GpuRequest(milli=1000, model="A10")))
+        )
+        until(lambda: f"{nodes[0]} has 1 of 1 GPUs, 1 of 7.99 CPU" in message(cluster, namespace))
+        plane.request("DELETE", f"{path}/agent")
+        comes_to(cluster, "train", Phase.RUNNING)
+
+
+def message(cluster: KubernetesCluster, namespace: str) -> str:
+    return cluster.named("train", namespace).status.reason.message
+
+
+def daemonset(selector: dict[str, str], **pod: Any) -> dict[str, Any]:
+    """One whose pods take seven cores."""
+    containers = [{"name": "agent", "image": "agent", "resources": {"requests": {"cpu": "7"}}}]
+    template = {
+        "metadata": {"labels": {"app": "agent"}},
+        "spec": {"containers": containers, "nodeSelector": selector} | pod,
+    }
+    spec = {"selector": {"matchLabels": {"app": "agent"}}, "template": template}
+    return {"metadata": {"name": "agent"}, "spec": spec}
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -40,7 +40,7 @@ from tests.kubernetes.testcluster.real_nodes import RealCluster
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.torch]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STEPS, EVERY = 120, 15
+STEPS, EVERY = 90, 15
 RANKS = "ranks"
 PATIENCE_S = 400.0
 BITS = re.compile(r"bits per byte: unigram (?P<unigram>[\d.]+), model (?P<model>[\d.]+)")

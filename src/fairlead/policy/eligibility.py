@@ -74,9 +74,9 @@ def tolerates(given: Iterable[Object], taint: Taint) -> bool:
     return any(_is_for(each, taint) for each in given)
 
 
-def selects(node: Node, selector: Object, affinity: Object) -> bool:
-    """Whether a node has these labels, and is of those that the affinity to nodes requires."""
-    return all(node.labels.get(name) == value for name, value in selector.items()) and _is_required(node, affinity)
+def selects(name: str, labels: Mapping[str, str], selector: Object, affinity: Object) -> bool:
+    """Whether a node has the labels of a selector, and is of those that an affinity to nodes requires."""
+    return all(labels.get(key) == value for key, value in selector.items()) and _is_required(name, labels, affinity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class _Demands:
             if node.labels.get(name) != value:
                 remedy = "Correct `kubernetes.spec.nodeSelector`, or label the nodes that are meant."
                 return Refusal(why=f"not labelled {name}={value}", remedy=remedy, lasts=True)
-        if not _is_required(node, self.affinity):
+        if not _is_required(node.name, node.labels, self.affinity):
             remedy = "Correct `kubernetes.spec.affinity`, or label the nodes that are meant."
             return Refusal(why="not what its `affinity` requires", remedy=remedy, lasts=True)
         for taint in node.taints:
@@ -144,12 +144,12 @@ def _terms(affinity: Object) -> list[Object]:
     return terms
 
 
-def _is_required(node: Node, affinity: Object) -> bool:
+def _is_required(name: str, labels: Mapping[str, str], affinity: Object) -> bool:
     """Terms are alternatives; what one term says must all be so."""
     terms = _terms(affinity)
-    fields = {"metadata.name": node.name}
+    fields = {"metadata.name": name}
     return not terms or any(
-        all(_holds(each, node.labels) for each in term.get("matchExpressions") or ())
+        all(_holds(each, labels) for each in term.get("matchExpressions") or ())
         and all(_holds(each, fields) for each in term.get("matchFields") or ())
         for term in terms
     )

@@ -19,17 +19,12 @@ class Gathering:
         self._view = View(client)
 
     def snapshot(self) -> Snapshot:
-        """All nodes, pods and runs."""
+        """All nodes, DaemonSets, pods and runs."""
         view = self._view
         # A run is looked at only with its pods, so they are there before it is.
-        for content in self._client.items(view.nodes.path):
-            view.nodes.put(content)
-        for content in self._client.items(view.pods.path):
-            view.pods.put(content)
-        for content in self._client.items(view.teams.path):
-            view.teams.put(content)
-        for content in self._client.items(view.trainings.path):
-            view.trainings.put(content)
+        for cache in view.caches:
+            for content in self._client.items(cache.path):
+                cache.put(content)
         return KubernetesCluster(self._client, view=view).snapshot()
 
     def pods(self, found: TrainingObject) -> tuple[Pod, ...]:

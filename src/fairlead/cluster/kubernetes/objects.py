@@ -71,6 +71,7 @@ class PodObject:
         uid: The API server's.
         run_uid: Of the run that owns it; empty for a pod that is not ours.
         requests: What kube-scheduler counts for it.
+        daemon: The uid of the DaemonSet that owns it; empty for all others.
         node: Where it is bound; empty before.
         leaves_by: When its grace ends, once it was told to stop; None before.
         told_at: When it was told to stop.
@@ -89,6 +90,7 @@ class PodObject:
     node: str
     requests: Amounts
     created_at: float
+    daemon: str = ""
     run_uid: str = ""
     attempt: int = 0
     index: int = 0
@@ -144,6 +146,7 @@ def read_pod(content: Object) -> PodObject:
         node=sys.intern(spec.get("nodeName") or ""),
         requests=pod_requests(spec),
         created_at=seconds(metadata["creationTimestamp"]),
+        daemon=sys.intern(owner["uid"]) if owner.get("kind") == "DaemonSet" else "",
     )
     if owner.get("kind") != "Training" or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
         return basic

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from fairlead.cluster.kubernetes import rooms
+from fairlead.cluster.kubernetes.daemons import due
 from fairlead.cluster.kubernetes.keeping import TrainingObject
 from fairlead.cluster.kubernetes.objects import NodeObject
 from fairlead.cluster.kubernetes.verdicts import stray
@@ -152,10 +153,12 @@ class Picture:
         if before is None:
             insort(self._names, name)
         bound = self._view.pods_on(name)
-        closed = rooms.closed(seen, len(bound))
+        coming = due(self._view.daemons.all(), seen, bound)
+        num_pods = len(bound) + len(coming)
+        closed = rooms.closed(seen, num_pods)
         is_same = before is not None and before.seen is seen and before.node.closed == closed
-        node = before.node if before is not None and is_same else rooms.node_of(seen, len(bound))
-        others = rooms.rest(seen, bound, self._granted.get(name, {}).values())
+        node = before.node if before is not None and is_same else rooms.node_of(seen, num_pods)
+        others = rooms.rest(seen, bound, self._granted.get(name, {}).values(), coming)
         if before is not None and before.others == others:
             others = before.others
         self._places[name] = _Place(seen=seen, node=node, others=others)

@@ -55,6 +55,7 @@ OPERATOR_RULES: Rules = [
     rule(GROUP, ("trainings/status",), ("patch",)),
     rule(GROUP, ("teams",), ("list", "watch")),
     rule("", ("nodes",), ("list", "watch")),
+    rule("apps", ("daemonsets",), ("list", "watch")),  # what they will take of a new node
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),

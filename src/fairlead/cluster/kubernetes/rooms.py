@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from fairlead.cluster.kubernetes.devices import gpus_of
-from fairlead.cluster.kubernetes.objects import NodeObject, PodObject
+from fairlead.cluster.kubernetes.objects import Amounts, NodeObject, PodObject
 from fairlead.cluster.kubernetes.pods import REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES
 from fairlead.state.snapshot import Grant, Leaving, Node, Pod, PodPhase
 
@@ -41,8 +41,10 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
     )
 
 
-def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod]) -> Pod:
+def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], coming: Iterable[Amounts] = ()) -> Pod:
     """What is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
+
+    ``coming`` are requests of pods that will be bound to a node whatever we do.
 
     What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
     """
@@ -50,9 +52,10 @@ def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod]) -> P
     there = list(bound)
     seen = {f"{pod.run_uid}-{pod.attempt}-{pod.index}" for pod in there if pod.run_uid}
     counted = [pod for pod in ours if pod.uid in seen]
-    foreign = _foreign(node, there, ours, counted)
-    cpu = sum(pod.requests.cpu_milli for pod in there) - sum(pod.grant.cpu_milli for pod in counted)
-    memory = sum(pod.requests.memory_bytes for pod in there) - sum(pod.grant.memory_bytes for pod in counted)
+    requests = [*(pod.requests for pod in there), *coming]
+    foreign = _foreign(node, requests, ours, counted)
+    cpu = sum(each.cpu_milli for each in requests) - sum(pod.grant.cpu_milli for pod in counted)
+    memory = sum(each.memory_bytes for each in requests) - sum(pod.grant.memory_bytes for pod in counted)
     return Pod(
         uid=f"{OTHERS}{node.key}",
         workload_uid="",
@@ -70,13 +73,13 @@ def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod]) -> P
     )
 
 
-def _foreign(node: NodeObject, there: list[PodObject], ours: Iterable[Pod], counted: list[Pod]) -> tuple[str, ...]:
+def _foreign(node: NodeObject, requests: list[Amounts], ours: Iterable[Pod], counted: list[Pod]) -> tuple[str, ...]:
     """Devices that others hold: as many of each resource as are bound beyond our grants, from the last one down."""
     taken = {uuid for pod in ours for uuid in pod.grant.gpu_uuids}
     granted = Counter(uuid.partition("#")[0] for pod in counted for uuid in pod.grant.gpu_uuids)
     used: Counter[str] = Counter()
-    for pod in there:
-        used.update(dict(pod.requests.devices))
+    for each in requests:
+        used.update(dict(each.devices))
     found: list[str] = []
     for name, count in node.allocatable.devices:
         free = [uuid for number in reversed(range(count)) if (uuid := f"{name}#{number}") not in taken]

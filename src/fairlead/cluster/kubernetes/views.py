@@ -1,4 +1,4 @@
-"""What is true on the cluster, as four watches keep it: nodes, pods of everybody, our runs, and teams.
+"""What is true on the cluster, as watches keep it: nodes, DaemonSets, pods of everybody, our runs, and teams.
 
 Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.client import ApiError, Client
+from fairlead.cluster.kubernetes.daemons import DaemonObject, read_daemon
 from fairlead.cluster.kubernetes.indexes import Marks, PodIndex
 from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject, read_node, read_pod
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 TRAININGS = "/apis/fairlead.dev/v1alpha1/trainings"
 TEAMS = "/apis/fairlead.dev/v1alpha1/teams"
-NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+NODES, PODS, DAEMONS = "/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets"
 SYNC_S = 60.0
 # An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
 REFUSED_S = 15.0
@@ -38,6 +39,7 @@ class View:
     def __init__(self, client: Client, *, idle_s: float = IDLE_S) -> None:
         self.client = client
         self.nodes: Cache[NodeObject] = Cache(client, NODES, read_node, self._node_changed, idle_s=idle_s)
+        self.daemons: Cache[DaemonObject] = Cache(client, DAEMONS, read_daemon, self._daemon_changed, idle_s=idle_s)
         self.pods: Cache[PodObject] = Cache(client, PODS, read_pod, self._pod_changed, idle_s=idle_s)
         self.trainings: Cache[TrainingObject] = Cache(
             client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
@@ -55,9 +57,11 @@ class View:
         self._active: dict[str, float] = {}
 
     @property
-    def caches(self) -> tuple[Cache[NodeObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
-        """All four."""
-        return self.nodes, self.pods, self.teams, self.trainings
+    def caches(
+        self,
+    ) -> tuple[Cache[NodeObject], Cache[DaemonObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
+        """All of them."""
+        return self.nodes, self.daemons, self.pods, self.teams, self.trainings
 
     def start(self) -> None:
         """Begin to watch, and return when everything is there once.
@@ -217,6 +221,11 @@ class View:
         if last is not None:
             runs = {pod.run_uid for pod in self.pods_on(last.key) if pod.run_uid}
             self._mark(runs=runs, nodes=(last.key,))
+
+    def _daemon_changed(self, before: DaemonObject | None, after: DaemonObject | None) -> None:
+        # Its status counts its pods, which are watched anyway.
+        if before is None or after is None or replace(before, version=0) != replace(after, version=0):
+            self._mark(nodes=[node.key for node in self.nodes.all()])
 
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
         last = after or before
