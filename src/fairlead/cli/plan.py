@@ -6,12 +6,14 @@ from dataclasses import replace
 import click
 
 from fairlead.api import free_name
+from fairlead.cli.outlook import say_start
 from fairlead.cli.run import asked_of
 from fairlead.cli.show import as_json, json_option
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.control.admission import IGNORABLE, Admission, admit
 from fairlead.errors import NameTaken, NotAllowed
+from fairlead.policy.forecasting import expected_starts
 from fairlead.policy.training import decide
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
@@ -41,13 +43,24 @@ def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_:
     outcomes = _decide(cluster, [each.spec for each in new])
     coming = iter(zip(new, outcomes, strict=True))
     for each, run in zip(wanted, going, strict=True):
-        admitted, status = (each, run.status) if run is not None else next(coming)
+        admitted, (status, starts_at) = (each, (run.status, None)) if run is not None else next(coming)
         spec = admitted.spec
         if json_:
             change = "none" if run is not None else "submit"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
             said = {"phase": phase, "reason": status.reason.message, "chosen": list(admitted.notes)}
-            print(as_json({"name": spec.name, "change": change, **said, "spec": render_short(spec)}))
+            waits = status.phase is Phase.PENDING
+            print(
+                as_json(
+                    {
+                        "name": spec.name,
+                        "change": change,
+                        **said,
+                        "starts_at": starts_at if waits else None,
+                        "spec": render_short(spec),
+                    }
+                )
+            )
             continue
         print(to_yaml(spec, form="short"))
         for note in admitted.notes:
@@ -59,6 +72,8 @@ def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_:
         else:
             verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
             print(f"{spec.name}: {verb}: {status.reason.message}")
+            if status.phase is Phase.PENDING and starts_at is not None:
+                print(f"{spec.name}: it would start {say_start(starts_at)}")
     return CHANGES if new else 0
 
 
@@ -96,22 +111,24 @@ def _named(cluster: Facing, admitted: Admission) -> Admission:
     return replace(admitted, spec=replace(admitted.spec, name=name), notes=(*admitted.notes, note))
 
 
-def _decide(cluster: Facing, specs: list[Training]) -> list[Status]:
-    """What the loop would decide on all of them at its next pass."""
+def _decide(cluster: Facing, specs: list[Training]) -> list[tuple[Status, float | None]]:
+    """What the loop would decide on all of them at its next pass, and when they would start at the latest."""
     now = time.time()
     try:
         snapshot = cluster.snapshot()
     except NotAllowed as error:
-        return [_fresh(str(error), now)] * len(specs)
+        return [(_fresh(str(error), now), None)] * len(specs)
     fresh = _fresh("submitted", now)
     # Submitted one after the other, as `run` would, so that each waits behind those before it.
     asked = tuple(
         Workload(uid=f"planned-{n}", spec=spec, intent=Intent.RUN, status=fresh, version=1, created_at=now + n * 1e-6)
         for n, spec in enumerate(specs)
     )
-    decided = decide(replace(snapshot, workloads=(*snapshot.workloads, *asked)), now)
+    snapshot = replace(snapshot, workloads=(*snapshot.workloads, *asked))
+    decided = decide(snapshot, now)
     found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
-    return [found.get(run.uid, fresh) for run in asked]
+    starts = expected_starts(snapshot, now)
+    return [(found.get(run.uid, fresh), starts.get(run.uid)) for run in asked]
 
 
 def _fresh(message: str, now: float) -> Status:

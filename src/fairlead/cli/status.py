@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fairlead.cli.names import RunName, find
+from fairlead.cli.outlook import latest_start, say_start
 from fairlead.cli.show import as_json, json_option, run_json, run_row, say_progress, say_reason, say_time, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
@@ -50,7 +51,8 @@ def _full_json(cluster: Facing, workload: Workload) -> dict[str, Any]:
 
     pods = [asdict(pod) for pod in cluster.pods(workload.uid)]
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
-    return {**run_json(workload), "spec": render(workload.spec), "pods": pods, **where}
+    told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
+    return {**run_json(workload), **told, **where}
 
 
 def _full(cluster: Facing, workload: Workload) -> str:
@@ -75,6 +77,9 @@ def _facts(cluster: Facing, workload: Workload) -> list[tuple[str, str]]:
     each = say_resources(spec.resources)
     facts.append(("ranks", f"{spec.world_size} on {plural(spec.nodes, 'node')} with {each}; attempt {state.attempt}"))
     facts.append(("submitted", say_time(workload.created_at)))
+    starts_at = latest_start(cluster, workload)
+    if starts_at is not None:
+        facts.append(("will start", say_start(starts_at)))
     if state.started_at is not None:
         lasted = say_duration((state.finished_at or time.time()) - state.started_at)
         until = "to its end" if state.finished_at else "ago"

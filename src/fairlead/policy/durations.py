@@ -1,4 +1,4 @@
-"""When a run is over at the latest, as far as anybody can tell: by its ``max_duration``, or else as others of its name took.
+"""When a run is over at the latest, as far as anybody can tell: by its ``max_duration``, or as others of its name took.
 
 Runs of one team and name are of one kind; a number that a repeated name was given (``train-2``) does not count.
 Infinity stands for not known.

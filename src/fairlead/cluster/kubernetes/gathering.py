@@ -26,6 +26,8 @@ class Gathering:
             view.nodes.put(content)
         for content in self._client.items(view.pods.path):
             view.pods.put(content)
+        for content in self._client.items(view.teams.path):
+            view.teams.put(content)
         for content in self._client.items(view.trainings.path):
             view.trainings.put(content)
         return KubernetesCluster(self._client, view=view).snapshot()

@@ -1,0 +1,49 @@
+"""When those that wait will start, if everything ends when it is known to end at the latest and nobody else comes.
+
+In their turn each is given the earliest start beside all before it, as in conservative backfilling (Mu'alem and
+Feitelson, TPDS 2001): the computation by which the first that waits is promised its start. Behind a run of whose start
+nothing is known, nothing is known. For W runs that wait: W walks of the timeline, at most ``MOST``.
+"""
+
+import math
+from collections import defaultdict
+
+from fairlead.policy.durations import Durations
+from fairlead.policy.quotas import Ledger
+from fairlead.policy.shapes import Shape
+from fairlead.policy.shares import capacity
+from fairlead.policy.timeline import Timeline
+from fairlead.policy.turns import fairly
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot
+
+# More that wait than this are told nothing.
+MOST = 500
+
+
+def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
+    """Latest starts as Unix times, by uid, of those that wait and of whose start something is known."""
+    pods = defaultdict[str, list[Pod]](list)
+    for pod in snapshot.pods:
+        pods[pod.workload_uid].append(pod)
+    durations = Durations(snapshot.completed)
+    holders = [run for run in snapshot.workloads if any(not pod.phase.is_final for pod in pods[run.uid])]
+    ends = {run.uid: durations.ends_at(run, pods[run.uid], now) for run in holders}
+    timeline = Timeline.of(snapshot.nodes, snapshot.pods, ends, now)
+    ledger = Ledger.of(snapshot.teams, capacity(snapshot.nodes), holders)
+    waiting = [
+        run
+        for run in snapshot.workloads
+        if run.intent is Intent.RUN
+        and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
+        and run.status.reason.code not in (Code.SUSPENDED, Code.OVER_QUOTA)
+        and all(pod.phase.is_final for pod in pods[run.uid])
+    ]
+    found = {}
+    for run in fairly(waiting, ledger, now)[0][:MOST]:
+        claim = timeline.earliest(Shape.of(run.spec.resources), run.spec.nodes, durations.length_s(run, now))
+        if claim.start == math.inf:
+            break
+        found[run.uid] = max(claim.start, run.status.retry_at or 0.0)
+        timeline.claim(claim)
+    return found
