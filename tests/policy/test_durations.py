@@ -1,0 +1,64 @@
+"""How long runs take at most: as declared, as others of their name took, or nobody knows."""
+
+import math
+from typing import Any
+
+from fairlead.policy.durations import SOON_S, Durations
+from fairlead.policy.estimates import enough_s
+from fairlead.state.snapshot import Completed, Grant, Intent, Pod, PodPhase, Workload
+from tests.builders import status, training
+
+NOW = 1_000_000_000.0
+
+
+def run(name: str = "train-7", *, started_at: float | None = None, **spec: Any) -> Workload:
+    return Workload(
+        uid="u",
+        spec=training(name, **spec),
+        intent=Intent.RUN,
+        status=status(started_at=started_at),
+        version=1,
+        created_at=NOW,
+    )
+
+
+def pod(terminating_since: float | None = None) -> Pod:
+    return Pod(
+        uid="u-0-0", workload_uid="u", attempt=0, index=0, node="a", grant=Grant(), phase=PodPhase.RUNNING,
+        created_at=NOW, terminating_since=terminating_since,
+    )  # fmt: skip
+
+
+def took(*times_s: float, name: str = "train") -> Durations:
+    return Durations([Completed(team="default", name=f"{name}-{n}", took_s=t) for n, t in enumerate(times_s)])
+
+
+def test_a_declared_duration_and_its_grace_are_the_most() -> None:
+    assert took(5, 5, 5).length_s(run(max_duration_s=60.0, grace_s=10.0), NOW) == 70.0 + SOON_S
+    limited = run(max_duration_s=60.0, grace_s=10.0, started_at=NOW - 20)
+    assert took().ends_at(limited, [pod()], NOW) == NOW + 50.0 + SOON_S
+
+
+def test_without_one_the_time_counts_that_hardly_any_of_its_name_exceeded() -> None:
+    known = took(*range(10, 110, 10))
+    assert known.length_s(run(), NOW) == 90.0
+    assert known.ends_at(run(started_at=NOW - 75), [pod()], NOW) == NOW + 25.0 + SOON_S
+    assert took(10, 20).length_s(run(), NOW) == math.inf
+    assert took(10, 20, 30, name="other").length_s(run(), NOW) == math.inf
+
+
+def test_a_run_that_has_outlived_all_of_its_name_may_take_for_ever() -> None:
+    assert took(10, 20, 30).ends_at(run(started_at=NOW - 15), [pod()], NOW) == math.inf
+
+
+def test_a_run_that_is_told_to_stop_leaves_within_its_grace() -> None:
+    leaving = run(max_duration_s=600.0, grace_s=10.0, started_at=NOW)
+    assert took().ends_at(leaving, [pod(NOW - 4)], NOW) == NOW + 6 + SOON_S
+    assert took().ends_at(leaving, [pod(NOW - 40)], NOW) == NOW + SOON_S
+
+
+def test_enough_is_for_nine_in_ten_of_at_least_three() -> None:
+    assert enough_s(list(range(1, 11))) == 9
+    assert enough_s([1.0, 2.0, 3.0]) == 3.0
+    assert enough_s([1.0, 2.0]) is None
+    assert enough_s([1.0, 2.0, 3.0, 4.0], done_s=1.0) == 4.0
