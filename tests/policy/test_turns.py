@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from fairlead.policy.ageing import AGEING_S
 from fairlead.policy.quotas import Ledger, protected
 from fairlead.policy.shares import Amounts, dominant_share
@@ -94,14 +96,13 @@ def test_of_what_a_team_holds_the_oldest_within_its_guarantee_is_protected() -> 
 
 def test_a_dominant_share_is_of_the_scarcest_resource() -> None:
     assert dominant_share(Amounts(cpu_milli=1000, memory_bytes=30), WHOLE) == 0.3
-    assert dominant_share(Amounts(cpu_milli=1000, memory_bytes=30), WHOLE, 3) == 0.1
+    assert dominant_share(Amounts(cpu_milli=1000, memory_bytes=30), WHOLE, 3) == pytest.approx(0.1)
     assert dominant_share(Amounts(gpu_milli=1000), WHOLE) == 0.0
 
 
 def test_a_scavenger_counts_for_the_quota_and_not_for_the_share() -> None:
-    held = ledger(
-        run("s", cpu=2000, team="vision", priority=-1), teams=(Team(name="vision", quota=Quota(cpu_milli=2500)),)
-    )
+    teams = (Team(name="vision", quota=Quota(cpu_milli=2500)),)
+    held = ledger(run("s", cpu=2000, team="vision", priority=-1), teams=teams)
     assert held.share("vision") == 0.0
     assert held.exceeds(run("more", cpu=1000, team="vision").spec) == "cpu_milli"
     assert held.exceeds(run("less", cpu=500, team="vision").spec) is None
