@@ -2,18 +2,13 @@
 
 import os
 import secrets
-import time
-import urllib.error
 from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.definitions import definitions
+from tests.kubernetes.operating import teach_kinds
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
-
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-SERVED_TIMEOUT_S = 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,20 +35,7 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our kinds in it."""
-    query = "fieldManager=test&force=true&fieldValidation=Strict"
-    for each in definitions():
-        path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
-        control_plane.request("PATCH", path, each, kind="apply-patch+yaml")
-    deadline = time.monotonic() + SERVED_TIMEOUT_S
-    while True:
-        try:
-            for plural in ("trainings", "teams", "pools"):
-                control_plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
-        except urllib.error.HTTPError:
-            assert time.monotonic() < deadline, "the kinds are not served"
-            time.sleep(0.2)
-        else:
-            break
+    teach_kinds(control_plane)
     return control_plane
 
 

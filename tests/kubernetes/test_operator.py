@@ -3,33 +3,24 @@
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client, Limits
+from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
 from fairlead.cluster.kubernetes.credentials import Anonymous
-from fairlead.cluster.kubernetes.pods import PodSettings
-from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
-from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
-from fairlead.control.operator import LEASE, Operator, OperatorSettings
-from fairlead.specs.overlay import overlay
-from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.training import Training
-from fairlead.state.snapshot import Intent, Phase, Workload
+from fairlead.control.operator import LEASE
+from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
+from tests.kubernetes.operating import GPUS, an_operator, comes_to, gang, live_pods, operating, until
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
-
-GIB = 1024**3
-GPUS = 8
 
 
 @pytest.fixture(scope="module")
@@ -52,71 +43,6 @@ def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[Kub
         for run in cluster.workloads():
             cluster.set_intent(run.uid, Intent.DELETE)
         until(lambda: not cluster.workloads())
-
-
-@contextmanager
-def operating(access: Access, namespace: str, **settings: float) -> Iterator[Operator]:
-    """An operator for one namespace, with the rights that an installed one has and no others."""
-    operator = an_operator(access, namespace, **settings)
-    thread = threading.Thread(target=operator.run, daemon=True)
-    thread.start()
-    try:
-        yield operator
-    finally:
-        operator.stop()
-        operator.view.wake()
-        thread.join(timeout=20)
-        assert not thread.is_alive()
-
-
-def an_operator(access: Access, namespace: str, **settings: float) -> Operator:
-    client = Client(replace(access, impersonate=as_installed(namespace)), Limits(patience_s=8.0))
-    pods = PodSettings(runtime=bundle_name())
-    own = OperatorSettings(namespace=namespace, watch_namespace=namespace, listen=("127.0.0.1", 0), **settings)  # type: ignore[arg-type]  # seconds
-    return Operator(client, pods, own)
-
-
-def as_installed(namespace: str) -> tuple[tuple[str, str], ...]:
-    """Headers that make an administrator's request one of an operator in this namespace."""
-    return (("Impersonate-User", f"system:serviceaccount:{namespace}:{OPERATOR}"),)
-
-
-def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
-    """A run whose pods behave as their annotations ``fake/...`` say."""
-    annotations = {f"fake/{key.replace('_', '-')}": value for key, value in fakes.items()}
-    resources = Resources(cpu_milli=1000, memory_bytes=GIB, gpu=GpuRequest(milli=1000 * gpus) if gpus else None)
-    spec = Training(name=name, team=namespace, run="work", nodes=nodes, resources=resources)
-    return replace(spec, kubernetes=overlay({"metadata": {"annotations": annotations}})) if annotations else spec
-
-
-def until(is_so: Callable[[], bool], timeout_s: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.05)
-
-
-def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: int | None = None) -> Workload:
-    """The run, once it is there."""
-    namespace = cluster.workloads()[0].spec.team
-    found: list[Workload] = []
-
-    def there() -> bool:
-        found[:] = [cluster.named(name, namespace)]
-        status = found[0].status
-        return status.phase is phase and attempt in (None, status.attempt)
-
-    try:
-        until(there)
-    except AssertionError as error:
-        told = [event.reason.message for event in cluster.events(found[0].uid)]
-        raise AssertionError(f"{found[0].status}; {told}") from error
-    return found[0]
-
-
-def live_pods(cluster: KubernetesCluster, namespace: str) -> list[str]:
-    pods = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
-    return sorted(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running"))
 
 
 def test_a_gang_runs_to_its_end(access: Access, cluster: KubernetesCluster, namespace: str) -> None:

@@ -122,8 +122,9 @@ def start_by_chance(workload: Workload, free: Any, now: float) -> Change | None:
     return try_to_start(workload, free, now) if next(counter) % 2 else None
 
 
-def say_it_again(workload: Workload, reason: Any, now: float) -> list[Change]:
-    return wait_for(workload, replace(reason, message=f"{reason.message}; asked {next(counter)} times"), now)
+def say_it_again(workload: Workload, waits: Any, now: float) -> list[Change]:
+    again = replace(waits.reason, message=f"{waits.reason.message}; asked {next(counter)} times")
+    return wait_for(workload, replace(waits, reason=again), now)
 
 
 def say_it_twice(snapshot: Snapshot, now: float) -> Plan:

@@ -14,16 +14,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.agent import Agent
+from fairlead.cluster.kubernetes.asking import Askings
+from fairlead.cluster.kubernetes.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.election import BEAT_S, DEADLINE_S, DURATION_S, Election
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.progress import Listener
+from fairlead.cluster.kubernetes.telling import Teller
 from fairlead.cluster.kubernetes.views import View
 from fairlead.cluster.kubernetes.watching import IDLE_S
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError
+from fairlead.state.growth import PATIENCE_S, PAUSE_S
 
 log = logging.getLogger("fairlead.operator")
 
@@ -45,6 +49,7 @@ class OperatorSettings:
         listen: Host and port of the health endpoints; None for none.
         identity: Its name in the Lease; None makes one up.
         idle_s: Silence after which a watch is taken for dead.
+        grow_patience_s, grow_pause_s: As in ``fairlead.state.growth.Growth``.
     """
 
     namespace: str
@@ -55,6 +60,8 @@ class OperatorSettings:
     deadline_s: float = DEADLINE_S
     beat_s: float = BEAT_S
     idle_s: float = IDLE_S
+    grow_patience_s: float = PATIENCE_S
+    grow_pause_s: float = PAUSE_S
 
 
 class Operator:
@@ -75,8 +82,21 @@ class Operator:
             deadline_s=settings.deadline_s,
             beat_s=settings.beat_s,
         )
-        self.agent = Agent(self.cluster, pods, may_act=lambda: self.election.is_leader)
+        self._askings = Askings(
+            self.view,
+            Autoscalers(client, patience_s=settings.grow_patience_s, pause_s=settings.grow_pause_s),
+            pods,
+            may_act=lambda: self.election.is_leader,
+        )
+        self.cluster.outlook = self._askings.outlook
+        self.agent = Agent(
+            self.cluster,
+            pods,
+            may_act=lambda: self.election.is_leader,
+            is_making_way=self._askings.is_making_way,
+        )
         self._listener = Listener(self.cluster)
+        self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)
         self._stopping = threading.Event()
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
@@ -140,9 +160,12 @@ class Operator:
         changed = run_pass(self.cluster, now)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
-        if changed or epoch != self._acted or self.agent.is_busy:
+        if changed or epoch != self._acted or self.agent.is_busy or self._askings.is_watching:
             self._acted = epoch
+            # Placeholders leave before the pods come that they made room for.
+            self._askings.act(self.agent, now)
             self.agent.act(now)
+            self._teller.act(self.agent, now)
         self._listener.listen(now, self.agent)
         self._counts["passes"] += 1
         self._counts["changes"] += changed

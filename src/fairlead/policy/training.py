@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import repeat
+from typing import Any
 
 from fairlead.policy.failures import Blame, Failure, diagnose
+from fairlead.policy.growing import Growing, Waits
 from fairlead.policy.lifecycle import move
-from fairlead.policy.placement import Rooms, place, rooms, why_never, why_waiting
+from fairlead.policy.placement import Rooms, place, rooms, why_waiting
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.retries import GiveUp, retry
 from fairlead.policy.shapes import Shape
@@ -274,7 +276,7 @@ def _requeue(workload: Workload, code: Code, message: str, now: float, *, remedy
         # Time spent suspended is not time it ran: the clock of max_duration begins anew when it is resumed.
         status = replace(status, started_at=None)
     if status.phase is Phase.PENDING:
-        return _change(workload, replace(status, reason=reason, since=now))
+        return _change(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))
     # A start that was stopped is over; the next one gets a number of its own.
     attempt = status.attempt if status.phase is Phase.RESTARTING else status.attempt + 1
     return _change(workload, move(status, Phase.PENDING, reason, now, attempt=attempt, retry_at=None))
@@ -308,19 +310,21 @@ def _start(waiting: list[Workload], snapshot: Snapshot, pods: dict[str, list[Pod
         w.spec.name: w.spec.resources for w in snapshot.workloads if any(not p.phase.is_final for p in pods[w.uid])
     }
     changes: list[Change] = []
+    growing = Growing(snapshot, now)
     blocked_by: Workload | None = None
     for workload in sorted(waiting, key=lambda w: (-w.spec.priority, w.created_at, w.uid)):
         if blocked_by is not None:
-            changes.extend(_wait(workload, _behind(workload, blocked_by), now))
+            changes.extend(_wait(workload, growing.wait(workload, _behind(workload, blocked_by)), now))
             continue
-        never = why_never(workload.spec, snapshot.nodes)
+        never = growing.why_never(workload.spec)
         if never is not None:
             changes.append(_change(workload, move(workload.status, Phase.FAILED, never, now)))
             continue
         started = _try_to_start(workload, free, now)
         if started is None:
-            blocked_by = workload
-            changes.extend(_wait(workload, why_waiting(workload.spec, free, holders), now))
+            waits = growing.wait(workload, why_waiting(workload.spec, free, holders))
+            blocked_by = workload if waits.holds_up else None
+            changes.extend(_wait(workload, waits, now))
             continue
         changes.append(started)
         holders[workload.spec.name] = workload.spec.resources
@@ -345,7 +349,8 @@ def _try_to_start(workload: Workload, free: Rooms, now: float) -> Change | None:
     create = tuple(
         CreatePod(attempt=status.attempt, index=item.index, node=item.node, grant=item.grant) for item in placed
     )
-    return replace(_change(workload, move(status, Phase.STARTING, reason, now, started_at=started)), create=create)
+    starting = move(status, Phase.STARTING, reason, now, started_at=started, asked_at=None, ask_again_at=None)
+    return replace(_change(workload, starting), create=create)
 
 
 def _behind(workload: Workload, first: Workload) -> Reason:
@@ -357,11 +362,11 @@ def _behind(workload: Workload, first: Workload) -> Reason:
     )
 
 
-def _wait(workload: Workload, reason: Reason, now: float) -> list[Change]:
+def _wait(workload: Workload, waits: Waits, now: float) -> list[Change]:
     """Say why it waits, once for each reason."""
     status = workload.status
+    asks: Any = {"asked_at": waits.asked_at, "ask_again_at": waits.ask_again_at}
     if status.phase is Phase.RESTARTING:
-        return [_change(workload, move(status, Phase.PENDING, reason, now, retry_at=None))]
-    if status.reason == reason:
-        return []
-    return [_change(workload, replace(status, reason=reason))]
+        return [_change(workload, move(status, Phase.PENDING, waits.reason, now, retry_at=None, **asks))]
+    after = replace(status, reason=waits.reason, **asks)
+    return [] if after == status else [_change(workload, after)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.specs.training import Training
+from fairlead.state.growth import Asked, Growth
 from fairlead.state.reasons import Reason
 
 
@@ -177,6 +178,8 @@ class Status:
         last_failure: The failure that caused the latest restart.
         failed_step: The highest step reached at any failure.
         retry_at: While Restarting, no start before this time.
+        asked_at: While Pending, since when nodes to come are asked for; None while they are not.
+        ask_again_at: They did not come, and are not asked for before this time.
     """
 
     phase: Phase
@@ -192,6 +195,8 @@ class Status:
     last_failure: Reason | None = None
     failed_step: int | None = None
     retry_at: float | None = None
+    asked_at: float | None = None
+    ask_again_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +223,12 @@ class Snapshot:
 
     Attributes:
         pods: Of the workloads; and what others hold of a node, as one pod of no workload.
+        growth: What may bring more nodes; None where nothing does.
+        asked: Of the runs for which it is asked.
     """
 
     nodes: tuple[Node, ...]
     workloads: tuple[Workload, ...]
     pods: tuple[Pod, ...]
+    growth: Growth | None = None
+    asked: tuple[Asked, ...] = ()

@@ -40,6 +40,7 @@ class Agent:
     Args:
         settings: What the cluster decides for all pods.
         may_act: Whether we still lead; asked before each request that creates something.
+        is_making_way: Whether a run's quota still counts pods of it that are gone, so that a refusal will pass.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Agent:
         settings: PodSettings,
         *,
         may_act: Callable[[], bool] = lambda: True,
+        is_making_way: Callable[[str], bool] = lambda _: False,
         num_threads: int = NUM_THREADS,
     ) -> None:
         self._cluster = cluster
@@ -55,6 +57,7 @@ class Agent:
         self._client = cluster.client
         self._settings = settings
         self._may_act = may_act
+        self._is_making_way = is_making_way
         self._work = Dispatcher(num_threads)
         self._is_unsettled = False
         self._services: set[str] = set()
@@ -181,7 +184,7 @@ class Agent:
                 self._meet(found, member, f"{path}/{pod['metadata']['name']}")
                 return
             phase, message = refusals.explain(error, found.namespace)
-            if phase is None:
+            if phase is None or (phase is PodPhase.LOST and self._is_making_way(found.uid)):
                 raise
             self._bury(found, member, phase, message)
             return

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -32,10 +32,12 @@ from fairlead.cluster.port import EventRecord
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
+from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Change, Plan
 from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
+Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[Asked, ...]]]
 TRIES = 3
 
 
@@ -60,6 +62,8 @@ class KubernetesCluster:
         self._shown: tuple[int, Snapshot] | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
+        # What may bring nodes for these runs; nothing, unless somebody asks.
+        self.outlook: Outlook = lambda _: (None, ())
 
     @property
     def view(self) -> View:
@@ -244,10 +248,13 @@ class KubernetesCluster:
                 ours += pods
         objects, nodes = view.pods.all(), sorted(view.nodes.all(), key=lambda node: node.key)
         bound = rooms.bound_pods(objects)
+        growth, asked = self.outlook(workloads)
         return Snapshot(
             nodes=tuple(rooms.node_of(node, len(bound.get(node.key, ()))) for node in nodes),
             workloads=tuple(workloads),
             pods=(*ours, *rooms.held_by_others(nodes, objects, ours)),
+            growth=growth,
+            asked=asked,
         )
 
     def _pods_of(self, found: TrainingObject) -> tuple[Pod, ...]:

@@ -5,6 +5,7 @@ The operator's rules are those of its requests and nothing more; a verb is here 
 
 from typing import Any
 
+from fairlead.cluster.kubernetes.autoscalers import STATUS_NAME
 from fairlead.cluster.kubernetes.definitions import GROUP
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 
@@ -52,6 +53,10 @@ OPERATOR_RULES: Rules = [
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
+    rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
+    rule("", ("configmaps",), ("get",), STATUS_NAME),  # whether the Cluster Autoscaler is there
+    rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder
+    rule("", ("events",), ("create", "patch")),  # what happened, for `kubectl describe`; the same again counts up
 ]
 
 # What applying `render_team` takes. Only these roles can be given to people, whatever they hold.

@@ -52,10 +52,10 @@ def held_by_others(nodes: Iterable[NodeObject], pods: Iterable[PodObject], ours:
 
 
 def bound_pods(pods: Iterable[PodObject]) -> Mapping[str, list[PodObject]]:
-    """The pods of each node that count there: bound, and not over."""
+    """The pods of each node that count there: bound, and not over, and no placeholder, which gives way."""
     bound: dict[str, list[PodObject]] = defaultdict(list)
     for pod in pods:
-        if pod.node and not pod.is_over:
+        if pod.node and not pod.is_over and not pod.room_for:
             bound[pod.node].append(pod)
     return bound
 
