@@ -6,9 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes.operating import teach_kinds
+from fairlead.cluster.kubernetes.client import Client
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from fairlead.state.snapshot import Intent
+from tests.kubernetes.operating import GPUS, operating, teach_kinds, until
+from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,3 +55,26 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     control_plane.await_namespace(name)
     yield name
     control_plane.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def access(plane: ControlPlane) -> Access:
+    """An administrator's, to the control plane with two nodes of eight GPUs and all that an installation brings."""
+    for content in (render_priority_class(), *render_roles()):
+        applied(plane, content)
+    add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
+    until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
+    return load_access((plane.kubeconfig(),))
+
+
+@pytest.fixture
+def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[KubernetesCluster]:
+    """What a user has: no watches. What the test leaves behind is deleted."""
+    for binding in render_operator_bindings(namespace):
+        applied(plane, binding)  # the cluster's one moves to the operator of this test
+    cluster = KubernetesCluster(Client(access), namespace=namespace)
+    yield cluster
+    with operating(access, namespace):
+        for run in cluster.workloads():
+            cluster.set_intent(run.uid, Intent.DELETE)
+        until(lambda: not cluster.workloads())

@@ -6,6 +6,7 @@ import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from fairlead.cluster.kubernetes.client import Client, Limits
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
@@ -28,7 +29,7 @@ GPUS = 8
 
 
 @contextmanager
-def operating(access: Access, namespace: str, **settings: float) -> Iterator[Operator]:
+def operating(access: Access, namespace: str, **settings: Any) -> Iterator[Operator]:
     """An operator for one namespace, with the rights that an installed one has and no others."""
     operator = an_operator(access, namespace, **settings)
     thread = threading.Thread(target=operator.run, daemon=True)
@@ -42,10 +43,11 @@ def operating(access: Access, namespace: str, **settings: float) -> Iterator[Ope
         assert not thread.is_alive()
 
 
-def an_operator(access: Access, namespace: str, **settings: float) -> Operator:
+def an_operator(access: Access, namespace: str, **settings: Any) -> Operator:
     client = Client(replace(access, impersonate=as_installed(namespace)), Limits(patience_s=8.0))
     pods = PodSettings(runtime=bundle_name())
-    own = OperatorSettings(namespace=namespace, watch_namespace=namespace, listen=("127.0.0.1", 0), **settings)  # type: ignore[arg-type]  # seconds
+    given: dict[str, Any] = {"watch_namespace": namespace, "listen": ("127.0.0.1", 0), **settings}
+    own = OperatorSettings(namespace=namespace, **given)
     return Operator(client, pods, own)
 
 

@@ -3,46 +3,20 @@
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 
 from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.config import Access
 from fairlead.cluster.kubernetes.credentials import Anonymous
-from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
 from fairlead.control.operator import LEASE
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
 from tests.kubernetes.operating import GPUS, an_operator, comes_to, gang, live_pods, operating, until
-from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
-
-
-@pytest.fixture(scope="module")
-def access(plane: ControlPlane) -> Access:
-    for content in render_roles():
-        applied(plane, content)
-    add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
-    until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
-    return load_access((plane.kubeconfig(),))
-
-
-@pytest.fixture
-def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[KubernetesCluster]:
-    """What a user has: no watches. What the test leaves behind is deleted."""
-    for binding in render_operator_bindings(namespace):
-        applied(plane, binding)  # the cluster's one moves to the operator of this test
-    cluster = KubernetesCluster(Client(access), namespace=namespace)
-    yield cluster
-    with operating(access, namespace):
-        for run in cluster.workloads():
-            cluster.set_intent(run.uid, Intent.DELETE)
-        until(lambda: not cluster.workloads())
 
 
 def test_a_gang_runs_to_its_end(access: Access, cluster: KubernetesCluster, namespace: str) -> None:

@@ -20,7 +20,9 @@ from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.election import BEAT_S, DEADLINE_S, DURATION_S, Election
 from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.poolkeeping import PoolKeeper
 from fairlead.cluster.kubernetes.progress import Listener
+from fairlead.cluster.kubernetes.teamkeeping import TeamKeeper
 from fairlead.cluster.kubernetes.telling import Teller
 from fairlead.cluster.kubernetes.views import View
 from fairlead.cluster.kubernetes.watching import IDLE_S
@@ -45,7 +47,7 @@ class OperatorSettings:
 
     Attributes:
         namespace: Where its Lease is.
-        watch_namespace: Only runs of this namespace; None for all.
+        watch_namespace: Only runs of this namespace, and no teams; None for all.
         listen: Host and port of the health endpoints; None for none.
         identity: Its name in the Lease; None makes one up.
         idle_s: Silence after which a watch is taken for dead.
@@ -97,11 +99,26 @@ class Operator:
         )
         self._listener = Listener(self.cluster)
         self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)
+        self._teams = TeamKeeper(
+            client,
+            self._teller,
+            wake=self.view.wake,
+            may_act=lambda: self.election.is_leader,
+            idle_s=settings.idle_s,
+        )
+        self._pools = PoolKeeper(client, wake=self.view.wake, idle_s=settings.idle_s)
+        # Teams are the whole cluster's, and so is whoever keeps them.
+        self._keeps_teams = settings.watch_namespace is None
         self._stopping = threading.Event()
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
         self._acted = -1
         self.health = Health(numbers=self._numbers, is_ready=self._is_ready)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests to the API server so far."""
+        return self._client.num_requests
 
     def run(self) -> None:
         """Watch, lead when it is our turn, and pass until ``stop``.
@@ -119,12 +136,18 @@ class Operator:
                 len(self.view.trainings.all()),
                 self._client.access.context,
             )
+            if self._keeps_teams:
+                self._teams.start()
+                self._pools.start()
             self.election.start()
             while not self._stopping.is_set():
                 self._round()
         finally:
             self.election.stop()
             self.agent.close()
+            if self._keeps_teams:
+                self._teams.stop()
+                self._pools.stop()
             self.view.stop()
             self._client.close()
             if server is not None:
@@ -166,6 +189,9 @@ class Operator:
             self._askings.act(self.agent, now)
             self.agent.act(now)
             self._teller.act(self.agent, now)
+        if self._keeps_teams:
+            self._teams.act(self.agent, now)
+            self._pools.act(self.agent)
         self._listener.listen(now, self.agent)
         self._counts["passes"] += 1
         self._counts["changes"] += changed

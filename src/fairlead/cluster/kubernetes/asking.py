@@ -198,7 +198,9 @@ class Askings:
         ]
         if events:
             newest = max(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
-            said = " ".join(str(newest.get("message") or "").split()).rstrip(".")[:400]
+            # What Karpenter adds is the placeholder's own shape, at length.
+            words = str(newest.get("message") or "").partition(", requirements=")[0]
+            said = " ".join(words.split()).rstrip(".")[:400]
             with self._lock:
                 is_news = self._said.get(uid) != said
                 self._said[uid] = said

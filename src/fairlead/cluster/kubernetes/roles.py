@@ -59,13 +59,15 @@ OPERATOR_RULES: Rules = [
     rule("", ("events",), ("create", "patch")),  # what happened, for `kubectl describe`; the same again counts up
 ]
 
-# What applying `render_team` takes. Only these roles can be given to people, whatever they hold.
+# What keeping teams takes. Only these roles can be given to people, whatever they hold.
 TEAM_RULES: Rules = [
-    rule(GROUP, ("teams",), READ),
-    rule(GROUP, ("teams/status",), ("patch",)),
-    rule("", ("namespaces", "resourcequotas", "limitranges"), (*READ, "create", "patch")),
-    rule("networking.k8s.io", ("networkpolicies",), (*READ, "create", "patch")),
-    rule("rbac.authorization.k8s.io", ("rolebindings",), (*READ, "create", "patch")),
+    rule(GROUP, ("teams", "pools"), ("list", "watch")),
+    rule(GROUP, ("teams/status", "pools/status"), ("patch",)),
+    rule("", ("namespaces",), ("get", "list", "watch", "create", "patch")),  # get: whose it is, before it is taken
+    rule("", ("resourcequotas",), ("list", "watch", "create", "patch", "delete")),  # a team may have none any more
+    rule("", ("limitranges",), ("list", "watch", "create", "patch")),
+    rule("networking.k8s.io", ("networkpolicies",), ("list", "watch", "create", "patch")),
+    rule("rbac.authorization.k8s.io", ("rolebindings",), ("list", "watch", "create", "patch")),
     rule("rbac.authorization.k8s.io", ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
@@ -73,7 +75,7 @@ LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create"
 
 
 def render_roles() -> list[dict[str, Any]]:
-    """The cluster's roles: those of people, the operator's, and that of whoever applies teams."""
+    """The cluster's roles: those of people, and the operator's two: for runs, and for teams."""
     return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
         _role("ClusterRole", OPERATOR, OPERATOR_RULES),
         _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
@@ -85,6 +87,7 @@ def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
         _binding("ClusterRoleBinding", OPERATOR, None, "ClusterRole", OPERATOR, [subject]),
+        _binding("ClusterRoleBinding", TEAM_KEEPER, None, "ClusterRole", TEAM_KEEPER, [subject]),
         {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
         _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
     ]
