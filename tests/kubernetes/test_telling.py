@@ -31,8 +31,9 @@ def test_describe_tells_the_story_of_a_run(
         comes_to(cluster, "train", Phase.RUNNING)
         cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
         comes_to(cluster, "train", Phase.RUNNING, attempt=1)
-        story = ["Submitted", "Placed", "RanksStarted", "PodLost", "Placed", "RanksStarted"]
-        until(lambda: [each["reason"] for each in events(cluster, namespace)] == story)
+        # The second start is told in the same words as the first.
+        story = [("Submitted", 1), ("Placed", 2), ("RanksStarted", 2), ("PodLost", 1)]
+        until(lambda: [(each["reason"], each["count"]) for each in events(cluster, namespace)] == story)
     (lost,) = (each for each in events(cluster, namespace) if each["reason"] == "PodLost")
     assert lost["type"] == "Warning"
     assert "somebody deleted it, as `kubectl delete pod` does" in lost["message"]

@@ -84,18 +84,29 @@ def test_when_the_nodes_are_there_it_starts_and_asks_no_more() -> None:
     assert change.status.asked_at is None
 
 
-def test_an_autoscaler_that_brings_nothing_in_time_is_given_up_with_its_own_words() -> None:
+def test_an_autoscaler_that_brings_nothing_in_time_is_given_up() -> None:
     asking = settled(world(run(gang()), growth=karpenter(patience_s=600, pause_s=300)))
-    said = replace(asking, asked=(Asked(workload_uid="train", said="no instance type has 8 GPUs"),))
-    assert decide(said, NOW + 599).changes == ()
-    found = after(said, NOW + 600)["train"]
+    assert decide(asking, NOW + 599).changes == ()
+    found = after(asking, NOW + 600)["train"]
     assert (found.phase, found.asked_at, found.ask_again_at) == (Phase.PENDING, None, NOW + 900)
     assert found.reason.code is Code.NODES_NOT_COMING
-    assert found.reason.message == (
-        "Karpenter was asked for nodes and brought none within 10m; it says: no instance type has 8 GPUs"
-    )
+    assert found.reason.message == "Karpenter was asked for nodes and brought none within 10m"
     assert found.reason.remedy is not None
     assert "kubectl get nodepools" in found.reason.remedy
+
+
+def test_one_that_says_why_it_cannot_is_given_up_sooner_and_quoted() -> None:
+    asking = settled(world(run(gang()), growth=karpenter()))
+    said = replace(asking, asked=(Asked(workload_uid="train", said="no instance type has 8 GPUs"),))
+    assert decide(said, NOW + 59).changes == ()
+    message = after(said, NOW + 60)["train"].reason.message
+    assert message == "Karpenter was asked for nodes and brings none; it says: no instance type has 8 GPUs"
+
+
+def test_a_gang_larger_than_the_bound_of_placeholders_asks_alone() -> None:
+    large = run(gang("large", nodes=MOST_PLACEHOLDERS + 1), 0)
+    snapshot = settled(world(large, run(gang("small"), 1), growth=karpenter()))
+    assert [is_asking(each) for each in snapshot.workloads] == [True, False]
 
 
 def test_it_is_asked_again_after_the_pause_and_says_nothing_new_before() -> None:

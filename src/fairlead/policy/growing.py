@@ -19,6 +19,8 @@ from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 
 # Placeholders of all runs together: an autoscaler looks at each of them again and again.
 MOST_PLACEHOLDERS = 1000
+# An autoscaler that says why it brings nothing may yet find a machine, but not often.
+REPLY_PATIENCE_S = 60.0
 # A quota that refuses placeholders may have room a little later, when another run has ended.
 REFUSED_PAUSE_S = 60.0
 
@@ -83,7 +85,8 @@ class Growing:
 
     def _wait(self, workload: Workload, why: Reason) -> Waits:
         growth, status = self._growth, workload.status
-        is_too_many = self._num_placeholders + workload.spec.nodes > MOST_PLACEHOLDERS
+        others = self._num_placeholders
+        is_too_many = others > 0 and others + workload.spec.nodes > MOST_PLACEHOLDERS
         if growth is None or not self._may_ask or is_too_many:
             return Waits(reason=why)
         is_first = why.code is not Code.WAITING_FOR_TURN
@@ -92,7 +95,7 @@ class Growing:
             waited_s = self._now - max(status.asked_at, asked.bound_at or 0.0)
             if asked.refused is not None:
                 return self._refused(growth, asked.refused)
-            if waited_s >= growth.patience_s:
+            if waited_s >= (growth.patience_s if asked.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
                 return self._given_up(growth, asked)
             return Waits(reason=_asking(workload.spec, growth, why), asked_at=status.asked_at)
         if status.ask_again_at is not None and self._now < status.ask_again_at:
@@ -116,10 +119,12 @@ class Growing:
         return Waits(reason=reason, ask_again_at=self._now + REFUSED_PAUSE_S)
 
     def _given_up(self, growth: Growth, asked: Asked) -> Waits:
-        said = f"; it says: {asked.said}" if asked.said else ""
+        message = f"{growth.by} was asked for nodes and brought none within {say_duration(growth.patience_s)}"
+        if asked.said is not None:
+            message = f"{growth.by} was asked for nodes and brings none; it says: {asked.said}"
         reason = Reason(
             code=Code.NODES_NOT_COMING,
-            message=f"{growth.by} was asked for nodes and brought none within {say_duration(growth.patience_s)}{said}",
+            message=message,
             remedy=f"{growth.look} shows what hinders it; ask for less, or let it bring more. It is asked again in "
             f"{say_duration(growth.pause_s)}, and at once after suspend and resume.",
         )

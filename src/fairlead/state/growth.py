@@ -57,7 +57,7 @@ class Asked:
     Attributes:
         bound_at: When a placeholder of it last found a place; None before.
         refused: Why there can be no placeholders; None when there can.
-        said: What the autoscaler says of the latest that has no place; None when it says nothing.
+        said: Why the autoscaler brings no node for one that has no place; None while it does not say that it cannot.
     """
 
     workload_uid: str

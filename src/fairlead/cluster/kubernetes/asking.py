@@ -184,7 +184,9 @@ class Askings:
         growth = self._autoscalers.growth
         every_s = LISTEN_EVERY_S if growth is None else min(LISTEN_EVERY_S, growth.patience_s / 3)
         homeless = sorted(pod.key for pod in pods.values() if not pod.node)
-        if homeless and now - self._listened.setdefault(uid, now) >= every_s:
+        if not homeless:
+            self._note(uid, None)
+        elif now - self._listened.setdefault(uid, now) >= every_s:
             self._listened[uid] = now
             agent.submit(uid, f"ask what is said of {homeless[0]}", partial(self._hear, uid, pods[homeless[0]]))
 
@@ -198,11 +200,18 @@ class Askings:
         ]
         if events:
             newest = max(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
+            if newest.get("type") != "Warning" and newest.get("reason") != "NotTriggerScaleUp":
+                self._note(uid, None)  # a node is on its way
+                return
             # What Karpenter adds is the placeholder's own shape, at length.
             words = str(newest.get("message") or "").partition(", requirements=")[0]
-            said = " ".join(words.split()).rstrip(".")[:400]
-            with self._lock:
-                is_news = self._said.get(uid) != said
+            self._note(uid, " ".join(words.split()).rstrip(".")[:400])
+
+    def _note(self, uid: str, said: str | None) -> None:
+        with self._lock:
+            is_news = self._said.get(uid) != said
+            self._said.pop(uid, None)
+            if said is not None:
                 self._said[uid] = said
-            if is_news:
-                self._view.wake()
+        if is_news:
+            self._view.wake()
