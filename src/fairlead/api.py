@@ -2,14 +2,15 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.control.admission import Admission, check
+from fairlead.control.admission import Admission, admit
+from fairlead.control.opening import open_named
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
@@ -30,50 +31,60 @@ class Training:
         # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
         parsed = parse(json.dumps(keys), source="Training", default_name="training")
         self.spec = _only(parsed, "Training")
+        self._directory: Path | None = None
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Training":
         """The one training run of a file; its ``workdir`` is relative to the file."""
         made = cls.__new__(cls)
-        made.spec = in_directory(_only(read(path), os.fspath(path)), Path(path).parent)
+        made.spec = _only(read(path), os.fspath(path))
+        made._directory = Path(path).parent.absolute()
         return made
 
-    def plan(self) -> Admission:
-        """The spec as this machine would run it, and what was chosen for it.
+    def plan(self, *, context: str | None = None, namespace: str | None = None) -> Admission:
+        """The spec as this machine, or a Kubernetes cluster, would run it, and what was chosen for it.
+
+        Args:
+            context: Of the kubeconfig; with neither this nor ``namespace`` this machine is meant.
 
         Raises:
             CannotFit: It would not fit even if nothing else ran.
-            Conflict: A field cannot be honoured here.
+            Conflict: A field cannot be honoured there.
         """
-        cluster = LocalCluster.open()
+        cluster = open_named(context, namespace)
         try:
-            return check(in_directory(self.spec, Path.cwd()), (cluster.node(),))
+            return self._admitted(cluster)
         finally:
             cluster.close()
 
-    def run(self) -> "RunHandle":
+    def run(self, *, context: str | None = None, namespace: str | None = None) -> "RunHandle":
         """Submit it and return at once.
+
+        Args:
+            context: Of the kubeconfig; with neither this nor ``namespace`` this machine is meant.
 
         Raises:
             CannotFit: It would not fit even if nothing else ran.
             NameTaken: An unfinished run has its name.
         """
-        cluster = LocalCluster.open()
-        admitted = check(in_directory(self.spec, Path.cwd()), (cluster.node(),))
-        return RunHandle(cluster, submit(cluster, admitted.spec).uid)
+        cluster = open_named(context, namespace)
+        return RunHandle(cluster, submit(cluster, self._admitted(cluster)).uid)
+
+    def _admitted(self, cluster: Facing) -> Admission:
+        return admit(cluster, self.spec, self._directory or Path.cwd())
 
 
 class RunHandle:
     """A submitted run. Belongs to one thread."""
 
-    def __init__(self, cluster: LocalCluster, uid: str) -> None:
+    def __init__(self, cluster: Facing, uid: str) -> None:
         self._cluster = cluster
         self.uid = uid
 
     @property
     def workload(self) -> Workload:
         """All that is known of it now."""
-        return self._cluster.store.get(self.uid)
+        return self._cluster.get(self.uid)
 
     @property
     def name(self) -> str:
@@ -124,13 +135,16 @@ class RunHandle:
         self._cluster.nudge()
 
 
-def find(name: str, *, team: str | None = None) -> RunHandle:
+def find(name: str, *, team: str | None = None, context: str | None = None, namespace: str | None = None) -> RunHandle:
     """The unfinished or else newest run of that name; a uid, or the unique beginning of one, serves as well.
+
+    Args:
+        context: Of the kubeconfig; with neither this nor ``namespace`` this machine is meant.
 
     Raises:
         NotFound: Nothing of that name.
     """
-    cluster = LocalCluster.open()
+    cluster = open_named(context, namespace)
     try:
         return RunHandle(cluster, cluster.find(name, team).uid)
     except NotFound:
@@ -138,18 +152,15 @@ def find(name: str, *, team: str | None = None) -> RunHandle:
         raise
 
 
-def submit(cluster: LocalCluster, spec: TrainingSpec, *, environ: Mapping[str, str] | None = None) -> Workload:
+def submit(cluster: Facing, admitted: Admission) -> Workload:
     """Submit an admitted spec and see that somebody looks after it. A name that a finished run has gets a number."""
-    workload = cluster.submit(replace(spec, name=free_name(cluster, spec.name)), environ=environ)
-    cluster.nudge()
-    return workload
+    spec = replace(admitted.spec, name=free_name(cluster, admitted.spec))
+    return cluster.launch(spec, directory=admitted.directory)
 
 
-def free_name(cluster: LocalCluster, wanted: str) -> str:
-    """The name, or with a number behind it the first one that no finished run has."""
-    if wanted not in cluster.store.names():
-        return wanted
-    taken = {workload.spec.name for workload in cluster.workloads() if workload.status.phase.is_final}
+def free_name(cluster: Facing, spec: TrainingSpec) -> str:
+    """The spec's name, or with a number behind it the first one that no finished run has."""
+    taken, wanted = cluster.finished_names(spec.team), spec.name
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted[:45]}-{number}", number + 1
@@ -177,13 +188,6 @@ def read(path: str | os.PathLike[str]) -> tuple[TrainingSpec, ...]:
             "what they ask for would not be honoured. Keep them in a file of their own."
         )
     return tuple(spec for spec in specs if isinstance(spec, TrainingSpec))
-
-
-def in_directory(spec: TrainingSpec, directory: Path) -> TrainingSpec:
-    """The spec with an absolute working directory; a relative one is relative to ``directory``."""
-    base = directory.absolute()
-    workdir = base if spec.workdir is None else base / Path(spec.workdir).expanduser()
-    return replace(spec, workdir=str(Path(os.path.normpath(workdir))))
 
 
 def _only(specs: tuple[Any, ...], source: str) -> TrainingSpec:

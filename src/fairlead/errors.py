@@ -7,6 +7,7 @@ FairleadError
   NameTaken          an unfinished workload has that name already
   Conflict           the workload's state does not allow what was asked
   ClusterError       the cluster itself is in trouble (database, supervisor, control plane)
+    NotAllowed       the user's account lacks a right there
   RuntimeFault       the in-pod library was misused or cannot do what was asked
 
 Each message is complete in itself: what was given, what is allowed, how to fix it. The command line prints it as it is.
@@ -43,6 +44,10 @@ class Conflict(FairleadError):
 
 class ClusterError(FairleadError):
     """The cluster cannot do its part."""
+
+
+class NotAllowed(ClusterError):
+    """The user's account may not do this there."""
 
 
 class RuntimeFault(FairleadError):

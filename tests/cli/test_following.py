@@ -125,8 +125,9 @@ def test_following_events_ends_when_the_runs_are_over(call: Call) -> None:
 
 def test_a_run_that_is_deleted_while_it_is_followed_is_told(process: Call, desk: Path) -> None:
     ended = process(
-        shell="{fairlead} run -d --name gone -- sleep 30 && "
-        "(sleep 1; exec {fairlead} delete --yes gone) & sleep 0.7; {fairlead} attach gone; code=$?; wait; exit $code"
+        shell="{fairlead} run -d --name gone -- sleep 300; {fairlead} attach gone 2> told & follower=$!; "
+        "until grep -q . told; do sleep 0.1; done; {fairlead} delete --yes gone; "
+        "wait $follower; code=$?; cat told >&2; exit $code"
     )
     assert ended.code in (3, 5)
     assert "gone was deleted." in ended.err or "gone is Stopped" in ended.err

@@ -7,8 +7,9 @@ import click
 from fairlead.cli.main import COMMANDS, group
 
 GOLDEN = Path(__file__).with_name("surface.txt")
-# These print one thing in one form: a schema, which is JSON, a shell script, objects for kubectl, logs as JSON lines.
-WITHOUT_JSON = {"schema", "completion", "render", "install", "operator"}
+# These print one thing in one form: a schema, which is JSON, a shell script, objects for kubectl, logs as JSON lines,
+# what another program says.
+WITHOUT_JSON = {"schema", "completion", "render", "operator", "exec"}
 
 
 def surface() -> str:

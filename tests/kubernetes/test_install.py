@@ -6,13 +6,14 @@ from pathlib import Path
 
 import yaml
 
+from fairlead import __version__
 from fairlead.cluster.kubernetes.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.roles import OPERATOR_RULES, ROLES, TEAM_RULES
 from tests.kubernetes.goldens import check_golden
 
 
 def test_the_objects_are_those_of_the_golden_file() -> None:
-    objects = render_install(InstallSettings(image="fairlead:test"))
+    objects = render_install(InstallSettings(image="fairlead:test", version="1.2.3"))
     check_golden("install.yaml", [each for each in objects if each["kind"] != "CustomResourceDefinition"])
     assert sum(each["kind"] == "CustomResourceDefinition" for each in objects) == 3
 
@@ -33,7 +34,9 @@ def test_the_operator_may_not_read_secrets_run_in_pods_or_give_itself_rights() -
 def test_the_command_prints_what_is_applied(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--image", "fairlead:test"]
     printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert list(yaml.safe_load_all(printed)) == render_install(InstallSettings(image="fairlead:test"))
+    assert list(yaml.safe_load_all(printed)) == render_install(
+        InstallSettings(image="fairlead:test", version=__version__)
+    )
 
 
 def test_render_prints_the_kubernetes_form_and_the_pods_of_a_file(tmp_path: Path) -> None:

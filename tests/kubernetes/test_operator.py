@@ -10,9 +10,9 @@ from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access
 from fairlead.cluster.kubernetes.credentials import Anonymous
+from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
-from fairlead.control.operator import LEASE
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
 from tests.kubernetes.operating import GPUS, an_operator, comes_to, gang, live_pods, operating, until

@@ -95,7 +95,7 @@ def test_files_that_are_too_large_even_before_they_are_packed_are_not_read(
 
 def test_each_part_fits_into_a_configmap_of_the_api_server() -> None:
     archive = workdir.Archive(content=os.urandom(PART_BYTES * MOST_PARTS), num_files=1)
-    parts = render_parts(archive, a_workload())
+    parts = render_parts(archive, "research", a_workload())
     assert len(parts) == MOST_PARTS
     assert [part["metadata"]["name"] for part in parts] == list(part_names(archive.annotation))
     for part in parts:

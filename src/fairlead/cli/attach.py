@@ -4,14 +4,14 @@ import click
 
 from fairlead.cli.follow import follow
 from fairlead.cli.names import RunName, find_all
-from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cli.target import Target, cluster_options
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=RunName())
 @click.option("--json", "json_", is_flag=True, help="An object a line: log, event, progress and end.")
-def attach(names: tuple[str, ...], json_: bool) -> int:
+@cluster_options
+def attach(target: Target, names: tuple[str, ...], json_: bool) -> int:
     """Follow NAMES as `fairlead run` does; Ctrl-C leaves them running."""
-    cluster = LocalCluster.open()
-    cluster.nudge()
+    cluster = target.open()
     return follow(cluster, find_all(cluster, names), json_=json_)

@@ -4,46 +4,61 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import click
 
+from fairlead import __version__
 from fairlead.cli.show import as_json, json_option
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.findings import Finding
 from fairlead.cluster.local import limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import ClusterError
 from fairlead.policy.quantities import say_cpu, say_memory
 
 ASK_S = 30.0
+ANSWER_S = 5.0
 LOW_DISK_BYTES = 5 * 1024**3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    ok: bool
-    says: str
-
-
 @click.command()
+@cluster_options
 @json_option
-def doctor(json_: bool) -> int:
-    """Look at this machine. Exit code 1 when something would get in the way."""
-    findings = [_python(), _torch(), _machine(), _memory_limits()]
-    try:
-        cluster = LocalCluster.open()
-    except ClusterError as error:
-        findings.append(Finding(what="state", ok=False, says=str(error)))
-    else:
-        findings += [_state(cluster), _supervisor(cluster)]
+def doctor(target: Target, json_: bool) -> int:
+    """Look at this machine, or at a cluster: what is there, what is missing, and what mends it.
+
+    Exit code 1 when something would get in the way.
+    """
+    findings = _on_kubernetes(target) if target.is_kubernetes else _here()
     if json_:
         print(as_json([asdict(finding) for finding in findings]))
     else:
         for finding in findings:
-            print(f"{'ok ' if finding.ok else '!! '} {finding.what:<14} {finding.says}")
+            mark = "!!" if not finding.ok else "ok" if finding.remedy is None else "--"
+            print(f"{mark}  {finding.what:<14} {finding.says}")
+            if finding.remedy is not None:
+                print(f"{'':<19}-> {finding.remedy}")
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _on_kubernetes(target: Target) -> list[Finding]:
+    from dataclasses import replace
+
+    from fairlead.cluster.kubernetes.checkup import check
+
+    client = target.client()
+    client.limits = replace(client.limits, try_s=ANSWER_S, patience_s=ANSWER_S)
+    return check(client, __version__)
+
+
+def _here() -> list[Finding]:
+    findings = [_python(), _torch(), _machine(), _memory_limits()]
+    try:
+        cluster = LocalCluster.open()
+    except ClusterError as error:
+        return [*findings, Finding(what="state", ok=False, says=str(error))]
+    return [*findings, _state(cluster), _supervisor(cluster)]
 
 
 def _python() -> Finding:

@@ -7,7 +7,8 @@ import click
 
 from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import as_json, json_option, say_time, table
-from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord
 from fairlead.errors import NotFound
 
@@ -19,10 +20,10 @@ NAME_WIDTH, TYPE_WIDTH = 16, 18
 @click.argument("names", nargs=-1, type=RunName())
 @click.option("-f", "--follow", is_flag=True, help="Go on until NAMES are over; without NAMES, until Ctrl-C.")
 @json_option
-def events(names: tuple[str, ...], follow: bool, json_: bool) -> None:
+@cluster_options
+def events(target: Target, names: tuple[str, ...], follow: bool, json_: bool) -> None:
     """Show what happened to NAMES, or to all runs, oldest first; with --json an object a line."""
-    cluster = LocalCluster.open()
-    cluster.nudge()
+    cluster = target.open()
     uids = frozenset(run.uid for run in find_all(cluster, names))
     past = _of(cluster, uids, 0)
     if json_:
@@ -34,7 +35,7 @@ def events(names: tuple[str, ...], follow: bool, json_: bool) -> None:
             _print_each(new, json_)
 
 
-def _coming(cluster: LocalCluster, uids: frozenset[str], after: int) -> Iterator[list[EventRecord]]:
+def _coming(cluster: Facing, uids: frozenset[str], after: int) -> Iterator[list[EventRecord]]:
     """What happens from now on; ends when all of the named runs are over."""
     while True:
         over = bool(uids) and all(_is_over(cluster, uid) for uid in uids)
@@ -48,15 +49,15 @@ def _coming(cluster: LocalCluster, uids: frozenset[str], after: int) -> Iterator
         cluster.wait(LOOK_S)
 
 
-def _of(cluster: LocalCluster, uids: frozenset[str], after: int) -> list[EventRecord]:
+def _of(cluster: Facing, uids: frozenset[str], after: int) -> list[EventRecord]:
     if len(uids) == 1:
         return list(cluster.events(next(iter(uids)), after=after))
     return [event for event in cluster.events(after=after) if not uids or event.workload_uid in uids]
 
 
-def _is_over(cluster: LocalCluster, uid: str) -> bool:
+def _is_over(cluster: Facing, uid: str) -> bool:
     try:
-        return cluster.store.get(uid).status.phase.is_final
+        return cluster.get(uid).status.phase.is_final
     except NotFound:  # deleted meanwhile, with its events
         return True
 

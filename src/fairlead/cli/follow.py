@@ -9,7 +9,7 @@ from typing import Protocol
 from fairlead.cli.show import message
 from fairlead.cli.streams import discard
 from fairlead.cli.views import Json, Plain, Terminal
-from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import FairleadError, NotFound
 from fairlead.state.snapshot import Phase, Workload
@@ -41,7 +41,7 @@ class View(Protocol):
     def end(self, run: Workload) -> None: ...
 
 
-def follow(cluster: LocalCluster, runs: list[Workload], *, json_: bool = False) -> int:
+def follow(cluster: Facing, runs: list[Workload], *, json_: bool = False) -> int:
     """Show the runs until all are over; the exit code that tells how. Ctrl-C or a closed pipe leaves them running."""
     names = [run.spec.name for run in runs]
     try:
@@ -64,10 +64,11 @@ def _view(json_: bool, *, several: bool) -> View:
     return Terminal(several=several) if terminal else Plain(several=several)
 
 
-def _until_over(cluster: LocalCluster, runs: list[Workload], view: View) -> set[int]:
+def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
     """Exit codes of the runs, each once."""
     going = [_Watch(cluster, run) for run in runs]
     codes: set[int] = set()
+    is_told = False
     while True:
         for watch in list(going):
             try:
@@ -88,13 +89,17 @@ def _until_over(cluster: LocalCluster, runs: list[Workload], view: View) -> set[
         if not going:
             return codes
         view.progress([watch.run for watch in going])
+        trouble = cluster.trouble()
+        if trouble is not None and not is_told:
+            message(f"fairlead: {trouble} What runs goes on, and is followed again as soon as there is an answer.")
+        is_told = trouble is not None
         cluster.wait(LOOK_S)
 
 
 class _Watch:
     """What is new of one run: its state, events and lines of output."""
 
-    def __init__(self, cluster: LocalCluster, run: Workload) -> None:
+    def __init__(self, cluster: Facing, run: Workload) -> None:
         self.run = run
         self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
@@ -107,7 +112,7 @@ class _Watch:
         if time.monotonic() - self._nudged > NUDGE_S:
             self._cluster.nudge()
             self._nudged = time.monotonic()
-        self.run = self._cluster.store.get(self.run.uid)
+        self.run = self._cluster.get(self.run.uid)
         return self.run
 
     def events(self) -> tuple[EventRecord, ...]:
@@ -138,7 +143,7 @@ class _Watch:
     def _read(self) -> None:
         try:
             # A connection of its own: one belongs to one thread.
-            cluster = LocalCluster(self._cluster.home)
+            cluster = self._cluster.another()
             for line in cluster.logs(self.run.uid, follow=True):
                 self._lines.put(line)
             cluster.close()

@@ -1,13 +1,28 @@
-"""``fairlead install --render``: everything that puts Fairlead onto a cluster, as YAML."""
+"""``fairlead install``: put Fairlead onto a cluster, or print what that takes."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead import __version__
+from fairlead.cli.show import as_json, json_option, message
+from fairlead.cli.target import VARIABLES
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.applying import Done
 
 
 @click.command()
-@click.option("--render", "only_render", is_flag=True, help="Print the objects and change nothing.")
-@click.option("--namespace", default="fairlead-system", show_default=True, help="The operator's own namespace.")
+@click.option(
+    "--context", envvar=VARIABLES["context"], metavar="NAME", help="Context of the kubeconfig; without one the current."
+)
+@click.option("--render", "only_render", is_flag=True, help="Print the objects, for GitOps, and ask no cluster.")
+@click.option("--dry-run", is_flag=True, help="Ask the cluster what would change, and change nothing.")
+@click.option("--wait", is_flag=True, help="Wait until the operator is ready.")
+@click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(min=0), help="Seconds for --wait.")
+@click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="The operator's own namespace.")
 @click.option("--image", default=f"fairlead:{__version__}", show_default=True, help="An image with fairlead installed.")
 @click.option(
     "--replicas",
@@ -16,14 +31,74 @@ from fairlead import __version__
     type=click.IntRange(0, 9),
     help="One leads, others wait; 0 for an operator elsewhere.",
 )
-@click.option("--fewer-rules", is_flag=True, help="For Kubernetes 1.31, to which some rules cost too much.")
-def install(only_render: bool, namespace: str, image: str, replicas: int, fewer_rules: bool) -> int:
-    """Print what to apply: `fairlead install --render | kubectl apply --server-side -f -`."""
-    from fairlead.cluster.kubernetes.install import InstallSettings, render_install
-    from fairlead.cluster.kubernetes.manifests import to_yaml
+@click.option("--fewer-rules", is_flag=True, help="Without the rules that cost Kubernetes 1.31 too much.")
+@json_option
+def install(
+    context: str | None,
+    only_render: bool,
+    dry_run: bool,
+    wait: bool,
+    timeout: float,
+    namespace: str,
+    image: str,
+    replicas: int,
+    fewer_rules: bool,
+    json_: bool,
+) -> None:
+    """Put the kinds, the roles and the operator onto a cluster, or renew what is there.
 
-    if not only_render:
-        raise click.UsageError("only --render is there yet; pipe it into `kubectl apply --server-side -f -`.")
-    settings = InstallSettings(namespace=namespace, image=image, replicas=replicas, fewer_rules=fewer_rules)
-    print(to_yaml(render_install(settings)), end="")
-    return 0
+    Says of each object whether it was created, changed or is as it was. What it did not make it does not touch.
+    """
+    from fairlead.cluster.kubernetes.install import InstallSettings, render_install
+
+    settings = InstallSettings(
+        namespace=namespace, image=image, replicas=replicas, fewer_rules=fewer_rules, version=__version__
+    )
+    if only_render:
+        if context is not None or dry_run or wait or json_:
+            raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
+        from fairlead.cluster.kubernetes.manifests import to_yaml
+
+        print(to_yaml(render_install(settings)), end="")
+        return
+    if dry_run and wait:
+        raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
+    from fairlead.cluster.kubernetes import installing
+    from fairlead.cluster.kubernetes.client import Client
+    from fairlead.cluster.kubernetes.config import find_access
+
+    client = Client(find_access(context=context))
+    done = installing.install(client, settings, dry=dry_run, tell=(lambda _: None) if json_ else show_done)
+    if wait and replicas:
+        message(f"Waiting for the operator ({timeout:g} s at most)...")
+        installing.await_operator(client, namespace, timeout)
+    if json_:
+        print(as_json([done_json(each) for each in done]))
+    message(_summary(done, client.access.context, settings.replicas, dry=dry_run, ready=wait))
+
+
+def show_done(done: "Done") -> None:
+    """An object and what became of it, as a line."""
+    print(f"{done.outcome.value:<13}  {done.place}{f'  ({done.why})' if done.why else ''}", flush=True)
+
+
+def done_json(done: "Done") -> dict[str, Any]:
+    """The same for programs."""
+    return {**asdict(done.place), "outcome": done.outcome.value, "why": done.why or None}
+
+
+def _summary(done: list["Done"], context: str, replicas: int, *, dry: bool, ready: bool) -> str:
+    from fairlead.cluster.kubernetes.applying import Outcome
+
+    counts = {outcome: sum(each.outcome is outcome for each in done) for outcome in Outcome}
+    new, changed = counts[Outcome.CREATED], counts[Outcome.CHANGED]
+    if dry:
+        return f"{new} objects would be created and {changed} changed in context {context}; nothing was."
+    if new == changed == 0:
+        return f"Fairlead {__version__} is in context {context} already; nothing was changed."
+    said = f"Fairlead {__version__} is in context {context}: {new} objects created, {changed} changed."
+    if not replicas:
+        return f"{said} No operator runs there; start one with `fairlead operator --context {context}`."
+    if ready:
+        return f"{said} The operator is ready."
+    return f"{said} `fairlead doctor --context {context}` tells whether the operator runs."

@@ -8,7 +8,8 @@ import click
 
 from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import as_json, message, run_json
-from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.facing import Facing
 from fairlead.errors import Conflict, NotFound
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Workload
@@ -25,9 +26,10 @@ json_option = click.option("--json", "json_", is_flag=True, help="The runs as th
 @names_argument
 @wait_option
 @json_option
-def stop(names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
+@cluster_options
+def stop(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
     """Stop NAMES: each gets a stop notice, saves a checkpoint of the step it is at, and ends."""
-    cluster = LocalCluster.open()
+    cluster = target.open()
     runs = find_all(cluster, names)
     for run in runs:
         if run.status.phase.is_final:
@@ -41,9 +43,10 @@ def stop(names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
 @names_argument
 @wait_option
 @json_option
-def suspend(names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
+@cluster_options
+def suspend(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
     """Stop NAMES for now: they save a checkpoint, hold nothing, and wait for `fairlead resume`."""
-    cluster = LocalCluster.open()
+    cluster = target.open()
     runs = find_all(cluster, names)
     for run in runs:
         if run.status.phase.is_final:
@@ -55,9 +58,10 @@ def suspend(names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
 @click.command()
 @names_argument
 @json_option
-def resume(names: tuple[str, ...], json_: bool) -> None:
-    """Let NAMES go on from their newest good checkpoints, with the environment of this shell."""
-    cluster = LocalCluster.open()
+@cluster_options
+def resume(target: Target, names: tuple[str, ...], json_: bool) -> None:
+    """Let NAMES go on from their newest good checkpoints; on this machine with the environment of this shell."""
+    cluster = target.open()
     runs = find_all(cluster, names)
     for run in runs:
         if run.status.phase is Phase.SUCCEEDED:
@@ -75,9 +79,10 @@ def resume(names: tuple[str, ...], json_: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @wait_option
 @json_option
-def delete(names: tuple[str, ...], yes: bool, no_wait: bool, json_: bool) -> None:
+@cluster_options
+def delete(target: Target, names: tuple[str, ...], yes: bool, no_wait: bool, json_: bool) -> None:
     """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at a place of yours stay."""
-    cluster = LocalCluster.open()
+    cluster = target.open()
     runs = find_all(cluster, names)
     if not yes:
         which = ", ".join(run.spec.name for run in runs)
@@ -98,34 +103,32 @@ def _is_suspended(run: Workload) -> bool:
     return run.status.phase.is_final or run.status.reason.code is Code.SUSPENDED
 
 
-def _want(
-    cluster: LocalCluster, runs: list[Workload], intent: Intent, until: Callable[[Workload], bool] | None
-) -> None:
+def _want(cluster: Facing, runs: list[Workload], intent: Intent, until: Callable[[Workload], bool] | None) -> None:
     """Tell all of them first, so that they stop side by side; then wait for each, if that is wanted."""
     for run in runs:
         cluster.set_intent(run.uid, intent)
     cluster.nudge()
     for run in runs if until is not None else ():
-        now, nudged = cluster.store.get(run.uid), time.monotonic()
+        now, nudged = cluster.get(run.uid), time.monotonic()
         while until is not None and not until(now):
             if time.monotonic() - nudged > NUDGE_S:
                 cluster.nudge()
                 nudged = time.monotonic()
             cluster.wait(LOOK_S)
-            now = cluster.store.get(run.uid)
+            now = cluster.get(run.uid)
         message(f"{run.spec.name} is {now.status.phase.value}: {now.status.reason.message}.")
 
 
-def _wait_until_gone(cluster: LocalCluster, run: Workload) -> bool:
+def _wait_until_gone(cluster: Facing, run: Workload) -> bool:
     while True:
         try:
-            cluster.store.get(run.uid)
+            cluster.get(run.uid)
         except NotFound:
             return True
         cluster.nudge()
         cluster.wait(LOOK_S)
 
 
-def _show(cluster: LocalCluster, runs: list[Workload], json_: bool) -> None:
+def _show(cluster: Facing, runs: list[Workload], json_: bool) -> None:
     if json_:
-        print(as_json([run_json(cluster.store.get(run.uid)) for run in runs]))
+        print(as_json([run_json(cluster.get(run.uid)) for run in runs]))

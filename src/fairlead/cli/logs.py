@@ -12,7 +12,8 @@ import click
 
 from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import as_json, json_option, message
-from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import LogLine
 from fairlead.errors import FairleadError
 from fairlead.policy.quantities import plural
@@ -29,7 +30,9 @@ Line = tuple[Workload, LogLine]
 @click.option("--tail", type=click.IntRange(min=1), help="Only the last lines; not with --follow.")
 @click.option("--timestamps", is_flag=True, help="The time of each line.")
 @json_option
+@cluster_options
 def logs(
+    target: Target,
     names: tuple[str, ...],
     follow: bool,
     rank: int | None,
@@ -44,8 +47,7 @@ def logs(
     """
     if follow and tail is not None:
         raise click.UsageError("--tail shows the end of what there is, --follow what is to come: give one of them.")
-    cluster = LocalCluster.open()
-    cluster.nudge()
+    cluster = target.open()
     runs = find_all(cluster, names)
     for run in runs:
         _check(run, rank, attempt)
@@ -80,7 +82,7 @@ def _check(run: Workload, rank: int | None, attempt: int | None) -> None:
         raise click.UsageError(f"--attempt {attempt}: the newest start of {run.spec.name} is {run.status.attempt}.")
 
 
-def _in_order(cluster: LocalCluster, runs: list[Workload], rank: int | None, attempt: int | None) -> Iterator[Line]:
+def _in_order(cluster: Facing, runs: list[Workload], rank: int | None, attempt: int | None) -> Iterator[Line]:
     """What there is now, merged by time."""
 
     def of(run: Workload) -> Iterator[Line]:
@@ -89,7 +91,7 @@ def _in_order(cluster: LocalCluster, runs: list[Workload], rank: int | None, att
     return heapq.merge(*(of(run) for run in runs), key=lambda item: item[1].at)
 
 
-def _as_they_come(cluster: LocalCluster, runs: list[Workload], rank: int | None, attempt: int | None) -> Iterator[Line]:
+def _as_they_come(cluster: Facing, runs: list[Workload], rank: int | None, attempt: int | None) -> Iterator[Line]:
     """What there is and what comes, until all runs are over."""
     if len(runs) == 1:
         yield from ((runs[0], line) for line in cluster.logs(runs[0].uid, rank=rank, attempt=attempt, follow=True))
@@ -99,7 +101,7 @@ def _as_they_come(cluster: LocalCluster, runs: list[Workload], rank: int | None,
     def read(run: Workload) -> None:
         try:
             # A connection of its own: one belongs to one thread.
-            own = LocalCluster(cluster.home)
+            own = cluster.another()
             for line in own.logs(run.uid, rank=rank, attempt=attempt, follow=True):
                 lines.put((run, line))
             own.close()

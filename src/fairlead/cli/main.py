@@ -18,6 +18,9 @@ COMMANDS = {
     "status": ("status", "List runs, or say how one is and why."),
     "logs": ("logs", "Show the output of a run's ranks."),
     "events": ("events", "Show what happened, and why."),
+    "top": ("top", "Show what runs use of what they hold."),
+    "exec": ("exec", "Run a command where a rank runs."),
+    "port-forward": ("port_forward", "Let ports of this machine lead to a rank's."),
     "attach": ("attach", "Follow a run that is under way."),
     "stop": ("intents", "Stop runs, with a checkpoint."),
     "suspend": ("intents", "Stop runs for now; they hold nothing."),
@@ -27,8 +30,10 @@ COMMANDS = {
     "validate": ("validate", "Check spec files; tells every mistake at once."),
     "render": ("render", "Print spec files as Kubernetes takes them, and their pods."),
     "install": ("install", "Put Fairlead onto a Kubernetes cluster."),
+    "uninstall": ("uninstall", "Take Fairlead off a Kubernetes cluster."),
     "schema": ("schema", "Print the JSON Schema of spec files."),
     "operator": ("operator", "Keep the runs of a Kubernetes cluster going."),
+    "clusters": ("clusters", "List where runs can go."),
     "doctor": ("doctor", "Look for what would get in the way."),
     "completion": ("completion", "Print a shell's completion script."),
 }
@@ -57,7 +62,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"fairlead.cli.{COMMANDS[cmd_name][0]}"), cmd_name)
+        module = import_module(f"fairlead.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

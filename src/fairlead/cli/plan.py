@@ -6,32 +6,36 @@ from dataclasses import replace
 import click
 
 from fairlead.api import free_name
-from fairlead.cli.run import specs_of
+from fairlead.cli.run import asked_of
 from fairlead.cli.show import as_json, json_option
-from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.control.admission import IGNORABLE, Admission, check
-from fairlead.errors import NameTaken
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.facing import Facing
+from fairlead.control.admission import IGNORABLE, Admission, admit
+from fairlead.errors import NameTaken, NotAllowed
 from fairlead.policy.training import decide
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
 CHANGES = 1
+UNKNOWN = Code.SUBMITTED
 
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(readable=False), required=True)
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Plan without honouring this field here.")
 @json_option
-def plan(files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
+@cluster_options
+def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
     Exit code 0: nothing to do, all of them are under way already; 1: there are changes; any other: an error.
     """
     from fairlead.specs.rendering import render_short, to_yaml
 
-    cluster = LocalCluster.open()
-    wanted = [check(spec, (cluster.node(),), ignore=frozenset(ignore)) for spec in specs_of(files, None, ())]
+    cluster = target.open()
+    asked = asked_of(files, None, ())
+    wanted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     going = [_under_way(cluster, each.spec) for each in wanted]
     new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
     outcomes = _decide(cluster, [each.spec for each in new])
@@ -41,7 +45,8 @@ def plan(files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
         spec = admitted.spec
         if json_:
             change = "none" if run is not None else "submit"
-            said = {"phase": status.phase.value, "reason": status.reason.message, "chosen": list(admitted.notes)}
+            phase = None if status.reason.code is UNKNOWN else status.phase.value
+            said = {"phase": phase, "reason": status.reason.message, "chosen": list(admitted.notes)}
             print(as_json({"name": spec.name, "change": change, **said, "spec": render_short(spec)}))
             continue
         print(to_yaml(spec, form="short"))
@@ -49,20 +54,22 @@ def plan(files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
             print(f"chosen: {note}")
         if run is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
+        elif status.reason.code is UNKNOWN:
+            print(f"{spec.name}: what would happen to it cannot be told: {status.reason.message}")
         else:
             verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
             print(f"{spec.name}: {verb}: {status.reason.message}")
     return CHANGES if new else 0
 
 
-def _under_way(cluster: LocalCluster, spec: Training) -> Workload | None:
+def _under_way(cluster: Facing, spec: Training) -> Workload | None:
     """The unfinished run that is just what is asked for; None when none has the name.
 
     Raises:
         NameTaken: An unfinished run has the name and is another one.
     """
-    same = (run for run in cluster.store.active()[0] if (run.spec.team, run.spec.name) == (spec.team, spec.name))
-    run = next((run for run in same if not run.status.phase.is_final), None)
+    going = cluster.unfinished(spec.team)
+    run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
     if run is None or run.spec == spec:
         return run
     raise NameTaken(
@@ -81,25 +88,31 @@ def _differences(old: Training, new: Training) -> list[str]:
     return [f"`{key}` ({before.get(key, 'not given')} there, {after.get(key, 'not given')} here)" for key in keys]
 
 
-def _named(cluster: LocalCluster, admitted: Admission) -> Admission:
-    name = free_name(cluster, admitted.spec.name)
+def _named(cluster: Facing, admitted: Admission) -> Admission:
+    name = free_name(cluster, admitted.spec)
     if name == admitted.spec.name:
         return admitted
     note = f"name: {name} (a finished run is {admitted.spec.name})"
     return replace(admitted, spec=replace(admitted.spec, name=name), notes=(*admitted.notes, note))
 
 
-def _decide(cluster: LocalCluster, specs: list[Training]) -> list[Status]:
+def _decide(cluster: Facing, specs: list[Training]) -> list[Status]:
     """What the loop would decide on all of them at its next pass."""
     now = time.time()
-    reason = Reason(code=Code.SUBMITTED, message="submitted")
-    fresh = Status(phase=Phase.PENDING, reason=reason, since=now)
+    try:
+        snapshot = cluster.snapshot()
+    except NotAllowed as error:
+        return [_fresh(str(error), now)] * len(specs)
+    fresh = _fresh("submitted", now)
     # Submitted one after the other, as `run` would, so that each waits behind those before it.
     asked = tuple(
         Workload(uid=f"planned-{n}", spec=spec, intent=Intent.RUN, status=fresh, version=1, created_at=now + n * 1e-6)
         for n, spec in enumerate(specs)
     )
-    snapshot = cluster.snapshot()
     decided = decide(replace(snapshot, workloads=(*snapshot.workloads, *asked)), now)
     found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
     return [found.get(run.uid, fresh) for run in asked]
+
+
+def _fresh(message: str, now: float) -> Status:
+    return Status(phase=Phase.PENDING, reason=Reason(code=UNKNOWN, message=message), since=now)

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from fairlead.cli.show import message
 from fairlead.specs.training import Training
 
 LATER = "chosen-when-it-starts"
@@ -21,6 +22,11 @@ def render(files: tuple[str, ...], pods: bool) -> int:
     objects: list[dict[str, Any]] = []
     for spec in (spec for file in files for spec in load_file(file)):
         objects.append(write_object(spec))
+        if isinstance(spec, Training) and spec.workdir is not None:
+            message(
+                f"{spec.name}: `workdir` {spec.workdir!r}: no files go along with what is printed, so it is a "
+                "directory of the image; `fairlead run` with --context takes yours along."
+            )
         if pods and isinstance(spec, Training):
             objects += _created(spec)
     print(to_yaml(objects), end="")

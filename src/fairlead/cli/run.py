@@ -2,21 +2,30 @@
 
 import os
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from fairlead.api import in_directory, read, submit
+from fairlead.api import read, submit
 from fairlead.cli.follow import follow
 from fairlead.cli.show import as_json, message, run_json
-from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.control.admission import IGNORABLE, check
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.facing import Facing
+from fairlead.control.admission import IGNORABLE, admit
 from fairlead.errors import NameTaken
 from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
 
 SPEC_ENDINGS = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A run that is asked for, and the directory to which its own is relative."""
+
+    spec: Training
+    directory: Path
 
 
 @click.command()
@@ -26,18 +35,27 @@ SPEC_ENDINGS = (".yaml", ".yml", ".json")
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Run without honouring this field here.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
 @click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
+@cluster_options
 def run(
-    files: tuple[str, ...], name: str | None, env: tuple[str, ...], ignore: tuple[str, ...], detach: bool, json_: bool
+    target: Target,
+    files: tuple[str, ...],
+    name: str | None,
+    env: tuple[str, ...],
+    ignore: tuple[str, ...],
+    detach: bool,
+    json_: bool,
 ) -> int:
     """Submit the runs of FILES and follow them; or a command: `fairlead run -- python train.py`."""
-    specs = specs_of(files, name, env)
-    cluster = LocalCluster.open()
+    asked = asked_of(files, name, env)
+    cluster = target.open()
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
-    admitted = [check(spec, (cluster.node(),), ignore=frozenset(ignore)) for spec in specs]
+    admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])
     workloads = []
     for wanted in admitted:
-        workload = submit(cluster, wanted.spec)
+        if wanted.taken is not None and not json_:
+            message(wanted.taken)
+        workload = submit(cluster, wanted)
         workloads.append(workload)
         if not json_:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
@@ -49,18 +67,21 @@ def run(
     return follow(cluster, workloads, json_=json_)
 
 
-def _refuse_taken(cluster: LocalCluster, specs: list[Training]) -> None:
+def _refuse_taken(cluster: Facing, specs: list[Training]) -> None:
     """Refuse all of them when one has the name of an unfinished run; a single one is refused as it is submitted."""
-    taken = {(run.spec.team, run.spec.name) for run in cluster.store.active()[0] if not run.status.phase.is_final}
+    if len(specs) < 2:
+        return
+    going = (run for team in {spec.team for spec in specs} for run in cluster.unfinished(team))
+    taken = {(run.spec.team, run.spec.name) for run in going}
     names = [spec.name for spec in specs if (spec.team, spec.name) in taken]
-    if names and len(specs) > 1:
+    if names:
         raise NameTaken(
             f"{', '.join(names)}: not finished under that name, so that none of the {len(specs)} runs was submitted. "
             f"Stop it first (`fairlead stop {' '.join(names)}`), or choose another name."
         )
 
 
-def specs_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> list[Training]:
+def asked_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> list[Asked]:
     """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
@@ -68,19 +89,19 @@ def specs_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> 
         strange = [file for file in files if not file.endswith(SPEC_ENDINGS)]
         if strange:
             raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(SPEC_ENDINGS)}.")
-        specs = [in_directory(spec, Path(file).parent) for file in files for spec in read(file)]
-        names = [(spec.team, spec.name) for spec in specs]
+        asked = [Asked(spec=spec, directory=Path(file).parent) for file in files for spec in read(file)]
+        names = [(each.spec.team, each.spec.name) for each in asked]
         twice = next((name for team, name in names if names.count((team, name)) > 1), None)
         if twice is not None:
             raise click.UsageError(f"several of these runs are named {twice!r}; give each its own name.")
     else:
-        specs = [in_directory(_command(files), Path.cwd())]
+        asked = [Asked(spec=_command(files), directory=Path.cwd())]
     if name is not None:
-        if len(specs) != 1:
-            raise click.UsageError(f"--name names one run; these are {len(specs)}.")
-        specs = [_changed(specs[0], "--name", name=name)]
+        if len(asked) != 1:
+            raise click.UsageError(f"--name names one run; these are {len(asked)}.")
+        asked = [_changed(asked[0], "--name", name=name)]
     variables = _variables(env)
-    return [_changed(spec, "--env", env={**spec.env, **variables}) for spec in specs] if variables else specs
+    return [_changed(each, "--env", env={**each.spec.env, **variables}) for each in asked] if variables else asked
 
 
 def _command(words: tuple[str, ...]) -> Training:
@@ -96,9 +117,9 @@ def _command(words: tuple[str, ...]) -> Training:
         raise click.UsageError(f"the command: {error}") from error
 
 
-def _changed(spec: Training, option: str, **changes: object) -> Training:
+def _changed(asked: Asked, option: str, **changes: object) -> Asked:
     try:
-        return replace(spec, **changes)  # type: ignore[arg-type] # the two callers above give what Training takes
+        return replace(asked, spec=replace(asked.spec, **changes))  # type: ignore[arg-type] # the two callers above give what Training takes
     except BrokenRules as error:
         raise click.UsageError(f"{option}: {error.problems[0][1]}") from error
 

@@ -8,7 +8,8 @@ import click
 
 from fairlead.cli.names import RunName, find
 from fairlead.cli.show import as_json, json_option, run_json, run_row, say_progress, say_reason, say_time, table
-from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord
 from fairlead.policy.quantities import plural, say_duration, say_resources
 from fairlead.specs.training import Training
@@ -22,17 +23,17 @@ NEWEST_EVENTS = 5
 @click.argument("name", required=False, type=RunName())
 @click.option("--all", "everything", is_flag=True, help="All runs, not only unfinished and recent ones.")
 @json_option
-def status(name: str | None, everything: bool, json_: bool) -> None:
+@cluster_options
+def status(target: Target, name: str | None, everything: bool, json_: bool) -> None:
     """List unfinished and recent runs, or say how NAME is and why."""
     if name is not None and everything:
         raise click.UsageError("--all lists all runs, NAME is one run: give one of them.")
-    cluster = LocalCluster.open()
-    cluster.nudge()
+    cluster = target.open()
     if name is not None:
         workload = find(cluster, name)
         print(as_json(_full_json(cluster, workload)) if json_ else _full(cluster, workload))
         return
-    unfinished = cluster.store.active()[0]
+    unfinished = cluster.unfinished()
     recent = cluster.workloads(limit=None if everything else RECENT)
     shown = {run.uid for run in unfinished}
     runs = [*unfinished, *(run for run in recent if run.uid not in shown)]
@@ -44,20 +45,20 @@ def status(name: str | None, everything: bool, json_: bool) -> None:
         print(table([("NAME", "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON"), *(run_row(run) for run in runs)]))
 
 
-def _full_json(cluster: LocalCluster, workload: Workload) -> dict[str, Any]:
+def _full_json(cluster: Facing, workload: Workload) -> dict[str, Any]:
     from fairlead.specs.rendering import render
 
     pods = [asdict(pod) for pod in cluster.pods(workload.uid)]
-    where = str(cluster.home.run(workload.uid))
-    return {**run_json(workload), "spec": render(workload.spec), "pods": pods, "directory": where}
+    where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
+    return {**run_json(workload), "spec": render(workload.spec), "pods": pods, **where}
 
 
-def _full(cluster: LocalCluster, workload: Workload) -> str:
+def _full(cluster: Facing, workload: Workload) -> str:
     spec, state = workload.spec, workload.status
     events = cluster.events(workload.uid)
     sections = [
         [f"{spec.name} is {state.phase.value}: {say_reason(state.reason)}"],
-        [f"  {what:<12} {says}" for what, says in _facts(workload, str(cluster.home.run(workload.uid)))],
+        [f"  {what:<12} {says}" for what, says in _facts(cluster, workload)],
         [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
         [f"  {say_time(event.at)}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
         [f"Next: {_next(workload)}"],
@@ -65,7 +66,7 @@ def _full(cluster: LocalCluster, workload: Workload) -> str:
     return "\n\n".join("\n".join(section) for section in sections if section)
 
 
-def _facts(workload: Workload, directory: str) -> list[tuple[str, str]]:
+def _facts(cluster: Facing, workload: Workload) -> list[tuple[str, str]]:
     spec, state = workload.spec, workload.status
     team = "" if spec.team == "default" else f", team {spec.team}"
     facts = [("run", spec.run.strip().replace("\n", "; ")), ("id", f"{workload.uid}{team}")]
@@ -82,19 +83,20 @@ def _facts(workload: Workload, directory: str) -> list[tuple[str, str]]:
     if state.last_failure is not None:
         counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
         facts.append(("restarted", f"{state.last_failure.message} ({counts})"))
-    facts.append(("checkpoints", _checkpoints(spec)))
-    facts.append(("files", directory))
+    own = "the place that the operator was told" if cluster.has_containers else "the directory of its files"
+    facts.append(("checkpoints", _checkpoints(spec, own)))
+    facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
 
 
-def _checkpoints(spec: Training) -> str:
+def _checkpoints(spec: Training, own: str) -> str:
     wish = spec.checkpoint
     when = "only at a stop notice"
     if wish.every_s is not None:
         when = f"every {say_duration(wish.every_s)}"
     elif wish.every_steps is not None:
         when = f"every {plural(wish.every_steps, 'step')}"
-    return f"{when}, {wish.keep} kept, in {wish.to or 'the directory of its files'}"
+    return f"{when}, {wish.keep} kept, in {wish.to or own}"
 
 
 def _latest(pods: tuple[Pod, ...]) -> list[Pod]:

@@ -1,7 +1,9 @@
 """Whether a cluster takes a spec at all: what it leaves open is filled in, what cannot be honoured is refused."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from fairlead.cluster.facing import Facing
 from fairlead.errors import CannotFit, Conflict
 from fairlead.policy.defaults import complete
 from fairlead.policy.placement import why_never
@@ -20,10 +22,34 @@ class Admission:
     Attributes:
         spec: With everything filled in.
         notes: What was chosen or left out, one sentence each.
+        directory: The one whose files are taken along; None for none.
+        taken: What is taken along, as a sentence; None for nothing.
     """
 
     spec: Training
     notes: tuple[str, ...]
+    directory: Path | None = None
+    taken: str | None = None
+
+
+def admit(cluster: Facing, spec: Training, directory: Path, *, ignore: frozenset[str] = frozenset()) -> Admission:
+    """Admit a spec to a cluster, which keeps it in its own terms.
+
+    Args:
+        directory: Of the spec file, to which a relative ``workdir`` is relative.
+        ignore: Fields that the user agrees to leave out; of ``IGNORABLE``.
+
+    Raises:
+        Conflict: Something cannot be honoured by this cluster, or ``ignore`` names what can be.
+        CannotFit: The gang would not fit even if nothing else ran, as far as this cluster tells beforehand.
+    """
+    prepared = cluster.prepare(spec, directory)
+    if not cluster.has_containers:
+        return check(prepared.spec, cluster.nodes(), ignore=ignore)
+    if ignore:
+        raise Conflict(f"`{min(ignore)}` is honoured on this cluster; leave `--ignore {min(ignore)}` out.")
+    # Nodes may come and go there, so whether it fits is the operator's to say.
+    return Admission(spec=prepared.spec, notes=prepared.notes, directory=prepared.directory, taken=prepared.taken)
 
 
 def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = frozenset()) -> Admission:

@@ -19,6 +19,8 @@ from fairlead.cluster.kubernetes.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.election import BEAT_S, DEADLINE_S, DURATION_S, Election
+from fairlead.cluster.kubernetes.lastlines import LastLines
+from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.poolkeeping import PoolKeeper
 from fairlead.cluster.kubernetes.progress import Listener
@@ -33,7 +35,6 @@ from fairlead.state.growth import PATIENCE_S, PAUSE_S
 
 log = logging.getLogger("fairlead.operator")
 
-LEASE = "fairlead-operator"
 # Only the clock brings work when nothing changes: retries, deadlines, grace that ends.
 BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
 # Many changes come together; a pass takes them as one, and under load passes take a quarter of the time at most.
@@ -109,6 +110,7 @@ class Operator:
         self._pools = PoolKeeper(client, wake=self.view.wake, idle_s=settings.idle_s)
         # Teams are the whole cluster's, and so is whoever keeps them.
         self._keeps_teams = settings.watch_namespace is None
+        self._last_lines = LastLines(self.cluster)
         self._stopping = threading.Event()
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
@@ -148,6 +150,7 @@ class Operator:
             if self._keeps_teams:
                 self._teams.stop()
                 self._pools.stop()
+            self._last_lines.close()
             self.view.stop()
             self._client.close()
             if server is not None:
@@ -193,6 +196,7 @@ class Operator:
             self._teams.act(self.agent, now)
             self._pools.act(self.agent)
         self._listener.listen(now, self.agent)
+        self._last_lines.keep(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed
         return changed

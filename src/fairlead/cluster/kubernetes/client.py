@@ -7,8 +7,6 @@ from several threads. Every error is a ``ClusterError`` that says what was tried
 import json
 import random
 import socket
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
-from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 
 from fairlead.cluster.kubernetes.config import Access
 from fairlead.cluster.kubernetes.pacing import Pace
+from fairlead.cluster.kubernetes.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError
 
 Object = dict[str, Any]
@@ -261,11 +259,8 @@ class Client:
         headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "fairlead"})
         if data is not None:
             headers["Content-Type"] = content_type
-        for name, value in self.access.impersonate:
+        for name, value in identity_headers(self.access):
             headers.add(name, value)
-        authorization = self.access.credentials.authorization()
-        if authorization is not None:
-            headers["Authorization"] = authorization
         url = f"{self.access.server}{path}" + (f"?{urlencode(query)}" if query else "")
         return self._connections().request(
             method, url, body=data, headers=headers, timeout=timeout, retries=False, redirect=False,
@@ -339,7 +334,7 @@ class Stream:
 
 
 def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) -> urllib3.PoolManager:
-    context = _tls(access, certificate) if access.server.startswith("https:") else None
+    context = tls_context(access, certificate) if access.server.startswith("https:") else None
     more: dict[str, Any] = {"maxsize": size + 8, "block": False, "socket_options": _KEEPALIVE}
     if context is not None:
         more |= {"ssl_context": context}
@@ -347,7 +342,7 @@ def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) ->
             more |= {"server_hostname": access.tls_server_name, "assert_hostname": access.tls_server_name}
         if not access.verify:
             more |= {"cert_reqs": "CERT_NONE", "assert_hostname": False}
-    proxy = access.proxy or _proxy_of_environment(access.server)
+    proxy = access.proxy or proxy_of_environment(access.server)
     if proxy is None:
         return urllib3.PoolManager(**more)
     if proxy.startswith("socks"):
@@ -356,32 +351,6 @@ def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) ->
             "Give an HTTP proxy in `proxy-url`, or open a tunnel and point `server` at it."
         )
     return urllib3.ProxyManager(proxy, **more)
-
-
-def _tls(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cadata=access.ca.decode() if access.ca else None)
-    if not access.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if certificate is not None:
-        # The ssl module reads keys from files only; this one is ours alone and gone at once.
-        with tempfile.NamedTemporaryFile(prefix="fairlead-") as file:
-            file.write(certificate[0] + b"\n" + certificate[1])
-            file.flush()
-            try:
-                context.load_cert_chain(file.name)
-            except ssl.SSLError as error:
-                raise ClusterError(
-                    f"Context {access.context!r}: its client certificate is not usable: {error}"
-                ) from error
-    return context
-
-
-def _proxy_of_environment(server: str) -> str | None:
-    scheme, _, rest = server.partition("://")
-    host = rest.partition("/")[0]
-    name = host.rpartition(":")[0] or host
-    return None if proxy_bypass(name.strip("[]")) else getproxies().get(scheme)
 
 
 def _never_sent(error: Exception) -> bool:

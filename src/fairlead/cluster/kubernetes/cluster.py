@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -89,11 +89,11 @@ class KubernetesCluster:
         with ThreadPoolExecutor(max_workers=NUM_WRITERS, thread_name_prefix="apply") as writers:
             return tuple(writers.map(self._carry_out, plan.changes))
 
-    def submit(self, spec: Training) -> Workload:
+    def submit(self, spec: Training, annotations: Mapping[str, str] | None = None) -> Workload:
         body = write_object(spec)
         mark = f"{time.time():.6f}"
-        body["metadata"] |= {"annotations": {SUBMITTED: mark}, "finalizers": [FINALIZER]}
-        path = _path(spec.team)
+        body["metadata"] |= {"annotations": {**(annotations or {}), SUBMITTED: mark}, "finalizers": [FINALIZER]}
+        path = trainings_path(spec.team)
         while True:
             try:
                 return self._taken(self.client.create(path, body))
@@ -112,7 +112,7 @@ class KubernetesCluster:
         workload = _run_of(found)
         if workload.intent is intent:
             return workload
-        path = _path(found.namespace, found.name)
+        path = trainings_path(found.namespace, found.name)
         try:
             if intent is Intent.DELETE:
                 content = self.client.delete(
@@ -216,7 +216,7 @@ class KubernetesCluster:
             "status": {**status, "state": state_plain(state)},
         }
         try:
-            content = self.client.apply(f"{_path(found.namespace, found.name)}/status", body)
+            content = self.client.apply(f"{trainings_path(found.namespace, found.name)}/status", body)
         except ApiError as error:
             if error.status == 409:
                 there = self._read(found.namespace, found.name)
@@ -309,7 +309,7 @@ class KubernetesCluster:
         preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
         try:
-            content = self.client.delete(_path(found.namespace, found.name), options)
+            content = self.client.delete(trainings_path(found.namespace, found.name), options)
         except ApiError as error:
             if error.status in (404, 409):
                 return None
@@ -323,7 +323,7 @@ class KubernetesCluster:
         """The object with these finalizers; None when it was no longer as it was found."""
         metadata = {"resourceVersion": str(found.version), "uid": found.uid, "finalizers": list(finalizers)}
         try:
-            content = self.client.merge(_path(found.namespace, found.name), {"metadata": metadata})
+            content = self.client.merge(trainings_path(found.namespace, found.name), {"metadata": metadata})
         except ApiError as error:
             if error.status in (404, 409):
                 return None
@@ -334,11 +334,8 @@ class KubernetesCluster:
         """Remove a finished run whose name is wanted again."""
         run = found.workload
         if found.is_leaving or run is None or not run.status.phase.is_final or run.intent is Intent.RUN:
-            raise NameTaken(
-                f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
-                f"Stop it with `fairlead stop {spec.name}`, or choose another name with `--name`."
-            )
-        path = _path(found.namespace, found.name)
+            raise name_taken(spec)
+        path = trainings_path(found.namespace, found.name)
         rest = [name for name in found.finalizers if name != FINALIZER]
         try:
             metadata = {"resourceVersion": str(found.version), "finalizers": rest}
@@ -361,7 +358,7 @@ class KubernetesCluster:
     def _trainings(self) -> Iterable[TrainingObject]:
         if self._view is not None:
             return [each for each in self._view.trainings.all() if self._namespace in (None, each.namespace)]
-        path = TRAININGS if self._namespace is None else _path(self._namespace)
+        path = TRAININGS if self._namespace is None else trainings_path(self._namespace)
         return [read_training(content) for content in self.client.items(path)]
 
     def _find(self, uid: str) -> TrainingObject:
@@ -372,7 +369,7 @@ class KubernetesCluster:
 
     def _read(self, namespace: str, name: str) -> tuple[Object, TrainingObject] | None:
         try:
-            content = self.client.get(_path(namespace, name))
+            content = self.client.get(trainings_path(namespace, name))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -386,9 +383,18 @@ class KubernetesCluster:
         return _run_of(read_training(content))
 
 
-def _path(namespace: str, name: str | None = None) -> str:
+def trainings_path(namespace: str, name: str | None = None) -> str:
+    """Where a namespace's runs are, or one of them."""
     path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainings"
     return path if name is None else f"{path}/{name}"
+
+
+def name_taken(spec: Training) -> NameTaken:
+    """The error for the name of a run that is not over."""
+    return NameTaken(
+        f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
+        f"Stop it with `fairlead stop {spec.name}`, or choose another name with `--name`."
+    )
 
 
 def _run_of(found: TrainingObject) -> Workload:

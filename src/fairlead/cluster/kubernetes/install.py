@@ -10,6 +10,7 @@ from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings
 
 HEALTH_PORT = 8080  # health and metrics
 USER = 65532
+VERSION = "app.kubernetes.io/version"
 _LABELS = {"app.kubernetes.io/name": OPERATOR, MANAGED_BY: MANAGER}
 _SELECTOR = {"app.kubernetes.io/name": OPERATOR}
 
@@ -23,6 +24,7 @@ class InstallSettings:
         image: One that has the package ``fairlead`` installed.
         replicas: One leads, the others wait.
         fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
+        version: Of Fairlead, written on the kinds and the Deployment.
     """
 
     namespace: str = "fairlead-system"
@@ -31,21 +33,27 @@ class InstallSettings:
     cpu: str = "500m"
     memory: str = "512Mi"
     fewer_rules: bool = False
+    version: str = "unknown"
 
 
 def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
     """The objects in the order in which they are applied."""
     return [
         _namespace(settings),
-        *(with_fewer_rules(each) if settings.fewer_rules else each for each in definitions()),
+        *(_versioned(with_fewer_rules(each) if settings.fewer_rules else each, settings) for each in definitions()),
         render_priority_class(),
         _account(settings),
         *render_roles(),
         *render_operator_bindings(settings.namespace),
         _network_policy(settings),
         _disruption_budget(settings),
-        _deployment(settings),
+        _versioned(_deployment(settings), settings),
     ]
+
+
+def _versioned(content: dict[str, Any], settings: InstallSettings) -> dict[str, Any]:
+    metadata = content["metadata"]
+    return {**content, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), VERSION: settings.version}}}
 
 
 def _namespace(settings: InstallSettings) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def read_training(content: Object) -> TrainingObject:
     is_quiet = state.quiet and (state.quiet_wish, state.quiet_leaving) == (wish, is_leaving)
     problem, workload = "", None
     try:
-        spec = _filled(read_object(content))
+        spec = filled(_training(read_object(content)))
         workload = Workload(
             uid=metadata["uid"],
             spec=spec,
@@ -237,7 +237,15 @@ def state_plain(state: State) -> Object:
 
 def submitted(found: TrainingObject) -> KeptEvent:
     """The event of its submission, which no status can hold since an object is created without one."""
-    return KeptEvent(id=int(found.created_at * 1e6), at=found.created_at, type="Submitted", reason=_first_reason())
+    reason = _first_reason()
+    spec = None if found.workload is None else found.workload.spec
+    if spec is not None and spec.workdir is not None and not found.workdir:
+        message = (
+            f"{reason.message}; no files came with it, so its `workdir` {spec.workdir!r} is a directory of the image: "
+            "`fairlead run` takes yours along, `kubectl apply` cannot"
+        )
+        reason = replace(reason, message=message)
+    return KeptEvent(id=int(found.created_at * 1e6), at=found.created_at, type="Submitted", reason=reason)
 
 
 def _moment(created: str, submitted: str | None) -> float:
@@ -261,13 +269,17 @@ def _first_reason() -> Reason:
     return Reason(code=Code.SUBMITTED, message="submitted; waits for its first look by the operator")
 
 
-def _filled(spec: Any) -> Training:
+def filled(spec: Training) -> Training:
     """With the amounts that its pods will ask for, so that placement counts what kube-scheduler counts."""
-    assert isinstance(spec, Training), "the path of trainings holds nothing else"
     asked, ranks = spec.resources, spec.ranks_on_each_node
     cpu = asked.cpu_milli or 1000 * ranks
     memory = asked.memory_bytes or MEMORY_BYTES_PER_RANK * ranks
     return replace(spec, ranks_per_node=ranks, resources=replace(asked, cpu_milli=cpu, memory_bytes=memory))
+
+
+def _training(spec: Any) -> Training:
+    assert isinstance(spec, Training), "the path of trainings holds nothing else"
+    return spec
 
 
 def _gang(create: tuple[CreatePod, ...], now: float) -> Gang:

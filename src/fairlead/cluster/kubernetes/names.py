@@ -1,5 +1,7 @@
 """What the objects of a run are called, and the labels by which they are found. Every name fits in a DNS label."""
 
+import re
+
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 
@@ -10,7 +12,13 @@ ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
 TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
 ROOM_FOR = f"{DOMAIN}/room-for"
 PLACEHOLDER_CLASS = "fairlead-placeholder"
+SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
 MANAGED_BY = "app.kubernetes.io/managed-by"
+
+
+def is_object_name(text: str) -> bool:
+    """Whether an object can have the name, so that it may stand in the path of a request."""
+    return re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text) is not None
 
 
 def pod_name(spec: Training, attempt: int, index: int) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.autoscalers import STATUS_NAME
 from fairlead.cluster.kubernetes.definitions import GROUP
-from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import LEASE, MANAGED_BY, MANAGER
 
 OPERATOR = "fairlead-operator"
 TEAM_KEEPER = "fairlead-team-keeper"
 READ = ("get", "list", "watch")
+API_GROUP = "rbac.authorization.k8s.io"
 Rules = list[dict[str, Any]]
 
 
@@ -21,22 +22,27 @@ def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names:
     return found | ({"resourceNames": list(names)} if names else {})
 
 
+USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
     "viewer": [
         rule(GROUP, ("trainings",), READ),
+        USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
+        rule("", ("configmaps",), ("get",)),  # the last lines of pods that are gone
     ],
     "user": [
         rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
-        rule("", ("pods/exec", "pods/portforward"), ("create",)),
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
     "admin": [
         rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("pods",), ("delete",)),
-        rule("", ("pods/exec", "pods/portforward"), ("create",)),
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
         rule(
             "",
             ("configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts"),
@@ -52,6 +58,7 @@ OPERATOR_RULES: Rules = [
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
+    rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
     rule("", ("configmaps",), ("get",), STATUS_NAME),  # whether the Cluster Autoscaler is there
@@ -67,8 +74,14 @@ TEAM_RULES: Rules = [
     rule("", ("resourcequotas",), ("list", "watch", "create", "patch", "delete")),  # a team may have none any more
     rule("", ("limitranges",), ("list", "watch", "create", "patch")),
     rule("networking.k8s.io", ("networkpolicies",), ("list", "watch", "create", "patch")),
-    rule("rbac.authorization.k8s.io", ("rolebindings",), ("list", "watch", "create", "patch")),
-    rule("rbac.authorization.k8s.io", ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
+    rule(API_GROUP, ("rolebindings",), ("list", "watch", "create", "patch")),
+    rule(API_GROUP, ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
+]
+
+SEEN = "fairlead-operator-seen"
+SEEN_RULES: Rules = [  # whether an operator runs at all, and which
+    rule("coordination.k8s.io", ("leases",), ("get",), LEASE),
+    rule("apps", ("deployments",), ("get",), OPERATOR),
 ]
 
 LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
@@ -83,13 +96,18 @@ def render_roles() -> list[dict[str, Any]]:
 
 
 def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
-    """What gives the operator's account its rights; leader election is in its own namespace alone."""
+    """What gives the operator's account its rights; leader election is in its own namespace alone.
+
+    Everybody who may log in may see whether an operator runs.
+    """
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
         _binding("ClusterRoleBinding", OPERATOR, None, "ClusterRole", OPERATOR, [subject]),
         _binding("ClusterRoleBinding", TEAM_KEEPER, None, "ClusterRole", TEAM_KEEPER, [subject]),
         {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
         _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
+        {**_role("Role", SEEN, SEEN_RULES), "metadata": _metadata(SEEN, namespace)},
+        _binding("RoleBinding", SEEN, namespace, "Role", SEEN, [{"kind": "Group", "name": "system:authenticated"}]),
     ]
 
 
@@ -100,18 +118,17 @@ def render_binding(namespace: str, role: str, subjects: list[dict[str, Any]]) ->
 
 
 def _role(kind: str, name: str, rules: Rules) -> dict[str, Any]:
-    api = "rbac.authorization.k8s.io/v1"
-    return {"apiVersion": api, "kind": kind, "metadata": _metadata(name, None), "rules": rules}
+    return {"apiVersion": f"{API_GROUP}/v1", "kind": kind, "metadata": _metadata(name, None), "rules": rules}
 
 
 def _binding(
     kind: str, name: str, namespace: str | None, role_kind: str, role: str, subjects: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "apiVersion": f"{API_GROUP}/v1",
         "kind": kind,
         "metadata": _metadata(name, namespace),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
+        "roleRef": {"apiGroup": API_GROUP, "kind": role_kind, "name": role},
         "subjects": subjects,
     }
 

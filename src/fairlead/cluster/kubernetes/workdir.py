@@ -85,13 +85,15 @@ def files(directory: Path) -> Iterator[Path]:
     yield from _files(directory, ())
 
 
-def render_parts(archive: Archive, workload: Workload) -> list[dict[str, Any]]:
+def render_parts(archive: Archive, namespace: str, workload: Workload | None) -> list[dict[str, Any]]:
     """The ConfigMaps that carry an archive; the cluster removes them with the last run that owns them.
 
     Runs share them, so each run's owner reference is applied by a field manager of its own.
+
+    Args:
+        workload: The owner; None before there is one.
     """
-    namespace = workload.spec.team
-    owner = {**names.owner(workload), "controller": False}
+    owners = [] if workload is None else [{**names.owner(workload), "controller": False}]
     return [
         {
             "apiVersion": "v1",
@@ -100,7 +102,7 @@ def render_parts(archive: Archive, workload: Workload) -> list[dict[str, Any]]:
                 "name": name,
                 "namespace": namespace,
                 "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "workdir"},
-                "ownerReferences": [owner],
+                **({"ownerReferences": owners} if owners else {}),
             },
             "immutable": True,
             "binaryData": {f"{place:03}": base64.b64encode(part).decode()},

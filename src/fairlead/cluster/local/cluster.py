@@ -1,6 +1,5 @@
 """The local cluster behind the port, as the loop and the faces see it. Only the supervisor also runs an agent."""
 
-import difflib
 import os
 import shutil
 import socket
@@ -9,13 +8,16 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from fairlead.cluster.facing import Prepared
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.logs import read_logs
 from fairlead.cluster.local.store import Store
+from fairlead.cluster.names import unknown
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.errors import ClusterError, NotFound
+from fairlead.errors import ClusterError, Conflict
 from fairlead.runtime.podfiles import is_locked, write_json
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
@@ -27,6 +29,8 @@ LOOK_S = 0.05
 
 class LocalCluster:
     """This machine as a cluster. An instance belongs to one thread."""
+
+    has_containers = False
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -41,6 +45,12 @@ class LocalCluster:
 
     def close(self) -> None:
         self.store.close()
+
+    def another(self) -> "LocalCluster":
+        return LocalCluster(self.home)
+
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.node(),)
 
     def node(self) -> Node:
         """This machine; asked for once, since its hardware does not change under a process."""
@@ -64,6 +74,19 @@ class LocalCluster:
             elif done and self._is_over(change.workload_uid):
                 self.home.environment(change.workload_uid).unlink(missing_ok=True)
         return applied
+
+    def prepare(self, spec: Training, directory: Path) -> Prepared:
+        """With an absolute working directory, which is used where it is."""
+        base = directory.absolute()
+        workdir = base if spec.workdir is None else base / Path(spec.workdir).expanduser()
+        return Prepared(spec=replace(spec, workdir=str(Path(os.path.normpath(workdir)))))
+
+    def launch(
+        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload:
+        workload = self.submit(spec, environ=environ)
+        self.nudge()
+        return workload
 
     def submit(self, spec: Training, *, environ: Mapping[str, str] | None = None) -> Workload:
         """Keep a new workload, Pending; ``environ`` is the environment its program inherits, by default ours.
@@ -102,14 +125,30 @@ class LocalCluster:
 
         Raises:
             NotFound: Nothing of that name; near names are told.
+            Conflict: No team is given, and unfinished runs of several teams have the name.
         """
+        same = [run for run in self.unfinished() if run.spec.name == name] if team is None else []
+        if len(same) > 1:
+            names = ", ".join(f"{run.spec.team}/{name}" for run in same)
+            raise Conflict(f"{len(same)} unfinished runs are named {name!r}; say which one: {names}.")
         found = self.store.named(name, team)
-        if found is not None:
-            return found
-        names = self.store.names()
-        near = difflib.get_close_matches(name, names, n=3)
-        hint = f"Did you mean {', '.join(near)}?" if near else f"Known: {', '.join(names[:5]) or 'none yet'}."
-        raise NotFound(f"There is no run named {name!r}. {hint} `fairlead status --all` lists all.")
+        if found is None:
+            raise unknown(name, self.store.names())
+        return found
+
+    def get(self, uid: str) -> Workload:
+        return self.store.get(uid)
+
+    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+        active = self.store.active()[0]
+        return tuple(run for run in active if team in (None, run.spec.team) and not run.status.phase.is_final)
+
+    def names(self) -> tuple[str, ...]:
+        return self.store.names()
+
+    def finished_names(self, team: str) -> frozenset[str]:
+        """Those of all teams, which share this machine's names."""
+        return self.store.finished_names()
 
     def logs(
         self,
@@ -133,6 +172,17 @@ class LocalCluster:
         while (counter := self.store.change_counter()) == self._seen and time.monotonic() < end:
             time.sleep(min(LOOK_S, max(0.0, end - time.monotonic())))
         self._seen = counter
+
+    def kept_at(self, workload: Workload) -> str:
+        return str(self.home.run(workload.uid))
+
+    def unattended(self) -> str | None:
+        """Nothing: whoever asks for work starts a supervisor."""
+        return None
+
+    def trouble(self) -> str | None:
+        """Nothing: a database that cannot be read is an error."""
+        return None
 
     def supervisor_alive(self) -> bool:
         """Whether a supervisor holds its lock."""

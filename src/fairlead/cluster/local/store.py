@@ -230,6 +230,12 @@ class Store:
             rows = self._db.execute("SELECT name FROM workloads GROUP BY name ORDER BY max(created_at) DESC").fetchall()
         return tuple(row[0] for row in rows)
 
+    def finished_names(self) -> frozenset[str]:
+        """Names of workloads that are over."""
+        with self._translated():
+            rows = self._db.execute("SELECT DISTINCT name FROM workloads WHERE final = 1").fetchall()
+        return frozenset(row[0] for row in rows)
+
     def workloads(self, limit: int | None = None) -> tuple[Workload, ...]:
         """All workloads, newest first."""
         with self._translated():

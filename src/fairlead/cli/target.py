@@ -1,0 +1,177 @@
+"""Which cluster a command speaks to: options that every such command has, and what follows from them.
+
+Nothing of Kubernetes is imported until a command asks for it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    from fairlead.cluster.facing import Facing
+    from fairlead.cluster.kubernetes.client import Client
+    from fairlead.cluster.kubernetes.config import Access
+
+LOCAL, KUBERNETES = "local", "kubernetes"
+VARIABLES = {"cluster": "FAIRLEAD_CLUSTER", "context": "FAIRLEAD_CONTEXT", "namespace": "FAIRLEAD_NAMESPACE"}
+
+_NAMESPACE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The cluster that is meant.
+
+    Attributes:
+        context: Of the kubeconfig; None for the current one, or for the cluster that this process runs in.
+        namespace: None for the context's own.
+    """
+
+    cluster: str = LOCAL
+    context: str | None = None
+    namespace: str | None = None
+
+    @property
+    def is_kubernetes(self) -> bool:
+        return self.cluster == KUBERNETES
+
+    def open(self) -> "Facing":
+        """The cluster; its nobody looking after it is told, and mended where that is ours to do.
+
+        Raises:
+            ClusterError: It cannot be reached.
+        """
+        from fairlead.cli.show import message
+
+        cluster = self.quietly()
+        cluster.nudge()
+        trouble = cluster.unattended()
+        if trouble is not None:
+            message(f"fairlead: {trouble}")
+        return cluster
+
+    def quietly(self) -> "Facing":
+        """The cluster, whoever looks after it."""
+        from fairlead.control.opening import open_kubernetes, open_local
+
+        if not self.is_kubernetes:
+            return open_local()
+        import logging
+
+        # What the threads of a watch meet is told by the commands, once and in a sentence.
+        logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)
+        return open_kubernetes(context=self.context, namespace=self.namespace)
+
+    def access(self) -> "Access":
+        """How to reach the Kubernetes cluster; its namespace is the one that is meant.
+
+        Raises:
+            ClusterError: No such context, or it cannot be used.
+        """
+        from dataclasses import replace
+
+        from fairlead.cluster.kubernetes.config import find_access
+
+        access = find_access(context=self.context)
+        return access if self.namespace is None else replace(access, namespace=self.namespace)
+
+    def client(self) -> "Client":
+        """A client of the Kubernetes cluster, with bounds that fit one person's command."""
+        from fairlead.cluster.kubernetes.client import Client
+        from fairlead.cluster.kubernetes.desk import PERSONAL
+
+        return Client(self.access(), PERSONAL)
+
+
+def cluster_options(command: Command) -> Command:
+    """Add ``--cluster``, ``--context`` and ``--namespace``; the function gets the ``target: Target``."""
+    return _with_options(command, [_CLUSTER, _CONTEXT, _NAMESPACE])
+
+
+def kubernetes_options(command: Command) -> Command:
+    """For what exists on Kubernetes only: ``--context`` and ``--namespace``; the ``target`` is a Kubernetes cluster."""
+    return _with_options(command, [_CONTEXT, _NAMESPACE])
+
+
+def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target:
+    """What is meant by options and variables; an option on the command line outweighs the environment.
+
+    Args:
+        values: Of ``cluster``, ``context`` and ``namespace``; empty text counts as nothing.
+        given: Those of them that stood on the command line.
+
+    Raises:
+        click.UsageError: They contradict each other.
+    """
+    context, namespace = values.get("context") or None, values.get("namespace") or None
+    cluster = values.get("cluster") or None
+    if namespace is not None and not _NAMESPACE_NAME.fullmatch(namespace):
+        raise click.UsageError(
+            f"{_say('namespace', given)} {namespace!r}: a namespace has small letters, digits and - in its name."
+        )
+    named = {name for name, value in (("context", context), ("namespace", namespace)) if value is not None}
+    if cluster == LOCAL and named:
+        if "cluster" in given and not named & given:
+            return Target()
+        if "cluster" in given or not named & given:
+            first = "context" if "context" in named else "namespace"
+            raise click.UsageError(
+                f"{_say('cluster', given)} is {LOCAL}, and {_say(first, given)} is {values[first]!r}, which only "
+                f"Kubernetes has: give one of them, or {KUBERNETES} as the cluster."
+            )
+        cluster = None
+    is_kubernetes = cluster == KUBERNETES or bool(named)
+    return Target(cluster=KUBERNETES if is_kubernetes else LOCAL, context=context, namespace=namespace)
+
+
+def target_in(context: click.Context) -> Target:
+    """What the options of a command line mean, as far as it was read; for completion too."""
+    known = {name for name in VARIABLES if name in context.params}
+    given = frozenset(name for name in known if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    values = {name: context.params[name] for name in known}
+    if any(parameter.name == "cluster" for parameter in context.command.params):
+        return target_of(values, given)
+    return target_of({**values, "cluster": KUBERNETES}, given)
+
+
+def _with_options(command: Command, options: list[Callable[[Command], Command]]) -> Command:
+    @wraps(command)
+    def with_target(**parameters: Any) -> Any:
+        target = target_in(click.get_current_context())
+        own = {name: value for name, value in parameters.items() if name not in VARIABLES}
+        return command(target=target, **own)
+
+    found: Any = with_target
+    for option in reversed(options):
+        found = option(found)
+    result: Command = found
+    return result
+
+
+def _say(name: str, given: frozenset[str]) -> str:
+    return f"--{name}" if name in given else VARIABLES[name]
+
+
+_CLUSTER = click.option(
+    "--cluster",
+    type=click.Choice([LOCAL, KUBERNETES]),
+    envvar=VARIABLES["cluster"],
+    help="Where: this machine, which is the default, or the current context of the kubeconfig.",
+)
+_CONTEXT = click.option(
+    "--context", envvar=VARIABLES["context"], metavar="NAME", help="A context of the kubeconfig; means kubernetes."
+)
+_NAMESPACE = click.option(
+    "-n",
+    "--namespace",
+    envvar=VARIABLES["namespace"],
+    metavar="NAME",
+    help="A namespace other than the context's; means kubernetes.",
+)

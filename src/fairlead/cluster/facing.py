@@ -1,0 +1,135 @@
+"""What faces need of a cluster beyond the port: names, pods, output, and whether anybody looks after it.
+
+The command line and the Python API speak to this alone; which cluster is behind it is chosen once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fairlead.cluster.port import Cluster, LogLine
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node, Pod, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A spec in a cluster's own terms, before it is admitted.
+
+    Attributes:
+        directory: The one whose files are taken along; None when the pods need none or see it as it is.
+        taken: What is taken along, as a sentence; None for nothing.
+        notes: What was chosen, one sentence each.
+    """
+
+    spec: Training
+    directory: Path | None = None
+    taken: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Facing(Cluster, Protocol):
+    """A cluster as people meet it. What reads works without anybody looking after the cluster."""
+
+    @property
+    def has_containers(self) -> bool:
+        """Whether programs run in images of their own, with their own ``/dev/shm``."""
+        ...
+
+    def prepare(self, spec: Training, directory: Path) -> Prepared:
+        """The spec as this cluster would keep it; nothing is sent.
+
+        Args:
+            directory: Of the spec file, to which a relative ``workdir`` is relative.
+
+        Raises:
+            Conflict: The working directory or the team cannot be honoured.
+        """
+        ...
+
+    def launch(
+        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload:
+        """Submit an admitted spec with its files, and see that somebody looks after it.
+
+        Args:
+            environ: What the program inherits, where it inherits anything; by default our own.
+
+        Raises:
+            NameTaken: An unfinished workload of that team has the name.
+        """
+        ...
+
+    def nodes(self) -> tuple[Node, ...]:
+        """What there is, held by others or not."""
+        ...
+
+    def get(self, uid: str) -> Workload:
+        """One workload.
+
+        Raises:
+            NotFound: No such workload, or not any more.
+        """
+        ...
+
+    def find(self, name: str, team: str | None = None) -> Workload:
+        """The unfinished or else newest workload of that name; a uid, or the unique beginning of one, serves as well.
+
+        Raises:
+            NotFound: Nothing of that name; near names are told.
+            Conflict: Several are meant.
+        """
+        ...
+
+    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+        """Workloads that are not over, oldest first; None for the team or teams that this face shows."""
+        ...
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all workloads that this face shows, newest first."""
+        ...
+
+    def finished_names(self, team: str) -> frozenset[str]:
+        """Names that a new workload of the team is not to have, because workloads that are over have them."""
+        ...
+
+    def pods(self, uid: str) -> tuple[Pod, ...]:
+        """All pods of a workload that are known, in order of attempt and index."""
+        ...
+
+    def logs(
+        self,
+        uid: str,
+        *,
+        rank: int | None = None,
+        attempt: int | None = None,
+        follow: bool = False,
+        stop: Callable[[], bool] | None = None,
+    ) -> Iterator[LogLine]:
+        """Output of all ranks and attempts in order of time; following ends when the workload is final and drained."""
+        ...
+
+    def kept_at(self, workload: Workload) -> str:
+        """Where what is kept of a workload can be looked at by hand."""
+        ...
+
+    def nudge(self) -> None:
+        """Let whoever looks after the cluster look now, and start one where that is ours to do. Returns at once."""
+        ...
+
+    def unattended(self) -> str | None:
+        """That nobody looks after the cluster, and what to do; None if somebody does, or when it cannot be told."""
+        ...
+
+    def trouble(self) -> str | None:
+        """Why what is told now may be old, such as an outage; None while all is well."""
+        ...
+
+    def another(self) -> "Facing":
+        """The same cluster for another thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,116 @@
+"""What the pods of this machine use: their processes by the system's own counters, GPUs by NVML."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
+from fairlead.state.snapshot import Pod, PodPhase, Workload
+
+SAMPLE_S = 0.5
+
+
+def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float = SAMPLE_S) -> Usages:
+    """Look twice, ``sample_s`` seconds apart: processor time is only seen to pass."""
+    pods = [(run, pod) for run in runs for pod in cluster.pods(run.uid) if pod.phase is PodPhase.RUNNING]
+    processes = {pod.uid: _processes(cluster.home.pod(run.uid, pod.uid)) for run, pod in pods}
+    before, begun = {uid: _cpu_s(found) for uid, found in processes.items()}, time.monotonic()
+    if pods:
+        time.sleep(sample_s)
+    passed_s = time.monotonic() - begun
+    gpus, missing = _gpus(sorted({uuid for _, pod in pods for uuid in pod.grant.gpu_uuids}))
+    return Usages(
+        pods=tuple(
+            PodUsage(
+                run=run.spec.name,
+                team=run.spec.team,
+                pod=pod.uid,
+                index=pod.index,
+                node=pod.node,
+                cpu_milli=1000 * max(0.0, _cpu_s(processes[pod.uid]) - before[pod.uid]) / passed_s,
+                memory_bytes=_memory_bytes(processes[pod.uid]),
+                granted_cpu_milli=pod.grant.cpu_milli,
+                granted_memory_bytes=pod.grant.memory_bytes,
+                gpus=_own(gpus, pod),
+            )
+            for run, pod in pods
+        ),
+        missing=missing,
+    )
+
+
+def _processes(directory: Path) -> list[psutil.Process]:
+    """Those of the ranks, and all that they started."""
+    try:
+        pids = json.loads((directory / "started.json").read_text())["pids"].values()
+    except (OSError, ValueError, KeyError):  # the ranks are about to start, or the pod has just ended
+        return []
+    found = []
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            found += [process, *process.children(recursive=True)]
+        except psutil.Error:
+            continue
+    return found
+
+
+def _cpu_s(processes: Sequence[psutil.Process]) -> float:
+    total = 0.0
+    for process in processes:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:  # it has ended
+            continue
+        total += times.user + times.system
+    return total
+
+
+def _memory_bytes(processes: Sequence[psutil.Process]) -> int:
+    """Resident; pages that processes share count for each of them."""
+    total = 0
+    for process in processes:
+        try:
+            total += int(process.memory_info().rss)
+        except psutil.Error:
+            continue
+    return total
+
+
+def _own(gpus: dict[str, GpuUsage], pod: Pod) -> tuple[GpuUsage, ...]:
+    return tuple(gpus.get(uuid) or GpuUsage(name=uuid) for uuid in pod.grant.gpu_uuids)
+
+
+def _gpus(uuids: Sequence[str]) -> tuple[dict[str, GpuUsage], tuple[str, ...]]:
+    if not uuids:
+        return {}, ()
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return {}, (f"what GPUs do is not known: NVML says {error}",)
+    try:
+        return {uuid: _gpu(uuid) for uuid in uuids}, ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(uuid: str) -> GpuUsage:
+    import pynvml
+
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        name = pynvml.nvmlDeviceGetName(handle)
+        return GpuUsage(
+            name=uuid,
+            model=(name.decode() if isinstance(name, bytes) else name).removeprefix("NVIDIA "),
+            busy=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
+        )
+    except pynvml.NVMLError:  # a part of a GPU tells no utilization
+        return GpuUsage(name=uuid)

@@ -1,0 +1,34 @@
+"""The cluster that a person means, opened. Nothing of Kubernetes is imported unless it is meant."""
+
+from fairlead.cluster.facing import Facing
+from fairlead.cluster.local.cluster import LocalCluster
+
+
+def open_local() -> LocalCluster:
+    """This machine, with the state where FAIRLEAD_HOME says."""
+    return LocalCluster.open()
+
+
+def open_kubernetes(*, context: str | None = None, namespace: str | None = None) -> Facing:
+    """A cluster of the kubeconfig, as its user may see it.
+
+    Args:
+        context: None for the current one, or for the cluster that this process runs in.
+        namespace: Whose runs are meant; None for that of the context.
+
+    Raises:
+        ClusterError: There is no such context, or it cannot be used.
+    """
+    from fairlead.cluster.kubernetes.client import Client
+    from fairlead.cluster.kubernetes.config import find_access
+    from fairlead.cluster.kubernetes.desk import PERSONAL, Desk
+
+    access = find_access(context=context)
+    return Desk(Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=namespace is not None)
+
+
+def open_named(context: str | None, namespace: str | None) -> Facing:
+    """This machine, unless a context or a namespace is named."""
+    if context is None and namespace is None:
+        return open_local()
+    return open_kubernetes(context=context, namespace=namespace)

@@ -1,0 +1,213 @@
+"""Reaching into the pods of a run with `exec` and `port-forward`: real containers, through the command line."""
+
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.kubernetes.client import Client
+from fairlead.cluster.kubernetes.config import load_access
+from fairlead.cluster.kubernetes.install import InstallSettings
+from fairlead.cluster.kubernetes.installing import install
+from fairlead.cluster.kubernetes.roles import render_binding
+from fairlead.cluster.kubernetes.streams import V4, exec_stream
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_real_nodes import pod, until_phase
+from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.real_nodes import RealCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+
+RANK = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[::-1])
+http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
+COPIES = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data)"
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    """One node with the two pods of a run, as an operator would have made them; ann is a user of its team."""
+    try:
+        made = RealCluster(1, users={"ann": ["people"], "eve": ["people"]})
+        made.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        client = Client(load_access((made.kubeconfig(),)))
+        install(client, InstallSettings(image="none", replicas=0), tell=lambda _: None)
+        applied(made, render_binding("default", "user", [{"kind": "User", "name": "ann", "apiGroup": RBAC}]))
+        trainings = "/apis/fairlead.dev/v1alpha1/namespaces/default/trainings"
+        body = {
+            "apiVersion": "fairlead.dev/v1alpha1",
+            "kind": "Training",
+            "metadata": {"name": "train"},
+            "spec": {"run": "work", "nodes": 2},
+        }
+        client.create(trainings, body)
+        for index in range(2):
+            content = pod(f"train-0-{index}", "node-1", RANK, container={"name": "ranks"})
+            made.request("POST", "/api/v1/namespaces/default/pods", content)
+        for index in range(2):
+            until_phase(made, f"/api/v1/namespaces/default/pods/train-0-{index}", "Running")
+        yield made
+    finally:
+        made.stop(keep_logs=request.session.testsfailed > 0)
+
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+def environ(cluster: RealCluster, user: str = "ann") -> dict[str, str]:
+    return {**os.environ, "KUBECONFIG": str(cluster.kubeconfig(user)), "FAIRLEAD_CLUSTER": "kubernetes"}
+
+
+def argv(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "fairlead.cli.main", *arguments]
+
+
+def fairlead(
+    cluster: RealCluster, *arguments: str, user: str = "ann", given: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    ended = subprocess.run(
+        argv(*arguments), env=environ(cluster, user), input=given, capture_output=True, timeout=60, check=False
+    )
+    assert b"our mistake" not in ended.stderr, ended.stderr
+    return ended
+
+
+def python(code: str) -> tuple[str, ...]:
+    return ("--", "python3", "-c", code)
+
+
+def test_output_and_errors_of_a_command_come_apart_and_its_exit_code_is_ours(cluster: RealCluster) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(42)"
+    ended = fairlead(cluster, "exec", "train", *python(code))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (42, b"out\n", b"err\n")
+
+
+def test_the_command_runs_where_the_rank_is(cluster: RealCluster) -> None:
+    code = "import socket; print(socket.gethostname())"
+    assert fairlead(cluster, "exec", "train", "--rank", "1", *python(code)).stdout == b"train-0-1\n"
+    none = fairlead(cluster, "exec", "train", "--rank", "2", *python(code))
+    assert none.returncode == 6
+    assert b"no rank 2; its ranks are 0 to 1" in none.stderr
+
+
+def test_what_is_piped_in_arrives_whole_and_ends(cluster: RealCluster) -> None:
+    given = os.urandom(3_000_000)
+    ended = fairlead(cluster, "exec", "-i", "train", *python(COPIES), given=given)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == given
+
+
+def test_a_program_that_is_not_there_is_told(cluster: RealCluster) -> None:
+    ended = fairlead(cluster, "exec", "train", "--", "no-such-program")
+    assert ended.returncode == 7
+    assert b"did not run in train-0-0" in ended.stderr
+    assert b"no-such-program" in ended.stderr
+
+
+def test_a_terminal_is_handed_on_with_its_size_and_its_keys(cluster: RealCluster) -> None:
+    code = "import os; print(os.get_terminal_size(), os.isatty(0)); print('you said', input())"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(sys.executable, argv("exec", "-it", "train", *python(code)), environ(cluster))
+    try:
+        _read_until(terminal, b"True")
+        os.write(terminal, b"hello\r")
+        assert b"you said hello" in _read_until(terminal, b"you said hello")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        os.close(terminal)
+
+
+def test_a_server_that_knows_only_the_older_protocol_is_spoken_to_in_it(cluster: RealCluster) -> None:
+    access = load_access((cluster.kubeconfig(),))
+    path = "/api/v1/namespaces/default/pods/train-0-0"
+    said: list[bytes] = []
+    command = ["python3", "-c", "import sys; print(input()); sys.exit(3)"]
+    with exec_stream(
+        access, path, command, container="ranks", stdin=True, tty=False, protocols=("v6.channel.k8s.io", V4)
+    ) as stream:
+        assert not stream.can_end_input
+        stream.write(b"hello\n")
+        assert stream.run(said.append, said.append) == 3
+    assert b"".join(said) == b"hello\n"
+
+
+def test_who_may_not_is_refused_in_a_sentence(cluster: RealCluster) -> None:
+    ended = fairlead(cluster, "exec", "train", *python(""), user="eve")
+    assert ended.returncode == 7
+    assert b'User "eve" cannot' in ended.stderr
+
+
+def test_a_port_of_a_rank_is_reached_from_loopback_by_many_at_once(cluster: RealCluster) -> None:
+    body = os.urandom(500_000)
+    with _forwarding(cluster, "train", "0:8000") as port:
+        answers = []
+        for _ in range(5):
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/", data=body)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                answers.append(answer.read())
+        assert answers == [body[::-1]] * 5
+        listening = {line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]}
+        assert f"0100007F:{port:04X}" in listening
+        assert f"00000000:{port:04X}" not in listening
+
+
+def test_a_port_at_which_nobody_listens_is_told_and_the_next_connection_tries_again(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
+    with _forwarding(cluster, "train", ":9", said=tmp_path / "said") as port:
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+                assert connection.recv(1) == b""
+    said = (tmp_path / "said").read_text()
+    assert said.count("A connection to port 9 failed: ") == 2
+    assert said.count("refused") >= 2
+
+
+@contextmanager
+def _forwarding(cluster: RealCluster, *arguments: str, said: Path = Path(os.devnull)) -> Iterator[int]:
+    command = argv("port-forward", "--json", *arguments)
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(command, env=environ(cluster), stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            yield int(json.loads(process.stdout.readline())["port"])
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
+
+
+def _read_until(terminal: int, text: bytes, timeout_s: float = 60.0) -> bytes:
+    deadline, seen = time.monotonic() + timeout_s, b""
+    while text not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([terminal], [], [], 1.0)[0]:
+            try:
+                seen += os.read(terminal, 65_536)
+            except OSError:  # the other side has closed it
+                break
+    return seen

@@ -1,0 +1,122 @@
+"""Logs and files on two real nodes, through the command line: what nodes without a kubelet cannot show."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead.cluster.kubernetes.definitions import definitions
+from tests.kubernetes.operating import DEFINITIONS
+from tests.kubernetes.test_faces import COMMAND, Desk, objects, operating, until
+from tests.kubernetes.test_real_nodes import new_namespace
+from tests.kubernetes.testcluster import images
+from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.real_nodes import RealCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+
+PROGRAM = """
+import os, sys, time
+print("rank", os.environ["RANK"], "start", os.environ["FAIRLEAD_ATTEMPT"], "reads", open("word.txt").read(), flush=True)
+print("complaint", file=sys.stderr, flush=True)
+time.sleep(float(sys.argv[1]))
+print("done", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealCluster]:
+    try:
+        made = RealCluster(2)
+        made.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        query = "fieldManager=test&force=true"
+        for each in definitions():
+            path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
+            made.request("PATCH", path, each, kind="apply-patch+yaml")
+        yield made
+    finally:
+        made.stop()
+
+
+def a_desk(cluster: RealCluster, namespace: str, directory: Path) -> Desk:
+    new_namespace(cluster, namespace)
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
+    environ = {
+        **variables,
+        "KUBECONFIG": str(cluster.kubeconfig(namespace=namespace)),
+        "FAIRLEAD_CLUSTER": "kubernetes",
+    }
+    (directory / "word.txt").write_text("its file")
+    (directory / "train.py").write_text(PROGRAM)
+    return Desk(directory=directory, environ=environ, namespace=namespace)
+
+
+def write(desk: Desk, name: str, lasts_s: float) -> str:
+    content = {
+        "name": name,
+        "image": images.PYTHON,
+        "workdir": ".",
+        "run": f"python3 train.py {lasts_s}",
+        "nodes": 2,
+        "resources": {"cpu": 0.2, "memory": "128Mi"},
+    }
+    (desk.directory / "train.yaml").write_text(yaml.safe_dump(content))
+    return "train.yaml"
+
+
+def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stopped(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
+    desk = a_desk(cluster, "faces", tmp_path)
+    with operating(desk):
+        ended = desk("run", write(desk, "short", 1), timeout_s=120)
+        lines = sorted(ended.out.splitlines())
+        expected = [f"[{rank}] {text}" for rank in (0, 1) for text in ("complaint", "done", _greeting(rank, 0))]
+        assert lines == sorted(expected)
+        told = objects(desk("logs", "short", "--json").out)
+        assert [each["at"] for each in told] == sorted(each["at"] for each in told)
+        assert {(each["rank"], each["stream"]) for each in told if each["text"] == "complaint"} == {(0, "e"), (1, "e")}
+
+        desk("run", "-d", write(desk, "long", 600))
+        with subprocess.Popen(
+            [*COMMAND, "logs", "-f", "long"], cwd=desk.directory, env=desk.environ, stdout=subprocess.PIPE, text=True
+        ) as follower:
+            until(lambda: _greeting(1, 0) in desk("logs", "long").out)
+            cluster.request("DELETE", f"/api/v1/namespaces/{desk.namespace}/pods/long-0-1")
+            until(lambda: _greeting(1, 1) in desk("logs", "long").out, 120)
+            # The pod is gone with its log; what the operator kept of it is still told.
+            until(lambda: _of(desk, "long", rank=1, attempt=0) != [])
+            desk("stop", "long", timeout_s=120)
+            assert follower.wait(30) == 0
+            assert follower.stdout is not None
+            followed = follower.stdout.read().splitlines()
+        for attempt in (0, 1):
+            for rank in (0, 1):
+                assert f"[{rank}] {_greeting(rank, attempt)}" in followed
+        greetings = [each for each in followed if "complaint" not in each]
+        assert len(greetings) == len(set(greetings)), greetings
+        until(lambda: len(_of(desk, "long", rank=0, attempt=1)) >= 2)
+        desk("delete", "--yes", "long", "short", timeout_s=120)
+        until(lambda: _maps(cluster, desk) == [])
+
+
+def _greeting(rank: int, attempt: int) -> str:
+    return f"rank {rank} start {attempt} reads its file"
+
+
+def _of(desk: Desk, name: str, *, rank: int, attempt: int) -> list[dict[str, Any]]:
+    return objects(desk("logs", name, "--json", "--rank", str(rank), "--attempt", str(attempt)).out)
+
+
+def _maps(cluster: RealCluster, desk: Desk) -> list[str]:
+    """The ConfigMaps that belong to runs."""
+    content = cluster.request("GET", f"/api/v1/namespaces/{desk.namespace}/configmaps")
+    names = [each["metadata"]["name"] for each in content["items"]]
+    return [name for name in names if name.startswith(("fairlead-log", "fairlead-workdir"))]
