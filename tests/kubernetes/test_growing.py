@@ -10,6 +10,7 @@ import pytest
 from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.gathering import Gathering
 from fairlead.cluster.kubernetes.names import ROOM_FOR
 from fairlead.cluster.kubernetes.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
@@ -111,6 +112,23 @@ def test_nodes_come_for_a_gang_of_four_which_then_starts_whole(
     told = [event.reason.code for event in cluster.events(run.uid)]
     assert told == [Code.SUBMITTED, Code.WAITING_FOR_NODES, Code.PLACED, Code.RANKS_STARTED]
     print(f"asked after {asked_s:.1f} s, all four ran after {took_s:.1f} s")
+
+
+def test_gangs_that_wait_one_behind_the_other_get_their_nodes_together(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu")
+    for number in range(3):
+        cluster.submit(gang(team, f"run-{number}", nodes=2))
+    growth = Gathering(cluster.client).snapshot().growth
+    assert growth is not None
+    assert growth.by == "Karpenter"
+    with operating(access, team, **QUICK):
+        until(lambda: len(pods(cluster, team, placeholders=True)) == 6)
+        for number in range(3):
+            assert comes_to(cluster, f"run-{number}", Phase.RUNNING).status.attempt == 0
+        until(lambda: not pods(cluster, team, placeholders=True))
+    assert len({pod["spec"]["nodeName"] for pod in pods(cluster, team)}) == 6
 
 
 def test_a_gang_that_fills_its_quota_starts_in_the_room_its_placeholders_leave(

@@ -32,7 +32,7 @@ def test_describe_tells_the_story_of_a_run(
         cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
         comes_to(cluster, "train", Phase.RUNNING, attempt=1)
         # The second start is told in the same words as the first.
-        story = [("Submitted", 1), ("Placed", 2), ("RanksStarted", 2), ("PodLost", 1)]
+        story = [("Placed", 2), ("RanksStarted", 2), ("PodLost", 1)]
         until(lambda: [(each["reason"], each["count"]) for each in events(cluster, namespace)] == story)
     (lost,) = (each for each in events(cluster, namespace) if each["reason"] == "PodLost")
     assert lost["type"] == "Warning"
@@ -49,7 +49,7 @@ def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: Kuberne
     cluster.submit(gang(namespace))
     with operating(access, namespace):
         comes_to(cluster, "train", Phase.RUNNING)
-        until(lambda: len(events(cluster, namespace)) == 3)
+        until(lambda: len(events(cluster, namespace)) == 2)
     before = events(cluster, namespace)
     with operating(access, namespace) as second:
         until(lambda: second.election.is_leader)

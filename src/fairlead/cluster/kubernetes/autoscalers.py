@@ -4,6 +4,7 @@ It is asked for only while runs wait, and anew for every run that begins to, so 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,19 +51,21 @@ class Autoscalers:
         ]
         if not since or (self._looked_at > max(since) and now - self._looked_at < EVERY_S):
             return False
+        before = self.growth
+        return self.ask(now) != before
+
+    def ask(self, now: float) -> Growth | None:
+        """What brings nodes to this cluster now.
+
+        Raises:
+            ClusterError: There is no answer now.
+        """
         pools = self._pools()
         found = read_pools(pools) or (None if pools else read_status(self._status(), now))
         self._looked_at = now
         self.pools = tuple(pools)
-        before = self.growth
-        self.growth = found and Growth(
-            by=found.by,
-            look=found.look,
-            sources=found.sources,
-            patience_s=self._patience_s,
-            pause_s=self._pause_s,
-        )
-        return self.growth != before
+        self.growth = found and replace(found, patience_s=self._patience_s, pause_s=self._pause_s)
+        return self.growth
 
     # What we have no right to see is as good as not there: no run is then held back for nodes that nobody can ask for.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.agent import Agent
 from fairlead.cluster.kubernetes.client import ApiError, Client
-from fairlead.cluster.kubernetes.keeping import KeptEvent, TrainingObject, submitted
+from fairlead.cluster.kubernetes.keeping import KeptEvent, TrainingObject
 from fairlead.cluster.kubernetes.statuses import moment
 from fairlead.cluster.kubernetes.views import View
 from fairlead.specs.keys import API_VERSION
@@ -22,6 +22,7 @@ from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
 
 COMPONENT = "fairlead-operator"
+QUEUE = "events"  # one for all of them, so that work on runs goes first where there is much of it
 NOTE_MOST = 1024  # of the API server, in bytes
 # What happened before is taken to be told already; whoever takes over tells it again, under the same names.
 RECENT_S = 600.0
@@ -121,7 +122,8 @@ class Teller:
                 self._allowance.pop(uid, None)
                 continue
             last = self._told.get(uid, int((now - RECENT_S) * 1e6))
-            fresh = [kept for kept in (submitted(found), *found.state.events) if kept.id > last]
+            # That it was submitted its own age tells.
+            fresh = [kept for kept in found.state.events if kept.id > last]
             for kept in fresh:
                 self.tell(agent, telling_of(found, kept), now)
                 self._told[uid] = max(kept.id, self._told.get(uid, 0))
@@ -134,10 +136,10 @@ class Teller:
         key = (uid, telling.reason, telling.note)
         name, count, at = self._same.get(key, (telling.name, 0, now))
         if name != telling.name and now - at < SAME_S:
-            agent.submit(uid, f"count up {name}", partial(self._count, telling, name, count + 1))
+            agent.submit(QUEUE, f"count up {name} {count + 1}", partial(self._count, telling, name, count + 1))
         else:
             name, count = telling.name, 0
-            agent.submit(uid, f"tell {name}", partial(self._create, telling))
+            agent.submit(QUEUE, f"tell {name}", partial(self._create, telling))
         self._same[key] = (name, count + 1, now)
         self._same.move_to_end(key)
         while len(self._same) > MOST_REMEMBERED:
