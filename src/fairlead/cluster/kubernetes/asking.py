@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.objects import PodObject
 from fairlead.cluster.kubernetes.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.views import View
+from fairlead.errors import ClusterError
 from fairlead.policy.devices import matches
 from fairlead.policy.growing import is_asking
 from fairlead.specs.resources import GpuRequest
@@ -81,14 +82,13 @@ class Askings:
         return time.monotonic() - self._gave_way.get(uid, -MAKING_WAY_S) < MAKING_WAY_S
 
     def act(self, agent: Agent, now: float) -> None:
-        """Give out what is to be done now.
-
-        Raises:
-            ClusterError: Whether the cluster can grow cannot be found out now.
-        """
+        """Give out what is to be done now."""
         runs = [found.workload for found in self._view.trainings.all() if found.workload is not None]
-        if self._autoscalers.look(runs, now):
-            self._view.wake()
+        try:
+            if self._autoscalers.look(runs, now):
+                self._view.wake()
+        except ClusterError as error:
+            log.warning("whether the cluster can grow is not known: %s", error)
         wanted = {run.uid: run for run in runs if is_asking(run)}
         self.is_watching = bool(wanted)
         with self._lock:
@@ -98,6 +98,7 @@ class Askings:
             }
             self._said = {uid: said for uid, said in self._said.items() if uid in wanted}
             self._listened = {uid: at for uid, at in self._listened.items() if uid in wanted}
+            self._gave_way = {uid: at for uid, at in self._gave_way.items() if self.is_making_way(uid)}
         for uid, pods in held.items():
             for pod in pods.values():
                 if (uid not in wanted or pod.is_over) and pod.told_at is None:
