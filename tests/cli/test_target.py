@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from fairlead.cli.target import KUBERNETES, Target, cluster_options, kubernetes_options
+from fairlead.cli.target import KUBERNETES, Target, cluster_options, kubernetes_options, target_of
 
 
 @click.command()
@@ -56,6 +56,14 @@ def test_the_command_line_outweighs_the_environment() -> None:
     assert meant("--context", "prod", cluster="local") == ["kubernetes", "prod", None]
     assert meant("--context", "prod", context="test") == ["kubernetes", "prod", None]
     assert meant("--cluster", "local", cluster="kubernetes") == ["local", None, None]
+
+
+def test_commands_that_are_told_to_people_repeat_what_the_command_line_said() -> None:
+    values = {"cluster": None, "context": "prod", "namespace": "vision"}
+    assert target_of(values, frozenset({"namespace"})).options == ("--namespace=vision",)
+    assert target_of(values, frozenset({"context", "namespace"})).options == ("--context=prod", "--namespace=vision")
+    assert target_of({"cluster": "kubernetes"}, frozenset({"cluster"})).options == ("--cluster=kubernetes",)
+    assert target_of({"cluster": "local"}, frozenset({"cluster"})).options == ()
 
 
 def test_what_contradicts_itself_is_refused_by_the_names_of_both() -> None:

@@ -10,9 +10,17 @@ from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access, load_access
 from fairlead.cluster.kubernetes.placeholders import render_priority_class
-from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.roles import (
+    LEADER_RULES,
+    OPERATOR,
+    OPERATOR_RULES,
+    TEAM_RULES,
+    render_operator_bindings,
+    render_roles,
+)
 from fairlead.state.snapshot import Intent
-from tests.kubernetes.operating import GPUS, operating, teach_kinds, until
+from tests.kubernetes.audit import RESTRICTED, requests, rights
+from tests.kubernetes.operating import GPUS, OPERATED, operating, teach_kinds, until
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -29,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane without nodes; tests add fake ones of their own."""
-    plane = ControlPlane(users={"nobody": ["people"]})
+    plane = ControlPlane(users={"nobody": ["people"]}, audit=True)
     try:
         plane.start()
     except Unavailable as error:
@@ -58,13 +66,17 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def access(plane: ControlPlane) -> Access:
+def access(plane: ControlPlane) -> Iterator[Access]:
     """An administrator's, to the control plane with two nodes of eight GPUs and all that an installation brings."""
     for content in (render_priority_class(), *render_roles()):
         applied(plane, content)
     add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
     until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
-    return load_access((plane.kubeconfig(),))
+    yield load_access((plane.kubeconfig(),))
+    asked = {each.right for place in OPERATED for each in requests(plane.audit_log, f"{place}:{OPERATOR}")}
+    granted = rights(OPERATOR_RULES) | rights(LEADER_RULES) | rights(TEAM_RULES)
+    assert asked
+    assert asked <= granted, "an operator asked for what its roles do not grant"
 
 
 @pytest.fixture
@@ -72,6 +84,8 @@ def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[Kub
     """What a user has: no watches. What the test leaves behind is deleted."""
     for binding in render_operator_bindings(namespace):
         applied(plane, binding)  # the cluster's one moves to the operator of this test
+    restricted = {"metadata": {"labels": RESTRICTED}}
+    plane.request("PATCH", f"/api/v1/namespaces/{namespace}", restricted, kind="merge-patch+json")
     cluster = KubernetesCluster(Client(access), namespace=namespace)
     yield cluster
     with operating(access, namespace):

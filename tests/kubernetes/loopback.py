@@ -64,9 +64,11 @@ class Answering(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def reply(self, status: int, content: Object, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(content).encode()
+        self.say(json.dumps(content).encode(), "application/json", status=status, headers=headers)
+
+    def say(self, body: bytes, kind: str, *, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         for name, value in (headers or {}).items():
             self.send_header(name, value)
@@ -218,7 +220,14 @@ class Stall:
     seconds: float
 
 
-Fault = Refuse | LoseAnswer | Stall | None
+@dataclass(frozen=True)
+class Say:
+    """Answer in the server's place with a text, such as a log that no kubelet has."""
+
+    text: str
+
+
+Fault = Refuse | LoseAnswer | Stall | Say | None
 
 
 class FaultyProxy:
@@ -278,6 +287,9 @@ class FaultyProxy:
                 fault = proxy.choose(self.command, self.path)
                 if isinstance(fault, Refuse):
                     self.refuse(fault.status, fault.reason, dict(fault.headers))
+                    return
+                if isinstance(fault, Say):
+                    self.say(fault.text.encode(), "text/plain")
                     return
                 if isinstance(fault, Stall):
                     time.sleep(fault.seconds)

@@ -102,8 +102,7 @@ def mutated(rng: random.Random, num: int) -> Object:
 
 
 def _change(rng: random.Random, spec: Object) -> None:
-    places = list(_places(spec))
-    holder, key = rng.choice(places)
+    holder, key = rng.choice(list(places(spec)))
     action = rng.random()
     if action < 0.1:
         del holder[key]
@@ -119,13 +118,13 @@ def _change(rng: random.Random, spec: Object) -> None:
         holder[key] = copy.deepcopy(rng.choice((*TEXTS, *NUMBERS, *OTHERS)))
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every place in an object that can be changed; outer ones count as often as inner ones."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield value, key
-            yield from _places(inner)
+            yield from places(inner)
     elif isinstance(value, list):
         for at, inner in enumerate(value):
             yield value, at
-            yield from _places(inner)
+            yield from places(inner)

@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.client import Client, Limits
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access
+from fairlead.cluster.kubernetes.credentials import FixedToken
 from fairlead.cluster.kubernetes.definitions import definitions
 from fairlead.cluster.kubernetes.pods import PodSettings
 from fairlead.cluster.kubernetes.roles import OPERATOR
@@ -20,12 +21,22 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase, Workload
+from tests.kubernetes.audit import token_of
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SERVED_TIMEOUT_S = 30.0
 GIB = 1024**3
 GPUS = 8
+OPERATED: set[str] = set()
+"""Namespaces in which an operator of these tests had its account."""
+
+HARMLESS = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 
 
 @contextmanager
@@ -44,16 +55,13 @@ def operating(access: Access, namespace: str, **settings: Any) -> Iterator[Opera
 
 
 def an_operator(access: Access, namespace: str, **settings: Any) -> Operator:
-    client = Client(replace(access, impersonate=as_installed(namespace)), Limits(patience_s=8.0))
+    installed = FixedToken(token_of(Client(access), namespace, OPERATOR))
+    OPERATED.add(namespace)
+    client = Client(replace(access, credentials=installed), Limits(patience_s=8.0))
     pods = PodSettings(runtime=bundle_name())
     given: dict[str, Any] = {"watch_namespace": namespace, "listen": ("127.0.0.1", 0), **settings}
     own = OperatorSettings(namespace=namespace, **given)
     return Operator(client, pods, own)
-
-
-def as_installed(namespace: str) -> tuple[tuple[str, str], ...]:
-    """Headers that make an administrator's request one of an operator in this namespace."""
-    return (("Impersonate-User", f"system:serviceaccount:{namespace}:{OPERATOR}"),)
 
 
 def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
@@ -100,6 +108,11 @@ def teach_kinds(plane: ControlPlane) -> None:
     for each in definitions():
         path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
         plane.request("PATCH", path, each, kind="apply-patch+yaml")
+    await_kinds(plane)
+
+
+def await_kinds(plane: ControlPlane) -> None:
+    """Wait until the API server serves our kinds."""
     deadline = time.monotonic() + SERVED_TIMEOUT_S
     while True:
         try:

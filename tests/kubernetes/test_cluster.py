@@ -30,7 +30,6 @@ from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 NUM_NODES = 2
 ONE_NAME = "kubernetes: an object has the name of its run, so a finished run makes way for a new one of its name"
 NO_KUBELET = "kubernetes on kwok: its pods print and report nothing"
-NO_ENDINGS = "kubernetes on kwok: a pod that is told to stop vanishes without saying how its ranks ended"
 
 
 class KubernetesHarness:
@@ -57,14 +56,12 @@ class KubernetesHarness:
         steps: int = 0,
         output: tuple[str, ...] = (),
     ) -> Training:
-        fakes = {"fake/start": "0.2s"}
+        fakes = {"fake/start": "0.2s", "fake/on-term": "ignores" if ignores_term else "ends"}
         if math.isfinite(duration_s):
             fakes |= {
                 "fake/run": f"{duration_s}s",
                 "fake/exit-code": str(exit_code if signal is None else 128 + signal),
             }
-        if ignores_term:
-            fakes["fake/stop"] = "3600s"
         spec = builders.training(
             f"run-{secrets.token_hex(4)}", resources=Resources(cpu_milli=100, memory_bytes=64 * 1024**2)
         )
@@ -165,27 +162,6 @@ class TestKubernetesCluster(ClusterContract):
 
     def test_reported_steps_are_seen_and_move_no_version(self, harness: Any) -> None:
         pytest.skip(NO_KUBELET)
-
-    def test_the_stop_notice_is_seen_at_once_and_ends_the_pod(self, harness: Any) -> None:
-        pytest.skip(NO_ENDINGS)
-
-    def test_the_grace_is_kept_and_then_it_is_over(self, harness: Any) -> None:
-        pytest.skip(NO_ENDINGS)
-
-    def test_a_second_notice_shortens_the_grace(self, harness: Any) -> None:
-        pytest.skip(NO_ENDINGS)
-
-    def test_a_second_notice_never_lengthens_the_grace(self, harness: Any) -> None:
-        pytest.skip(NO_ENDINGS)
-
-    def test_without_grace_a_pod_is_killed(self, harness: Any) -> None:
-        pytest.skip(NO_ENDINGS)
-
-    def test_a_stop_notice_outlives_a_crash(self, harness: Any) -> None:
-        pytest.skip(NO_ENDINGS)
-
-    def test_a_shortened_grace_outlives_a_crash(self, harness: Any) -> None:
-        pytest.skip(NO_ENDINGS)
 
 
 def wait_for(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:

@@ -1,34 +1,42 @@
-"""Which resource of a node meets a GPU request."""
+"""What a node hands out of its GPUs."""
 
 import pytest
 
-from fairlead.cluster.kubernetes.devices import DeviceResource, device_resource, is_device
-from fairlead.specs.resources import GpuRequest
+from fairlead.cluster.kubernetes.devices import DeviceResource, gpus_of, is_device, resource_of
 
-MIG = {"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-3g.40gb": 2, "nvidia.com/mig-1g.20gb": 1}
+GB, H100 = 10**9, "NVIDIA-H100-80GB-HBM3"
 
 
 @pytest.mark.parametrize(
-    ("request_", "allocatable", "expected"),
+    ("resource", "labels", "milli", "memory_gb"),
     [
-        (GpuRequest(milli=2000), {"nvidia.com/gpu": 8}, ("nvidia.com/gpu", 2)),
-        (GpuRequest(milli=2000), {"nvidia.com/gpu": 1, "amd.com/gpu": 4}, ("amd.com/gpu", 2)),
-        (GpuRequest(milli=1000), {"habana.ai/gaudi": 8}, ("habana.ai/gaudi", 1)),
-        (GpuRequest(milli=1000), {"gpu.intel.com/i915": 1}, ("gpu.intel.com/i915", 1)),
-        (GpuRequest(milli=2000), {"nvidia.com/gpu": 1}, None),
-        (GpuRequest(milli=100), MIG, ("nvidia.com/mig-1g.10gb", 1)),
-        (GpuRequest(milli=100, min_memory_bytes=16 * 10**9), MIG, ("nvidia.com/mig-1g.20gb", 1)),
-        (GpuRequest(milli=400), MIG, ("nvidia.com/mig-3g.40gb", 1)),
-        (GpuRequest(milli=500), MIG, None),
-        (GpuRequest(milli=500), {**MIG, "nvidia.com/gpu.shared": 4}, ("nvidia.com/gpu.shared", 1)),
-        (GpuRequest(milli=100), {"nvidia.com/gpu": 8}, None),
+        ("nvidia.com/gpu", {}, 1000, 80),
+        ("habana.ai/gaudi", {}, 1000, 80),
+        ("nvidia.com/gpu", {"nvidia.com/gpu.replicas": "1"}, 1000, 80),
+        ("nvidia.com/gpu", {"nvidia.com/gpu.replicas": "4"}, 250, 20),
+        ("nvidia.com/gpu", {"nvidia.com/gpu.product": f"{H100}-MIG-2g.20gb"}, 285, 20),
+        ("nvidia.com/gpu.shared", {"nvidia.com/gpu.replicas": "10"}, 100, 8),
+        ("nvidia.com/gpu.shared", {}, 500, 40),
+        ("nvidia.com/mig-1g.10gb", {}, 142, 10),
+        ("nvidia.com/mig-1g.10gb.me", {}, 142, 10),
+        ("nvidia.com/mig-3g.40gb", {}, 428, 40),
     ],
 )
-def test_a_request_is_met_by_the_smallest_resource_that_is_enough(
-    request_: GpuRequest, allocatable: dict[str, int], expected: tuple[str, int] | None
+def test_a_device_is_as_large_as_its_resource_and_its_node_say(
+    resource: str, labels: dict[str, str], milli: int, memory_gb: int
 ) -> None:
-    found = device_resource(request_, allocatable)
-    assert found == (None if expected is None else DeviceResource(name=expected[0], count=expected[1]))
+    gpus = gpus_of([(resource, 2)], labels, H100, 80 * GB)
+    assert [gpu.uuid for gpu in gpus] == [f"{resource}#0", f"{resource}#1"]
+    assert {(gpu.milli, gpu.memory_bytes, gpu.divisible, gpu.model) for gpu in gpus} == {
+        (milli, memory_gb * GB, False, H100)
+    }
+
+
+def test_a_grant_says_what_to_ask_the_node_for() -> None:
+    gpus = gpus_of([("nvidia.com/gpu", 1), ("nvidia.com/mig-1g.10gb", 7)], {}, H100, 80 * GB)
+    assert resource_of([gpus[3].uuid]) == DeviceResource(name="nvidia.com/mig-1g.10gb", count=1)
+    assert resource_of(["amd.com/gpu#4", "amd.com/gpu#6"]) == DeviceResource(name="amd.com/gpu", count=2)
+    assert resource_of([]) is None
 
 
 def test_only_gpus_and_their_parts_count_as_devices() -> None:

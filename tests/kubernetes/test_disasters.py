@@ -16,7 +16,7 @@ from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
-from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, until
+from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, live_pods, operating, until
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 
@@ -66,7 +66,8 @@ def test_a_preempted_pod_says_who_took_its_place_and_the_gang_comes_back(
         with operating(access, namespace):
             comes_to(cluster, "train", Phase.RUNNING)
             resources = {"nvidia.com/gpu": str(GPUS)}
-            container = {"name": "c", "image": "i", "resources": {"requests": resources, "limits": resources}}
+            asked = {"requests": resources, "limits": resources}
+            container = {"name": "c", "image": "i", "resources": asked, "securityContext": HARMLESS}
             pod = {"metadata": {"name": "urgent"}, "spec": {"priorityClassName": name, "containers": [container]}}
             client.create(f"/api/v1/namespaces/{namespace}/pods", pod)
             assert "kube-scheduler gave its place to a pod of a higher priority" in last_failure(cluster, namespace)

@@ -123,7 +123,7 @@ def objects(said: str) -> list[dict[str, Any]]:
 
 def test_a_run_is_followed_to_its_end(desk: Desk, operator: None) -> None:
     ended = desk("run", desk.write("train", nodes=2, fake={"run": "1s"}))
-    assert "Submitted train." in ended.err
+    assert f"Submitted train in the namespace {desk.namespace} of test." in ended.err
     assert "* Running: 2 ranks on 2 nodes started" in ended.err
     assert "train is Succeeded" in ended.err
     told = objects(desk("attach", "train", "--json").out)
@@ -134,13 +134,14 @@ def test_a_run_is_followed_to_its_end(desk: Desk, operator: None) -> None:
         "Succeeded",
     ]
     again = desk("run", "train.yaml", "--detach")
-    assert "Submitted train-2 (a finished run is train)." in again.err
+    assert f"Submitted train-2 in the namespace {desk.namespace} of test (a finished run is train)." in again.err
 
 
 def test_a_failed_run_has_the_exit_code_of_one(desk: Desk, operator: None) -> None:
     file = desk.write("bad", fake={"run": "300ms", "exit-code": "3"}, retry=0)
     ended = desk("run", file, code=1)
     assert "bad is Failed" in ended.err
+    assert "Next: `fairlead logs bad`" in ended.err
     assert "exit code 3" in ended.err
 
 
@@ -163,6 +164,8 @@ def test_ctrl_c_detaches_and_the_run_goes_on(desk: Desk, operator: None) -> None
         assert follower.stderr is not None
         assert "Detached; long goes on." in follower.stderr.read()
     assert json.loads(desk("status", "long", "--json").out)["phase"] == "Running"
+    shown = desk("status", f"{desk.namespace}/long", "--context", "test", "-n", "default").out
+    assert f"`fairlead stop {desk.namespace}/long --context=test --namespace=default`" in shown
 
 
 def test_what_waits_says_why_and_what_would_unblock_it(desk: Desk, operator: None) -> None:

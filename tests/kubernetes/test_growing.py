@@ -18,6 +18,7 @@ from fairlead.specs.resources import GpuRequest
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase
+from tests.kubernetes.audit import RESTRICTED
 from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds, until
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -63,7 +64,7 @@ def access(growing_plane: ControlPlane) -> Access:
 def team(growing_plane: ControlPlane, request: pytest.FixtureRequest) -> str:
     """A namespace whose operator has the rights of an installed one."""
     name = f"t-{abs(hash(request.node.name)) % 10**8}"
-    growing_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    growing_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": RESTRICTED}})
     growing_plane.await_namespace(name)
     for binding in render_operator_bindings(name):
         applied(growing_plane, binding)

@@ -12,13 +12,21 @@ from typing import Any
 
 import pytest
 
+from fairlead.cli import main
+from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
+from fairlead.cluster.kubernetes.config import load_access
+from tests.cli.conftest import Answer
+from tests.docs.examples import ROOT, examples_of
+from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
 
 pytestmark = pytest.mark.kubernetes
 
-Command = Callable[..., subprocess.CompletedProcess[str]]
+PAGE = ROOT / "docs" / "clusters.md"
+
+Command = Callable[..., Answer]
 # What a cluster at rest makes and takes away by itself.
 OF_THE_CLUSTER = ("events", "leases/kube-system", "leases/kube-node-lease", "endpointslices", "endpoints")
 
@@ -39,56 +47,55 @@ def fresh() -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def fairlead(fresh: ControlPlane, tmp_path: Path) -> Iterator[Command]:
+def fairlead(
+    fresh: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
     """One command as a user of that cluster; Fairlead is gone after the test."""
 
-    def command(*arguments: str, user: str = "admin") -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "fairlead.cli.main", *arguments]
-        environ = {**os.environ, "KUBECONFIG": str(fresh.kubeconfig(user))}
-        ended = subprocess.run(
-            argv, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert "our mistake" not in ended.stderr
-        return ended
+    def command(*arguments: str, user: str = "admin") -> Answer:
+        monkeypatch.setenv("KUBECONFIG", str(fresh.kubeconfig(user)))
+        capsys.readouterr()
+        code = main.call(list(arguments))
+        said = capsys.readouterr()
+        return Answer(code=code, out=said.out, err=said.err)
 
     yield command
     ended = command("uninstall", "--yes", "--with-runs")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.err
 
 
 def everything(plane: ControlPlane) -> set[str]:
     """Every object of the cluster, whatever its kind."""
-    groups = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in plane.request("GET", "/apis")["groups"]]
+    client = Client(load_access((plane.kubeconfig(),)), Limits(per_second=10_000, burst=10_000))
+    groups = [f"/apis/{group['preferredVersion']['groupVersion']}" for group in client.get("/apis")["groups"]]
     found = set()
     for root in ("/api/v1", *groups):
-        for resource in plane.request("GET", root)["resources"]:
+        for resource in _if_there(lambda root=root: client.get(root)["resources"]):  # type: ignore[misc]  # bound
             if "list" not in resource["verbs"] or "/" in resource["name"]:
                 continue
-            for item in _listed(plane, f"{root}/{resource['name']}"):
+            path = f"{root}/{resource['name']}"
+            for item in _if_there(lambda path=path: list(client.items(path))):  # type: ignore[misc]  # bound
                 metadata = item["metadata"]
                 name = f"{resource['name']}/{metadata.get('namespace', '')}/{metadata['name']}"
                 if not any(name.startswith(each) for each in OF_THE_CLUSTER):
                     found.add(name)
+    client.close()
     return found
 
 
-def _listed(plane: ControlPlane, path: str) -> list[Any]:
-    """The objects of a list; a kind that comes or goes is refused for a moment."""
-    for _ in range(100):
-        try:
-            return list(plane.request("GET", path)["items"])
-        except urllib.error.HTTPError as error:
-            if error.code == 404:  # discovery lags behind a kind that is gone
-                return []
-            if error.code != 429:
-                raise
-            time.sleep(0.2)
-    raise AssertionError(f"{path} is not served")
+def _if_there(read: Callable[[], list[Any]]) -> list[Any]:
+    """What is listed; discovery lags behind a kind that is gone."""
+    try:
+        return read()
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return []
 
 
-def outcomes(ended: subprocess.CompletedProcess[str]) -> list[str]:
-    assert ended.returncode == 0, ended.stderr
-    return [each["outcome"] for each in json.loads(ended.stdout)]
+def outcomes(ended: Answer) -> list[str]:
+    assert ended.code == 0, ended.err
+    return [each["outcome"] for each in json.loads(ended.out)]
 
 
 def submit(plane: ControlPlane, name: str, **metadata: Any) -> None:
@@ -104,17 +111,17 @@ def submit(plane: ControlPlane, name: str, **metadata: Any) -> None:
 def test_nothing_is_left_of_an_installation_that_was_taken_away(fresh: ControlPlane, fairlead: Command) -> None:
     before = everything(fresh)
     installed = fairlead("install", "--wait", "--image", "fairlead:test")
-    assert installed.returncode == 0, installed.stderr
-    assert "The operator is ready." in installed.stderr
+    assert installed.code == 0, installed.err
+    assert "The operator is ready." in installed.err
     there = everything(fresh) - before
     assert "deployments/fairlead-system/fairlead-operator" in there
     assert "customresourcedefinitions//trainings.fairlead.dev" in there
     assert sum(name.startswith("pods/fairlead-system/") for name in there) == 2
     gone = fairlead("uninstall", "--yes")
-    assert gone.returncode == 0, gone.stderr
-    assert "Nothing of Fairlead is left" in gone.stderr
+    assert gone.code == 0, gone.err
+    assert "Nothing of Fairlead is left" in gone.err
     assert everything(fresh) == before
-    assert "There is no Fairlead" in fairlead("uninstall", "--yes").stderr
+    assert "There is no Fairlead" in fairlead("uninstall", "--yes").err
 
 
 def test_a_second_installation_changes_nothing_and_says_so(fresh: ControlPlane, fairlead: Command) -> None:
@@ -123,8 +130,21 @@ def test_a_second_installation_changes_nothing_and_says_so(fresh: ControlPlane, 
     versions = _versions(fresh)
     again = fairlead("install", "--json")
     assert set(outcomes(again)) == {"unchanged"}
-    assert "nothing was changed" in again.stderr
+    assert "nothing was changed" in again.err
     assert _versions(fresh) == versions
+
+
+def test_an_operator_that_does_not_get_ready_is_told_with_the_reason(fresh: ControlPlane, fairlead: Command) -> None:
+    nodes = [each["metadata"]["name"] for each in fresh.request("GET", "/api/v1/nodes")["items"]]
+    _cordon(fresh, nodes, True)
+    try:
+        waited = fairlead("install", "--wait", "--timeout", "3")
+    finally:
+        _cordon(fresh, nodes, False)
+    assert waited.code == 7
+    assert "The operator is not ready after 3 s: fairlead-operator-" in waited.err
+    assert "has no node: 0/2 nodes are available: 2 node(s) were unschedulable" in waited.err
+    assert "The operator is ready." in fairlead("install", "--wait", "--replicas", "1").err
 
 
 def test_an_installation_is_renewed_in_place(fresh: ControlPlane, fairlead: Command) -> None:
@@ -133,9 +153,9 @@ def test_an_installation_is_renewed_in_place(fresh: ControlPlane, fairlead: Comm
         "PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/fairlead-user", {"rules": []}, kind="merge-patch+json"
     )
     asked = fairlead("install", "--dry-run", "--image", "fairlead:2")
-    assert "0 objects would be created and 2 changed" in asked.stderr
+    assert "0 objects would be created and 2 changed" in asked.err
     renewed = fairlead("install", "--image", "fairlead:2")
-    changed = [line.split()[1] for line in renewed.stdout.splitlines() if line.startswith("changed")]
+    changed = [line.split()[1] for line in renewed.out.splitlines() if line.startswith("changed")]
     assert changed == [
         "clusterroles.rbac.authorization.k8s.io/fairlead-user",
         "deployments.apps/fairlead-operator",
@@ -153,9 +173,12 @@ def test_a_dry_run_changes_nothing(fresh: ControlPlane, fairlead: Command) -> No
 def test_who_lacks_rights_is_told_which_before_anything_changes(fresh: ControlPlane, fairlead: Command) -> None:
     before = everything(fresh)
     refused = fairlead("install", user="nobody")
-    assert refused.returncode == 7
-    assert "nobody lacks the rights to install Fairlead" in refused.stderr
-    assert "get, create, patch customresourcedefinitions.apiextensions.k8s.io" in refused.stderr
+    assert refused.code == 7
+    assert "nobody lacks the rights to install Fairlead" in refused.err
+    assert "get, create, patch customresourcedefinitions.apiextensions.k8s.io" in refused.err
+    refused = fairlead("uninstall", "--yes", user="nobody")
+    assert refused.code == 7
+    assert "nobody lacks the rights to uninstall Fairlead" in refused.err
     assert everything(fresh) == before
 
 
@@ -176,21 +199,21 @@ def test_nobody_gives_rights_that_they_do_not_have(fresh: ControlPlane, fairlead
     fresh.request("POST", f"/apis/{api}/v1/clusterrolebindings", binding)
     before = everything(fresh)
     refused = fairlead("install", user="half")
-    assert refused.returncode == 7
-    assert "may not give the rights of fairlead-viewer" in refused.stderr
-    assert "not currently held" in refused.stderr
+    assert refused.code == 7
+    assert "may not give the rights of fairlead-viewer" in refused.err
+    assert "not currently held" in refused.err
     assert everything(fresh) == before
 
 
 def test_a_namespace_that_was_there_is_neither_changed_nor_deleted(fresh: ControlPlane, fairlead: Command) -> None:
     space = fresh.request("POST", "/api/v1/namespaces", {"metadata": {"name": "tools"}})
     installed = fairlead("install", "--namespace", "tools", "--replicas", "0")
-    assert "left as it is  namespaces/tools" in installed.stdout
+    assert "left as it is  namespaces/tools" in installed.out
     elsewhere = fairlead("install")
-    assert elsewhere.returncode == 6
-    assert "is installed in namespace tools" in elsewhere.stderr
+    assert elsewhere.code == 6
+    assert "is installed in namespace tools" in elsewhere.err
     gone = fairlead("uninstall", "--yes")
-    assert "left as it is  namespaces/tools  (it was there before Fairlead)" in gone.stdout
+    assert "left as it is  namespaces/tools  (it was there before Fairlead)" in gone.out
     now = fresh.request("GET", "/api/v1/namespaces/tools")
     assert now["metadata"]["uid"] == space["metadata"]["uid"]
     assert now["metadata"]["labels"] == space["metadata"]["labels"]
@@ -203,22 +226,95 @@ def test_runs_and_their_kind_stay_until_they_are_wanted_away(fresh: ControlPlane
     # As of a run that an operator had seen, and that nobody ends any more.
     submit(fresh, "kept", finalizers=["fairlead.dev/run"])
     stays = fairlead("uninstall", "--yes")
-    assert stays.returncode == 0
-    assert "customresourcedefinitions.apiextensions.k8s.io/trainings.fairlead.dev  (1 of them" in stays.stdout
-    assert "1 runs stay" in stays.stderr
+    assert stays.code == 0
+    assert "customresourcedefinitions.apiextensions.k8s.io/trainings.fairlead.dev  (1 of them" in stays.out
+    assert "1 runs stay" in stays.err
     assert fresh.exists("/apis/fairlead.dev/v1alpha1/namespaces/default/trainings/kept")
     assert not fresh.exists("/apis/rbac.authorization.k8s.io/v1/clusterroles/fairlead-operator")
     gone = fairlead("uninstall", "--yes", "--with-runs")
-    assert "deleted        trainings.fairlead.dev/kept in default" in gone.stdout
+    assert "deleted        trainings.fairlead.dev/kept in default" in gone.out
     assert everything(fresh) == before
+
+
+def test_runs_that_an_operator_looks_after_end_before_it_is_taken_away(
+    fresh: ControlPlane, fairlead: Command, tmp_path: Path
+) -> None:
+    before = everything(fresh)
+    fairlead("install", "--replicas", "0")
+    environ = {**os.environ, "KUBECONFIG": str(fresh.kubeconfig())}
+    argv = [sys.executable, "-m", "fairlead.cli.main", "operator", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(argv, env=environ, stderr=subprocess.DEVNULL) as operator:
+        try:
+            submit(fresh, "busy")
+            path = "/api/v1/namespaces/default/pods/busy-0-0"
+            _until(lambda: fresh.exists(path) and fresh.request("GET", path)["status"]["phase"] == "Running")
+            gone = fairlead("uninstall", "--yes", "--with-runs")
+        finally:
+            operator.terminate()
+    assert gone.code == 0, gone.err
+    assert "deleted        trainings.fairlead.dev/busy in default" in gone.out
+    assert "runs outside of this cluster; stop it there" in gone.err
+    _until(lambda: everything(fresh) == before)
+
+
+def test_the_commands_of_the_guide_do_what_it_says(fresh: ControlPlane, fairlead: Command, tmp_path: Path) -> None:
+    blocks = [example.body for example in examples_of(PAGE) if example.kind == "bash" and "exec" not in example.body]
+    environ = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "KUBECONFIG": str(fresh.kubeconfig()),
+        "FAIRLEAD_HOME": str(tmp_path / "home"),
+    }
+    script = "set -e -o pipefail\n" + "\n".join(blocks)
+    ended = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    for sentence in ("would be created", "objects created", "nothing was changed", "Nothing of Fairlead is left"):
+        assert sentence in ended.stderr, sentence
+    assert "something would get in the way" in ended.stdout
+    assert "!!  operator" in ended.stdout
 
 
 def test_it_asks_before_it_removes_anything(fresh: ControlPlane, fairlead: Command) -> None:
     fairlead("install", "--replicas", "0")
     refused = fairlead("uninstall")
-    assert refused.returncode == 2
-    assert "give --yes" in refused.stderr
+    assert refused.code == 2
+    assert "give --yes" in refused.err
     assert fresh.exists("/api/v1/namespaces/fairlead-system")
+
+
+@pytest.mark.slow
+def test_the_oldest_api_server_gets_the_rules_that_it_takes(tmp_path: Path) -> None:
+    try:
+        plane = ControlPlane(version=binaries.OLDEST)
+        plane.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--replicas", "0"]
+    environ = {**os.environ, "KUBECONFIG": str(plane.kubeconfig())}
+    try:
+        for outcome in ("created", "unchanged"):
+            ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
+            assert ended.returncode == 0, ended.stderr
+            rows = [line for line in ended.stdout.splitlines() if "trainings.fairlead.dev" in line]
+            assert [row.split()[0] for row in rows] == [outcome]
+            assert "without the rules whose cost this API server does not take" in rows[0]
+    finally:
+        plane.stop()
+
+
+def _until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.2)
+
+
+def _cordon(plane: ControlPlane, nodes: list[str], is_cordoned: bool) -> None:
+    for node in nodes:
+        body = {"spec": {"unschedulable": is_cordoned or None}}
+        plane.request("PATCH", f"/api/v1/nodes/{node}", body, kind="merge-patch+json")
 
 
 def _versions(plane: ControlPlane) -> list[str]:

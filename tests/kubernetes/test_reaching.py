@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fairlead.cluster.kubernetes.client import Client
@@ -22,13 +23,15 @@ from fairlead.cluster.kubernetes.install import InstallSettings
 from fairlead.cluster.kubernetes.installing import install
 from fairlead.cluster.kubernetes.roles import render_binding
 from fairlead.cluster.kubernetes.streams import V4, exec_stream
+from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_real_nodes import pod, until_phase
+from tests.kubernetes.test_real_nodes import pod, until, until_phase
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 
+PAGE = ROOT / "docs" / "clusters.md"
 RANK = """
 import http.server, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -38,7 +41,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[::-1])
+import socket, threading
+mute = socket.create_server(("127.0.0.1", 8001))
+kept = []
+threading.Thread(target=lambda: [kept.append(mute.accept()) for _ in range(100)], daemon=True).start()
 http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
+EXPORTER = """
+import http.server
+TEXT = b'''
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",modelName="NVIDIA L4",namespace="default",pod="holds-0-0"} 87
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",modelName="NVIDIA L4",namespace="default",pod="holds-0-0"} 1024
+'''
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(TEXT)))
+        self.end_headers()
+        self.wfile.write(TEXT)
+http.server.ThreadingHTTPServer(("", 9400), Handler).serve_forever()
 """
 COPIES = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data)"
 
@@ -181,9 +202,75 @@ def test_a_port_at_which_nobody_listens_is_told_and_the_next_connection_tries_ag
         for _ in range(2):
             with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
                 assert connection.recv(1) == b""
+        failed = "A connection to port 9 failed: "
+        until(lambda: (tmp_path / "said").read_text().count(failed) == 2, "word of both")
     said = (tmp_path / "said").read_text()
-    assert said.count("A connection to port 9 failed: ") == 2
     assert said.count("refused") >= 2
+
+
+def test_a_connection_that_this_side_has_left_does_not_stay_for_ever(cluster: RealCluster) -> None:
+    with _forwarding(cluster, "train", ":8001") as port:
+        forwarder = next(
+            each for each in psutil.Process().children() if f"{port}" in str(each.net_connections(kind="tcp"))
+        )
+
+        def num_open() -> int:
+            server = int(cluster.url.rpartition(":")[2])
+            ways = [each for each in forwarder.net_connections(kind="tcp") if each.raddr and each.raddr.port == server]
+            return sum(each.status == psutil.CONN_ESTABLISHED for each in ways)
+
+        before = num_open()
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            connection.sendall(b"is anybody there?")
+            until(lambda: num_open() > before, "a stream into the pod")
+        until(lambda: num_open() <= before, "its end")
+
+
+def test_the_commands_of_the_guide_reach_a_run(cluster: RealCluster, tmp_path: Path) -> None:
+    (block,) = [each.body for each in examples_of(PAGE) if each.kind == "bash" and "exec" in each.body]
+    environment = {**environ(cluster), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    with (tmp_path / "said").open("w") as said, subprocess.Popen(
+        ["bash", "-c", f"set -e -o pipefail\n{block}"], env=environment, cwd=tmp_path, stdout=said,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    ) as shell:  # fmt: skip
+        try:
+            assert shell.wait(60) == 0
+        finally:
+            os.killpg(shell.pid, signal.SIGTERM)  # the forwarding goes on in the background
+    text = (tmp_path / "said").read_text()
+    assert "Python 3" in text
+    assert "what is piped in" in text
+
+
+def test_what_a_gpu_does_is_read_from_the_exporter_on_its_node(cluster: RealCluster) -> None:
+    node = "/api/v1/nodes/node-1"
+    cluster.request(
+        "PATCH", f"{node}/status", {"status": {"capacity": {"nvidia.com/gpu": "1"}}}, kind="merge-patch+json"
+    )
+    until(lambda: cluster.request("GET", node)["status"]["allocatable"].get("nvidia.com/gpu") == "1", "a GPU")
+    exporter = pod("exporter", "node-1", EXPORTER)
+    exporter["metadata"]["labels"] = {"app": "nvidia-dcgm-exporter"}
+    cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": "gpu-operator"}})
+    cluster.await_namespace("gpu-operator")
+    cluster.request("POST", "/api/v1/namespaces/gpu-operator/pods", exporter)
+    holder = pod(
+        "holds-0-0", "node-1", RANK, container={"name": "ranks", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    )
+    holder["metadata"]["labels"] = {f"fairlead.dev/{name}": name for name in ("run", "run-uid")}
+    cluster.request("POST", "/api/v1/namespaces/default/pods", holder)
+    for path in ("gpu-operator/pods/exporter", "default/pods/holds-0-0"):
+        until_phase(cluster, f"/api/v1/namespaces/{path}", "Running")
+
+    def gpus() -> list[dict[str, object]]:
+        found = json.loads(fairlead(cluster, "top", "--json", user="admin").stdout)
+        (used,) = (each for each in found["pods"] if each["pod"] == "holds-0-0")
+        return list(used["gpus"])
+
+    until(gpus, "word of the GPU")
+    assert gpus() == [{"name": "GPU-a", "model": "L4", "busy": 0.87, "memory_bytes": 2**30}]
+    assert b" 87% " in fairlead(cluster, "top", user="admin").stdout
+    # Who may not reach the exporter is told so, and sees the rest.
+    assert b"What GPUs do is not known" in fairlead(cluster, "top").stderr
 
 
 @contextmanager

@@ -101,6 +101,31 @@ def test_a_deletion_tells_the_last_word_on_the_object_first() -> None:
     assert last == ["red", "blue", "gone"]
 
 
+def test_a_name_that_was_taken_again_outlives_whoever_had_it_before() -> None:
+    listing = Listing()
+    listing.put("a", color="old")
+    with following(listing) as (cache, _):
+        old = cache.all()[0].version
+        listing.remove("a")
+        listing.put("a", color="new")
+        until(lambda: [thing.color for thing in cache.all()] == ["new"])
+        cache.drop("a", old)
+        assert names(cache) == {"a"}
+
+
+def test_word_of_a_deletion_that_comes_late_does_not_take_away_what_has_the_name_now() -> None:
+    listing = Listing()
+    listing.put("a", color="old")
+    with following(listing) as (cache, _):
+        until(lambda: listing.watches == 1)
+        young = listing.version + 10
+        cache.put({"metadata": {"name": "a", "resourceVersion": str(young), "labels": {"color": "new"}}})
+        listing.remove("a")
+        listing.put("b")
+        until(lambda: "b" in names(cache))
+        assert names(cache) == {"a", "b"}
+
+
 def test_what_was_forgotten_is_listed_anew_and_what_vanished_meanwhile_is_noticed() -> None:
     listing = Listing()
     listing.put("a")

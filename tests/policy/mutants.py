@@ -4,12 +4,12 @@ A property that no mutant breaks would hold of anything.
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy import lifecycle, placement, training
+from fairlead.policy import changes, lifecycle, placement, starting, training
 from fairlead.policy.placement import Placement
 from fairlead.policy.retries import Again
 from fairlead.specs.resources import Resources
@@ -21,6 +21,7 @@ from tests.builders import node
 from tests.builders import training as training_of
 from tests.policy import properties
 from tests.policy.properties import Property
+from tests.policy.queue_mutants import QUEUE_MUTANTS
 from tests.policy.world import Harm, Job, Move, Scenario, Sleep, Submit, Suffer, Wait, Want
 
 
@@ -30,7 +31,7 @@ class Mutant:
 
     Attributes:
         breaks: The property that catches it.
-        what: Name in the module of the decision that is replaced.
+        what: Name that is replaced wherever a module of the decision knows it.
         by: The replacement.
         story: What has to happen for it to show.
     """
@@ -45,9 +46,9 @@ class Mutant:
 
 
 decide, place, rooms, move = training.decide, placement.place, placement.rooms, lifecycle.move
-current_pods, notices = training._current_pods, training._notices
-change_of, requeue, wait_for = training._change, training._requeue, training._wait
-try_to_start = training._try_to_start
+current_pods, notices = training._current_pods, changes.notices
+change_of, requeue, wait_for = changes.change_to, changes.requeue, changes.wait
+started = starting.started
 counter = itertools.count()
 
 
@@ -114,17 +115,13 @@ def ignore_wishes(workload: Workload, live: tuple[Pod, ...], now: float) -> Chan
     return None
 
 
-def last_come_first_served(items: Iterable[Any], *, key: Callable[[Any], Any] | None = None) -> list[Any]:
-    return sorted(items, key=key, reverse=key is not None)
+def start_by_chance(workload: Workload, placed: Any, now: float) -> Change:
+    change = started(workload, placed, now)
+    return change if next(counter) % 2 else replace(change, event=None)
 
 
-def start_by_chance(workload: Workload, free: Any, now: float) -> Change | None:
-    return try_to_start(workload, free, now) if next(counter) % 2 else None
-
-
-def say_it_again(workload: Workload, waits: Any, now: float) -> list[Change]:
-    again = replace(waits.reason, message=f"{waits.reason.message}; asked {next(counter)} times")
-    return wait_for(workload, replace(waits, reason=again), now)
+def say_it_again(workload: Workload, reason: Any, now: float, **asks: Any) -> list[Change]:
+    return wait_for(workload, replace(reason, message=f"{reason.message}; asked {next(counter)} times"), now, **asks)
 
 
 def say_it_twice(snapshot: Snapshot, now: float) -> Plan:
@@ -161,23 +158,23 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(breaks=breaks, what=what, by=by, story=story)
     for breaks, what, by, story in (
         (properties.gangs_are_whole, "place", place_what_fits, HALF_FITS),
-        (properties.gangs_are_whole, "_notices", leave_the_peers_of_a_failed_pod, LOST_PEER),
+        (properties.gangs_are_whole, "notices", leave_the_peers_of_a_failed_pod, LOST_PEER),
         (properties.no_rank_lives_twice, "_current_pods", take_stopping_pods_for_ended, RESUMED),
         (properties.nothing_is_over_committed, "rooms", forget_what_stopping_pods_hold, STOPPED),
         (properties.nothing_is_over_committed, "rooms", send_pods_to_nodes_that_are_away, AWAY),
-        (properties.nothing_is_lost, "_change", delete_what_ended, ONE),
-        (properties.nothing_is_lost, "_wait", wait_in_silence, QUEUE),
-        (properties.moves_are_legal_and_told, "_change", tell_nobody, ONE),
+        (properties.nothing_is_lost, "change_to", delete_what_ended, ONE),
+        (properties.nothing_is_lost, "wait", wait_in_silence, QUEUE),
+        (properties.moves_are_legal_and_told, "change_to", tell_nobody, ONE),
         (properties.moves_are_legal_and_told, "move", skip_the_table, ONE),
         (properties.retries_are_bounded, "retry", retry_for_ever, RETRIED),
         (properties.retries_are_bounded, "_wants_to_start", start_at_once, RETRIED),
-        (properties.a_stop_is_obeyed_within_its_grace, "_notices", give_twice_the_grace, STOPPED),
+        (properties.a_stop_is_obeyed_within_its_grace, "notices", give_twice_the_grace, STOPPED),
         (properties.a_stop_is_obeyed_within_its_grace, "_obey", ignore_wishes, STOPPED),
         (properties.a_stop_is_obeyed_within_its_grace, "_wants_to_start", start_whatever_is_wanted, SUSPENDED),
-        (properties.nobody_overtakes, "sorted", last_come_first_served, QUEUE),
-        (properties.decisions_are_deterministic, "_try_to_start", start_by_chance, ONE),
-        (properties.decisions_settle, "_wait", say_it_again, QUEUE),
-        (properties.decisions_settle, "_requeue", resume_at_once, SUSPENDED),
+        (properties.decisions_are_deterministic, "started", start_by_chance, ONE),
+        (properties.decisions_settle, "wait", say_it_again, QUEUE),
+        (properties.decisions_settle, "requeue", resume_at_once, SUSPENDED),
         (properties.plans_say_all_once, "decide", say_it_twice, ONE),
+        *QUEUE_MUTANTS,
     )
 )

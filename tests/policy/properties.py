@@ -10,11 +10,12 @@ from fairlead.policy.lifecycle import MOVES
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
-from tests.policy.world import Decision, World
+from tests.policy.queue_properties import QUEUE_PROPERTIES
+from tests.policy.world import World
 
 Property = Callable[[World], Iterator[str]]
 
-WAITING = (Code.WAITING_FOR_RESOURCES, Code.WAITING_FOR_TURN)
+WAITING = (Code.WAITING_FOR_RESOURCES, Code.WAITING_FOR_TURN, Code.OVER_QUOTA)
 OF_PROGRAM = (Code.PROGRAM_FAILED, Code.GPU_OUT_OF_MEMORY, Code.START_FAILED)
 PRODUCTIVE_S = 60.0
 MOMENT_S = 1e-6
@@ -173,18 +174,6 @@ def a_stop_is_obeyed_within_its_grace(world: World) -> Iterator[str]:
                 yield f"{workload.spec.name} was started although {workload.intent} is wanted"
 
 
-def nobody_overtakes(world: World) -> Iterator[str]:
-    """No run starts while another of its priority that came before it, or one of a higher one, is left waiting."""
-    for decision in world.decisions:
-        started = [workload for workload, change in decision.done() if change.create]
-        changed = {change.workload_uid: change for change in decision.plan.changes}
-        waiting = [w for w in decision.before.workloads if _is_left_waiting(w, changed.get(w.uid), decision)]
-        for late in started:
-            for early in waiting:
-                if _turn(early) < _turn(late):
-                    yield f"{late.spec.name} started before {early.spec.name}"
-
-
 def decisions_are_deterministic(world: World) -> Iterator[str]:
     """The same snapshot and time give the same plan, in whatever order pods are listed."""
     for decision in world.decisions:
@@ -224,7 +213,7 @@ PROPERTIES: tuple[Property, ...] = (
     moves_are_legal_and_told,
     retries_are_bounded,
     a_stop_is_obeyed_within_its_grace,
-    nobody_overtakes,
+    *QUEUE_PROPERTIES,
     decisions_are_deterministic,
     decisions_settle,
     plans_say_all_once,
@@ -242,6 +231,8 @@ def _unexplained(world: World, workload: Workload) -> Iterator[str]:
     held = any(w.status.phase is Phase.RUNNING for w in world.cluster.workloads())
     if status.phase is Phase.PENDING and status.reason.code in WAITING and held:
         return
+    if status.phase is Phase.PENDING and status.reason.code is Code.OVER_QUOTA:
+        return
     yield f"{spec.name} is {status.phase} for {status.reason} at the end"
 
 
@@ -257,23 +248,3 @@ def _is_productive(workload: Workload, step: int | None, best: dict[str, int | N
         return now - workload.status.since >= PRODUCTIVE_S
     known = best[workload.uid]
     return known is None or step > known
-
-
-def _is_left_waiting(workload: Workload, change: Change | None, decision: Decision) -> bool:
-    """Whether the run could have been started by the decision as far as it itself goes, and was left waiting."""
-    status = workload.status
-    if workload.intent is not Intent.RUN or _has_live_pods(workload, decision.before):
-        return False
-    if change is not None and (change.status is None or change.status.phase is not Phase.PENDING):
-        return False
-    if status.phase is Phase.PENDING:
-        return status.reason.code is not Code.SUSPENDED
-    return status.phase is Phase.RESTARTING and (status.retry_at is None or status.retry_at <= decision.now)
-
-
-def _has_live_pods(workload: Workload, snapshot: Snapshot) -> bool:
-    return any(pod.workload_uid == workload.uid and not pod.phase.is_final for pod in snapshot.pods)
-
-
-def _turn(workload: Workload) -> tuple[int, float, str]:
-    return -workload.spec.priority, workload.created_at, workload.uid

@@ -4,12 +4,13 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Retry, Training
 from fairlead.state.snapshot import Intent, Node
 from tests.builders import GIB, node
 from tests.policy.world import Crash, Harm, Job, Jump, Move, Race, Scenario, Sleep, Submit, Suffer, Wait, Want
 
-SECONDS = st.sampled_from((0.0, 0.1, 1.0, 5.0, 20.0, 70.0))
+SECONDS = st.sampled_from((0.0, 0.1, 1.0, 5.0, 20.0, 70.0, 700.0))
 
 
 @st.composite
@@ -36,7 +37,8 @@ def specs(draw: st.DrawFn, name: str) -> Training:
         retry=Retry(
             program=draw(st.integers(0, 2)), infrastructure=draw(st.integers(0, 3)), backoff_s=1.0, max_backoff_s=4.0
         ),
-        priority=draw(st.sampled_from((0, 0, 5))),
+        priority=draw(st.sampled_from((0, 0, 5, -1))),
+        team=draw(st.sampled_from(("default", "default", "vision"))),
         max_duration_s=draw(st.sampled_from((None, None, 30.0))),
         stall_timeout_s=draw(st.sampled_from((None, 15.0))),
         grace_s=draw(st.sampled_from((0.0, 2.0, 10.0))),
@@ -78,4 +80,20 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     )
 
 
-SCENARIOS = st.builds(Scenario, nodes=nodes(), jobs=jobs(), moves=st.lists(MOVES, min_size=10, max_size=40).map(tuple))
+AMOUNTS = st.builds(
+    Quota, gpu_milli=st.sampled_from((None, 1000, 2000)), cpu_milli=st.sampled_from((None, 2000, 6000))
+)  # fmt: skip
+TEAMS = st.builds(
+    Team,
+    name=st.just("vision"),
+    quota=st.one_of(st.just(Quota()), AMOUNTS),
+    guaranteed=AMOUNTS,
+    weight=st.sampled_from((1, 3)),
+)
+SCENARIOS = st.builds(
+    Scenario,
+    nodes=nodes(),
+    jobs=jobs(),
+    moves=st.lists(MOVES, min_size=10, max_size=40).map(tuple),
+    teams=st.one_of(st.just(()), st.tuples(TEAMS)),
+)

@@ -2,16 +2,20 @@
 
 import pytest
 
-from fairlead.policy import training
+from fairlead.policy import ageing, changes, preemption, quotas, starting, timeline, training, turns
 from tests.policy.mutants import MUTANTS, Mutant
 from tests.policy.properties import PROPERTIES
 from tests.policy.world import play
+
+MODULES = (training, starting, changes, turns, ageing, quotas, timeline, preemption)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_property_catches_its_mutant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(mutant.breaks(play(mutant.story)))
-    monkeypatch.setattr(training, mutant.what, mutant.by, raising=False)
+    knowing = [module for module in MODULES if hasattr(module, mutant.what)] or MODULES
+    for module in knowing:
+        monkeypatch.setattr(module, mutant.what, mutant.by, raising=False)
     assert list(mutant.breaks(play(mutant.story)))
 
 

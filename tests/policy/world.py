@@ -14,12 +14,13 @@ from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod
 from fairlead.cluster.simulated.programs import Program
 from fairlead.errors import NameTaken, NotFound
 from fairlead.policy import training
+from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
 
-MOST_PASSES = 12
-"""At one instant. A resumed run whose pods still live takes five."""
+MOST_PASSES = 24
+"""At one instant. A resumed run whose pods still live takes five, and so does one that is preempted without grace."""
 MOST_INSTANTS = 1_000
 MOMENT_S = 1e-6
 
@@ -110,6 +111,7 @@ class Scenario:
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     moves: tuple[Move, ...]
+    teams: tuple[Team, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +294,7 @@ class World:
 def play(scenario: Scenario) -> World:
     """All moves, then calm."""
     world = World(scenario, SimulatedCluster((), lambda spec, attempt: Program()))
-    world.cluster = SimulatedCluster(scenario.nodes, world.behave)
+    world.cluster = SimulatedCluster(scenario.nodes, world.behave, teams=scenario.teams)
     for move in scenario.moves:
         world.make(move)
     world.calm_down()

@@ -28,10 +28,10 @@ def call(*arguments: object) -> Result:
 def test_the_table_has_a_line_for_each_team_and_the_whole(files: tuple[Path, Path]) -> None:
     result = call(files[0], "--cluster", files[1])
     assert result.stdout.splitlines() == [
-        "team    runs  unfinished  wait, mean  wait, p99  completion, mean  completion, p99  GPU hours",
-        "nlp     2     0           29m 30s     59m        1h 30m            2h               8.0",
-        "vision  1     0           0s          0s         1h                1h               4.0",
-        "all     3     0           19m 40s     59m        1h 20m            2h               12.0",
+        "team    runs  unfinished  wait, mean  wait, p99  completion, mean  completion, p99  interrupted  GPU hours",
+        "nlp     2     0           29m 30s     59m        1h 30m            2h               0            8.0",
+        "vision  1     0           0s          0s         1h                1h               0            4.0",
+        "all     3     0           19m 40s     59m        1h 20m            2h               0            12.0",
         "2h on 2 nodes with 8 GPUs; 75.1% of the GPU time held",
     ]
 
@@ -54,7 +54,7 @@ def test_the_report_is_one_page_without_anything_from_elsewhere(files: tuple[Pat
 def test_what_cannot_be_simulated_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
     training = tmp_path / "training.yaml"
     training.write_text("name: a\nrun: x\n")
-    with pytest.raises(InvalidSpec, match="a is a Training; give Pools only"):
+    with pytest.raises(InvalidSpec, match="a is a Training; give Pools, and Teams, only"):
         call(files[0], "--cluster", training)
     files[0].write_text("submit_s,duration_s,gpu\n0,1,H100:8\n")
     with pytest.raises(CannotFit, match="8 x H100 asked for on one node, the most on any is 0"):

@@ -43,25 +43,24 @@ class View(Protocol):
 
 def follow(cluster: Facing, runs: list[Workload], *, json_: bool = False) -> int:
     """Show the runs until all are over; the exit code that tells how. Ctrl-C or a closed pipe leaves them running."""
-    names = [run.spec.name for run in runs]
     try:
-        with _view(json_, several=len(runs) > 1) as view:
+        with _view(cluster, json_, several=len(runs) > 1) as view:
             codes = _until_over(cluster, runs, view)
     except (KeyboardInterrupt, BrokenPipeError) as error:
         if isinstance(error, BrokenPipeError):
             discard(sys.stdout)
-        what = f"{names[0]} goes on" if len(names) == 1 else f"{len(names)} runs go on"
-        again = " ".join(names)
+        what = f"{runs[0].spec.name} goes on" if len(runs) == 1 else f"{len(runs)} runs go on"
+        again = cluster.named(*runs)
         message(f"\nDetached; {what}. `fairlead attach {again}` follows again, `fairlead stop {again}` stops.")
         return DETACHED
     return next(code for code in WORST_FIRST if code in codes)
 
 
-def _view(json_: bool, *, several: bool) -> View:
+def _view(cluster: Facing, json_: bool, *, several: bool) -> View:
     if json_:
         return Json()
     terminal = all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
-    return Terminal(several=several) if terminal else Plain(several=several)
+    return Terminal(cluster, several=several) if terminal else Plain(cluster, several=several)
 
 
 def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:

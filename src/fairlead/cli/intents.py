@@ -70,7 +70,7 @@ def resume(target: Target, names: tuple[str, ...], json_: bool) -> None:
             )
     _want(cluster, runs, Intent.RUN, None)
     for run in runs:
-        message(f"{run.spec.name} goes on. Follow it with `fairlead attach {run.spec.name}`.")
+        message(f"{run.spec.name} goes on. Follow it with `fairlead attach {cluster.named(run)}`.")
     _show(cluster, runs, json_)
 
 

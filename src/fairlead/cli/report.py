@@ -24,26 +24,34 @@ svg { width: 100%; height: auto } .line { fill: none; stroke: var(--line); strok
 """
 
 
-def render(title: str, outcome: Outcome, figures: Summary, rows: Sequence[Sequence[str]]) -> str:
+def render(title: str, results: Sequence[tuple[str, Outcome, Summary]], rows: Sequence[Sequence[str]]) -> str:
     """The page; ``rows`` is the table that the command prints, its header first."""
     head, *body = rows
     table = "".join(
         ["<tr>", *(f"<th>{html.escape(cell)}</th>" for cell in head), "</tr>"]
         + [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body]
     )
-    span = outcome.ended_s or 1.0
-    plots = [
-        ("GPUs held", plot(gpus_held(outcome), span, top=float(outcome.num_gpus or 1))),
-        ("Runs that wait", plot(queue_length(outcome), span)),
-        ("Share of runs that waited no longer than", plot(_waits(outcome), None, top=1.0)),
-    ]
-    drawn = "".join(f"<h2>{html.escape(name)}</h2>{svg}" for name, svg in plots)
+    outcome = results[0][1]
+    # One scale for all, or what is compared could not be seen.
+    span = max(each.ended_s for _, each, _ in results) or 1.0
+    longest = max(max((level for _, level in queue_length(each)), default=0.0) for _, each, _ in results)
+    drawn = "".join(_plots(policy if len(results) > 1 else "", each, span, longest) for policy, each, _ in results)
     return (
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
         f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>"
-        f"<p>{figures.whole.num_runs} runs on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs.</p>"
+        f"<p>{len(outcome.runs)} runs on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs.</p>"
         f"<table>{table}</table>{drawn}</html>\n"
     )
+
+
+def _plots(policy: str, outcome: Outcome, span: float, longest: float) -> str:
+    plots = [
+        ("GPUs held", plot(gpus_held(outcome), span, top=float(outcome.num_gpus or 1))),
+        ("Runs that wait", plot(queue_length(outcome), span, top=longest or 1.0)),
+        ("Share of runs that waited no longer than", plot(_waits(outcome), None, top=1.0)),
+    ]
+    suffix = f", {policy}" if policy else ""
+    return "".join(f"<h2>{html.escape(name + suffix)}</h2>{svg}" for name, svg in plots)
 
 
 def plot(steps: Steps, span_s: float | None, *, top: float | None = None) -> str:

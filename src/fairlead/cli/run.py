@@ -59,7 +59,7 @@ def run(
         workloads.append(workload)
         if not json_:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
-            message(f"Submitted {workload.spec.name}{renamed}.")
+            message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
     if detach:
         if json_:
             print(as_json([run_json(workload) for workload in workloads]))

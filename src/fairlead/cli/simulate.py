@@ -10,11 +10,19 @@ import click
 from fairlead.cli.show import as_json, table
 from fairlead.errors import CannotFit, InvalidSpec
 from fairlead.policy.quantities import say_duration
+from fairlead.policy.rules import NAMED
 from fairlead.specs.quantities import parse_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairlead.control.outcomes import Figures, Summary
-    from fairlead.control.simulation import Outcome
+    from fairlead.control.simulation import Outcome, World
+    from fairlead.specs.pool import Pool
+    from fairlead.specs.team import Team
+    from fairlead.traces.arrivals import Arrival
+
+    Result = tuple[str, Outcome, Summary]
 
 
 def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -28,19 +36,33 @@ def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None)
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--cluster", type=click.Path(path_type=Path), required=True, help="A file of Pools: the nodes there are.")
+@click.option(
+    "--cluster", type=click.Path(path_type=Path), required=True, help="A file of Pools, and of Teams if there are any."
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Choice(tuple(NAMED)),
+    help="Which queue; several are compared (default: the one that runs get for real).",
+)
+@click.option("--declare", type=float, help="Give each run a max_duration of so many times what it takes, above 1.")
 @click.option("--start-up", default="0s", callback=_duration, help="From placement to the first step (default 0s).")
 @click.option("--checkpoint-every", default="10m", callback=_duration, help="Where a spec does not say (default 10m).")
+@click.option("--save", default="10s", callback=_duration, help="A checkpoint at a stop notice takes so long (10s).")
 @click.option("--node-mtbf", callback=_duration, help="Mean time between failures of a node; none when left out.")
 @click.option("--repair", default="1h", callback=_duration, help="How long a failed node is away (default 1h).")
 @click.option("--seed", default=0, help="Of the failures (default 0).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots to this file.")
-@click.option("--json", "json_", is_flag=True, help="One JSON object with the figures and every run.")
+@click.option("--json", "json_", is_flag=True, help="A JSON object for each policy, with the figures and every run.")
 def simulate(
     trace: Path,
     cluster: Path,
+    policies: tuple[str, ...],
+    declare: float | None,
     start_up: float,
     checkpoint_every: float,
+    save: float,
     node_mtbf: float | None,
     repair: float,
     seed: int,
@@ -49,56 +71,96 @@ def simulate(
 ) -> None:
     """Replay TRACE on the nodes of a cluster file, with the decisions that runs get for real.
 
-    TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority), a table of
-    the Philly or Muri traces, or a file of Trainings that have a max_duration.
+    TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority, max_duration),
+    a table of the Philly or Muri traces, or a file of Trainings that have a max_duration.
     """
     from fairlead.cli.report import render
     from fairlead.control.outcomes import summary
-    from fairlead.control.simulation import Outcome, World, never_fits
-    from fairlead.control.simulation import simulate as replay
-    from fairlead.specs.pool import Pool
-    from fairlead.specs.reading import load_file
+    from fairlead.control.simulation import World, declared, never_fits
     from fairlead.traces.reading import read_trace
 
-    pools = load_file(cluster)
-    strangers = [spec for spec in pools if not isinstance(spec, Pool)]
-    if strangers:
-        raise InvalidSpec((f"{cluster}: {strangers[0].name} is a {type(strangers[0]).__name__}; give Pools only",))
+    pools, teams = _read_cluster(cluster)
     arrivals = read_trace(trace)
-    own = [pool for pool in pools if isinstance(pool, Pool)]
-    misfits = never_fits(arrivals, own)
+    world = World(
+        start_s=start_up,
+        checkpoint_s=checkpoint_every,
+        save_s=save,
+        node_mtbf_s=node_mtbf,
+        repair_s=repair,
+        seed=seed,
+    )
+    if declare is not None:
+        if declare <= 1:
+            raise click.BadParameter("a run would be stopped before its work is done; give more than 1.")
+        arrivals = declared(arrivals, declare, world)
+    misfits = never_fits(arrivals, pools)
     if misfits:
         raise CannotFit("\n".join(reason.message for reason in misfits[:5]))
-    world = World(
-        start_s=start_up, checkpoint_s=checkpoint_every, node_mtbf_s=node_mtbf, repair_s=repair, seed=seed
-    )  # fmt: skip
-
-    def run() -> Outcome:
-        if not sys.stderr.isatty():
-            return replay(arrivals, own, world)
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("simulating", total=len(arrivals))
-            return replay(arrivals, own, world, told=lambda done, _: progress.update(task, completed=done))
-
-    outcome = run()
-    figures = summary(outcome)
+    names = tuple(dict.fromkeys(policies)) or ("default",)
+    outcomes = [(name, _replay(name, arrivals, pools, teams, world)) for name in names]
+    results = [(name, outcome, summary(outcome)) for name, outcome in outcomes]
     if json_:
-        print(as_json({"summary": asdict(figures), "runs": [asdict(item) for item in outcome.runs]}))
+        for name, outcome, figures in results:
+            runs = [asdict(item) for item in outcome.runs]
+            print(as_json({"policy": name, "summary": asdict(figures), "runs": runs}))
     else:
-        print(table(_rows(figures)))
-        print(_in_all(outcome, figures))
+        print(table(_rows(results)))
+        for name, outcome, figures in results:
+            print(f"{name + ': ' if len(results) > 1 else ''}{_in_all(outcome, figures)}")
     if html is not None:
-        html.write_text(render(f"{trace.name} on {cluster.name}", outcome, figures, _rows(figures)))
+        html.write_text(render(f"{trace.name} on {cluster.name}", results, _rows(results)))
         print(f"Report: {html}", file=sys.stderr)
 
 
-def _rows(summary: "Summary") -> list[tuple[str, ...]]:
-    head = ("team", "runs", "unfinished", "wait, mean", "wait, p99", "completion, mean", "completion, p99", "GPU hours")
-    teams = summary.teams.items() if len(summary.teams) > 1 else ()
-    return [head, *(_row(team, figures) for team, figures in teams), _row("all", summary.whole)]
+def _read_cluster(path: Path) -> tuple[tuple["Pool", ...], tuple["Team", ...]]:
+    from fairlead.specs.pool import Pool
+    from fairlead.specs.reading import load_file
+    from fairlead.specs.team import Team
+
+    specs = load_file(path)
+    strangers = [spec for spec in specs if not isinstance(spec, Pool | Team)]
+    if strangers:
+        kind = type(strangers[0]).__name__
+        raise InvalidSpec((f"{path}: {strangers[0].name} is a {kind}; give Pools, and Teams, only",))
+    pools = tuple(spec for spec in specs if isinstance(spec, Pool))
+    return pools, tuple(spec for spec in specs if isinstance(spec, Team))
+
+
+def _replay(
+    policy: str,
+    arrivals: "Sequence[Arrival]",
+    pools: "Sequence[Pool]",
+    teams: "Sequence[Team]",
+    world: "World",
+) -> "Outcome":
+    from fairlead.control.simulation import simulate as replay
+
+    if not sys.stderr.isatty():
+        return replay(arrivals, pools, world, teams=teams, rules=NAMED[policy])
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"simulating {policy}", total=len(arrivals))
+
+        def told(done: int, _seconds: float) -> None:
+            progress.update(task, completed=done)
+
+        return replay(arrivals, pools, world, teams=teams, rules=NAMED[policy], told=told)
+
+
+def _rows(results: "Sequence[Result]") -> list[tuple[str, ...]]:
+    """The head, then for each policy a row for each team, if there are several, and one for all."""
+    head = (
+        "team", "runs", "unfinished", "wait, mean", "wait, p99", "completion, mean", "completion, p99", "interrupted",
+        "GPU hours",
+    )  # fmt: skip
+    rows = []
+    for policy, _, summary in results:
+        first = (policy,) if len(results) > 1 else ()
+        teams = summary.teams.items() if len(summary.teams) > 1 else ()
+        rows += [(*first, *_row(team, figures)) for team, figures in (*teams, ("all", summary.whole))]
+    return [(*(("policy",) if len(results) > 1 else ()), *head), *rows]
 
 
 def _row(team: str, figures: "Figures") -> tuple[str, ...]:
@@ -106,7 +168,8 @@ def _row(team: str, figures: "Figures") -> tuple[str, ...]:
         figures.average_wait_s, figures.p99_wait_s, figures.average_completion_s, figures.p99_completion_s
     )  # fmt: skip
     said = ("-" if seconds is None else say_duration(seconds) for seconds in times)
-    return (team, str(figures.num_runs), str(figures.unfinished), *said, f"{figures.gpu_hours:,.1f}")
+    counts = (str(figures.num_runs), str(figures.unfinished))
+    return (team, *counts, *said, str(figures.interruptions), f"{figures.gpu_hours:,.1f}")
 
 
 def _in_all(outcome: "Outcome", summary: "Summary") -> str:

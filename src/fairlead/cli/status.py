@@ -61,7 +61,7 @@ def _full(cluster: Facing, workload: Workload) -> str:
         [f"  {what:<12} {says}" for what, says in _facts(cluster, workload)],
         [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
         [f"  {say_time(event.at)}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
-        [f"Next: {_next(workload)}"],
+        [f"Next: {_next(cluster, workload)}"],
     ]
     return "\n\n".join("\n".join(section) for section in sections if section)
 
@@ -128,8 +128,8 @@ def _event(event: EventRecord) -> str:
     return f"{event.type}: {event.reason.message}"
 
 
-def _next(workload: Workload) -> str:
-    name = workload.spec.name
+def _next(cluster: Facing, workload: Workload) -> str:
+    name = cluster.named(workload)
     if not workload.status.phase.is_final:
         return f"`fairlead attach {name}`, `fairlead events {name}`, `fairlead stop {name}`"
     again = "" if workload.status.phase.value == "Succeeded" else f", `fairlead resume {name}`"

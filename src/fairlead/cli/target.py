@@ -32,11 +32,13 @@ class Target:
     Attributes:
         context: Of the kubeconfig; None for the current one, or for the cluster that this process runs in.
         namespace: None for the context's own.
+        options: What the command line said of it; the environment says the rest again by itself.
     """
 
     cluster: str = LOCAL
     context: str | None = None
     namespace: str | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def is_kubernetes(self) -> bool:
@@ -67,7 +69,7 @@ class Target:
 
         # What the threads of a watch meet is told by the commands, once and in a sentence.
         logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)
-        return open_kubernetes(context=self.context, namespace=self.namespace)
+        return open_kubernetes(context=self.context, namespace=self.namespace, options=self.options)
 
     def access(self) -> "Access":
         """How to reach the Kubernetes cluster; its namespace is the one that is meant.
@@ -128,7 +130,10 @@ def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target
             )
         cluster = None
     is_kubernetes = cluster == KUBERNETES or bool(named)
-    return Target(cluster=KUBERNETES if is_kubernetes else LOCAL, context=context, namespace=namespace)
+    if not is_kubernetes:
+        return Target()
+    said = tuple(f"--{name}={values[name]}" for name in VARIABLES if name in given and values.get(name))
+    return Target(cluster=KUBERNETES, context=context, namespace=namespace, options=said)
 
 
 def target_in(context: click.Context) -> Target:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead.cli.logs import format_line
 from fairlead.cli.show import as_json, message, run_json, say_progress, say_reason
+from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.state.snapshot import Phase, Progress, Workload
@@ -16,7 +17,8 @@ PLAIN_PROGRESS_S = 5.0
 class Plain:
     """Output to stdout; events, a line of progress now and then, and the end to stderr."""
 
-    def __init__(self, *, several: bool) -> None:
+    def __init__(self, cluster: Facing, *, several: bool) -> None:
+        self._cluster = cluster
         self._several = several
         self._told = time.monotonic()
 
@@ -41,16 +43,17 @@ class Plain:
                 message(f"* {f'{run.spec.name}: ' if self._several else ''}{say_progress(run.progress)}")
 
     def end(self, run: Workload) -> None:
-        message(_conclusion(run))
+        message(_conclusion(self._cluster, run))
 
 
 class Terminal:
     """Everything above a line for each run that stays at the bottom."""
 
-    def __init__(self, *, several: bool) -> None:
+    def __init__(self, cluster: Facing, *, several: bool) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        self._cluster = cluster
         self._several = several
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, refresh_per_second=8, transient=True)
@@ -72,7 +75,7 @@ class Terminal:
         self._live.update(_bars(runs, self._style("bold")))
 
     def end(self, run: Workload) -> None:
-        self._print(_conclusion(run))
+        self._print(_conclusion(self._cluster, run))
 
     def _style(self, style: str) -> str:
         """The style, or none for who sets NO_COLOR: rich itself keeps bold and dim then."""
@@ -119,12 +122,13 @@ def _say_event(run: Workload, event: EventRecord, with_name: bool) -> str:
     return f"* {f'{run.spec.name}: ' if with_name else ''}{event.type}: {event.reason.message}"
 
 
-def _conclusion(run: Workload) -> str:
+def _conclusion(cluster: Facing, run: Workload) -> str:
     """How a run ended, and what to do next."""
     name, state = run.spec.name, run.status
     told = f"\n{name} is {state.phase.value}: {say_reason(state.reason)}"
     if state.phase is Phase.FAILED:
-        told += f"\nNext: `fairlead logs {name}`; when it is mended, `fairlead resume {name}`."
+        again = cluster.named(run)
+        told += f"\nNext: `fairlead logs {again}`; when it is mended, `fairlead resume {again}`."
     return told
 
 

@@ -110,6 +110,14 @@ class Facing(Cluster, Protocol):
         """Output of all ranks and attempts in order of time; following ends when the workload is final and drained."""
         ...
 
+    def where(self, workload: Workload) -> str:
+        """Where a workload is, as the end of a sentence with a blank before it; nothing for the only place there is."""
+        ...
+
+    def named(self, *workloads: Workload) -> str:
+        """The workloads as arguments of a command that means this cluster."""
+        ...
+
     def kept_at(self, workload: Workload) -> str:
         """Where what is kept of a workload can be looked at by hand."""
         ...

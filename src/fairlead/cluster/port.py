@@ -8,6 +8,9 @@ from fairlead.state.plan import Plan
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Intent, Snapshot, Workload
 
+# Of runs that succeeded, the newest are told for what they say of those to come.
+MOST_COMPLETED = 500
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord:
@@ -55,6 +58,7 @@ class Cluster(Protocol):
 
         Workloads are those that are unfinished, have a live pod, or are finished with the intent RUN (resume it) or
         DELETE. Pods are all those of a workload's current attempt, and live ones of any attempt.
+        Teams and runs that succeeded, at most ``MOST_COMPLETED``, are told at least while others wait.
         """
         ...
 

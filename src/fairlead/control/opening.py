@@ -9,12 +9,15 @@ def open_local() -> LocalCluster:
     return LocalCluster.open()
 
 
-def open_kubernetes(*, context: str | None = None, namespace: str | None = None) -> Facing:
+def open_kubernetes(
+    *, context: str | None = None, namespace: str | None = None, options: tuple[str, ...] = ()
+) -> Facing:
     """A cluster of the kubeconfig, as its user may see it.
 
     Args:
         context: None for the current one, or for the cluster that this process runs in.
         namespace: Whose runs are meant; None for that of the context.
+        options: Those of the command line that say so, for commands that are told to people.
 
     Raises:
         ClusterError: There is no such context, or it cannot be used.
@@ -24,7 +27,8 @@ def open_kubernetes(*, context: str | None = None, namespace: str | None = None)
     from fairlead.cluster.kubernetes.desk import PERSONAL, Desk
 
     access = find_access(context=context)
-    return Desk(Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=namespace is not None)
+    told = namespace is not None
+    return Desk(Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=told, options=options)
 
 
 def open_named(context: str | None, namespace: str | None) -> Facing:

@@ -97,6 +97,7 @@ class Operator:
             pods,
             may_act=lambda: self.election.is_leader,
             is_making_way=self._askings.is_making_way,
+            create_s=settings.lease_s - settings.deadline_s,
         )
         self._listener = Listener(self.cluster)
         self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)

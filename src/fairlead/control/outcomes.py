@@ -14,6 +14,7 @@ class Figures:
     Attributes:
         unfinished: Runs that never ended, because nothing could start them.
         average_completion_s: Mean of arrival to end, as JCT in the literature.
+        interruptions: How often runs lost their nodes and got some again.
         gpu_hours: GPU-hours that the runs held.
     """
 
@@ -23,6 +24,7 @@ class Figures:
     p99_wait_s: float | None
     average_completion_s: float | None
     p99_completion_s: float | None
+    interruptions: int
     gpu_hours: float
 
 
@@ -74,6 +76,7 @@ def figures(runs: Sequence[Simulated]) -> Figures:
         p99_wait_s=percentile(waits, 0.99),
         average_completion_s=_mean(completions),
         p99_completion_s=percentile(completions, 0.99),
+        interruptions=sum(run.num_interruptions for run in runs),
         gpu_hours=sum(run.gpu_s for run in runs) / 3600,
     )
 

@@ -7,16 +7,18 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LoseNode, ReturnNode
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.control.loop import run_pass
 from fairlead.policy.defaults import complete
 from fairlead.policy.placement import why_never
+from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.specs.pool import Pool
+from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Gpu, Node, Phase, Workload
@@ -34,6 +36,7 @@ class World:
     Attributes:
         start_s: Seconds from the placement of a gang until its ranks work.
         checkpoint_s: Seconds of work between checkpoints of runs whose spec says nothing about it in seconds.
+        save_s: Seconds that a checkpoint at a stop notice takes; None where programs save nothing then.
         node_mtbf_s: Mean time between failures of one node, exponentially distributed; None for no failures.
         repair_s: How long a failed node stays away.
         seed: The same seed and trace give the same outcome.
@@ -41,6 +44,7 @@ class World:
 
     start_s: float = 0.0
     checkpoint_s: float = 600.0
+    save_s: float | None = 10.0
     node_mtbf_s: float | None = None
     repair_s: float = 3600.0
     seed: int = 0
@@ -79,6 +83,11 @@ class Simulated:
     def completion_s(self) -> float | None:
         """From its arrival to its end."""
         return None if self.ended_s is None else self.ended_s - self.arrived_s
+
+    @property
+    def num_interruptions(self) -> int:
+        """How often it lost its nodes and got some again."""
+        return max(0, len(self.held) - 1)
 
     @property
     def gpu_s(self) -> float:
@@ -132,11 +141,15 @@ def simulate(
     pools: Sequence[Pool],
     world: World | None = None,
     *,
+    teams: Sequence[Team] = (),
+    rules: Rules = DEFAULT,
     told: Callable[[int, float], None] | None = None,
 ) -> Outcome:
     """Replay arrivals on the pools' nodes until nothing moves any more.
 
     Args:
+        teams: Those that are guaranteed or allowed something; others have nothing of the kind.
+        rules: Which queue; the one that runs get for real when left out.
         told: Called now and then with the number of runs that have ended and the seconds simulated.
     """
     world = World() if world is None else world
@@ -146,12 +159,16 @@ def simulate(
     def behave(spec: Training, attempt: int) -> Program:
         every_s = spec.checkpoint.every_s or world.checkpoint_s
         return Program(
-            duration_s=by_name[spec.team, spec.name].duration_s, start_s=world.start_s, checkpoint_s=every_s
-        )  # fmt: skip
+            duration_s=by_name[spec.team, spec.name].duration_s,
+            start_s=world.start_s,
+            checkpoint_s=every_s,
+            on_term=OnTerm.EXIT if world.save_s is None else OnTerm.CHECKPOINT,
+            save_s=world.save_s or 0.0,
+        )
 
     clock = Clock()
     began = clock.now()
-    cluster = SimulatedCluster(nodes, behave, clock)
+    cluster = SimulatedCluster(nodes, behave, clock, teams=teams)
     _schedule_failures(cluster, nodes, arrivals, world, began)
     pending = deque(sorted(arrivals, key=lambda arrival: arrival.at_s))
     watched: dict[str, _Watched] = {}
@@ -163,7 +180,7 @@ def simulate(
             watched[cluster.submit(complete(arrival.spec, nodes).spec).uid] = _Watched(arrival)
         for _ in range(MOST_PASSES):
             num_decisions += 1
-            if not run_pass(cluster, now):
+            if not run_pass(cluster, now, rules):
                 break
         else:
             raise RuntimeError(f"decisions at one instant, {now - began:.0f} s, came to no end")
@@ -188,6 +205,18 @@ def simulate(
         price_per_hour=_price(pools),
         ended_s=ended_s,
         num_decisions=num_decisions,
+    )
+
+
+def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[Arrival, ...]:
+    """The runs, each with a ``max_duration`` of so many times what it takes, where its spec says none."""
+    return tuple(
+        arrival
+        if arrival.spec.max_duration_s is not None
+        else replace(
+            arrival, spec=replace(arrival.spec, max_duration_s=factor * (arrival.duration_s + world.start_s) + 1.0)
+        )
+        for arrival in arrivals
     )
 
 

@@ -3,7 +3,23 @@
 import re
 from functools import lru_cache
 
+from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.state.snapshot import Gpu
+
 ALTERNATIVES = "|"
+
+
+def serves(gpu: Gpu, shape: Shape) -> bool:
+    """Whether a device, if it is free, is one that a pod of the shape can use.
+
+    What goes to one run only is no place for a share when it is whole, and no whole device when it is a part.
+    """
+    is_fit = gpu.divisible or (gpu.milli < WHOLE_GPU) == shape.is_share
+    return (
+        is_fit
+        and gpu.milli >= shape.gpu_milli
+        and matches(gpu.model, gpu.memory_bytes, shape.gpu_model, shape.min_gpu_memory_bytes)
+    )
 
 
 @lru_cache(maxsize=4096)

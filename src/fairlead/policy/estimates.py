@@ -8,6 +8,7 @@ least average time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2)
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,6 +23,10 @@ NUM_BINS = 7 * BINS_PER_DECADE + 1
 PRIOR_JOBS = 1.0
 OTHERS_JOBS = 4.0
 
+# A promise to somebody who waits rests on this part of the runs of its kind having ended, of at least so many.
+SURE = 0.9
+LEAST_KNOWN = 3
+
 
 def declared_remaining_s(declared_s: float, wrong_by: float, done_s: float) -> float:
     """Expected rest of a job declared to take ``declared_s``, its true time at most ``wrong_by`` times more or less.
@@ -32,6 +37,22 @@ def declared_remaining_s(declared_s: float, wrong_by: float, done_s: float) -> f
     if most_s <= least_s * (1.0 + 1e-9):
         return max(0.0, most_s - done_s)
     return (most_s - least_s) / math.log(most_s / least_s) - done_s
+
+
+def enough_s(took_s: Sequence[float], done_s: float = 0.0) -> float | None:
+    """The time within which ``SURE`` of those ended that, like this one, took longer than ``done_s``.
+
+    None where too few did. Tsafrir, Etsion and Feitelson (TPDS 2007) backfill with the mean of a user's last two runs;
+    a promise that has to hold needs more than the mean. log n.
+
+    Args:
+        took_s: Ascending.
+    """
+    shorter = bisect_right(took_s, done_s)
+    longer = len(took_s) - shorter
+    if longer < LEAST_KNOWN:
+        return None
+    return took_s[shorter + max(0, math.ceil(SURE * longer) - 1)]
 
 
 @dataclass(frozen=True, slots=True)

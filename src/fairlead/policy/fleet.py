@@ -5,14 +5,14 @@ knows when it is stale.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policy.devices import matches
+from fairlead.policy.devices import serves
 from fairlead.policy.shapes import WHOLE_GPU, Shape
-from fairlead.state.snapshot import Node
+from fairlead.state.snapshot import Gpu, Node
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -35,9 +35,10 @@ class Fleet:
         cpu_milli: Free thousandths of cores (N); below 0 where more is held than there is.
         memory_bytes: Free memory (N).
         gpu_milli: Free thousandths of each device (N, G); 0 where there is no such device.
-        capacity_milli: 1000 for a device, 0 for none (N, G).
+        capacity_milli: 1000 for a device, less for a part of one, 0 for none (N, G).
+        divisible: Several pods may share the device (N, G).
         kind: Index into ``kinds`` of each device (N, G); 0 where there is none.
-        kinds: Model and memory of every kind of device.
+        kinds: One device of every kind.
         stamp: When the node last changed, as a count of ``changes`` of the fleet (N).
         num_placed: How many pods were ever placed here; whoever places them counts them.
         num_left: How many of those are over.
@@ -53,11 +54,13 @@ class Fleet:
         self.memory_bytes: Ints = np.array([node.memory_bytes for node in nodes], dtype=np.int64)
         self.capacity_milli: Ints = np.zeros((num, most), dtype=np.int64)
         self.kind: Ints = np.zeros((num, most), dtype=np.int64)
-        kinds: dict[tuple[str, int], int] = {}
+        self.divisible: Mask = np.ones((num, most), dtype=np.bool_)
+        kinds: dict[Gpu, int] = {}
         for i, node in enumerate(nodes):
             for j, gpu in enumerate(node.gpus):
-                self.capacity_milli[i, j] = WHOLE_GPU
-                self.kind[i, j] = kinds.setdefault((gpu.model, gpu.memory_bytes), len(kinds))
+                self.capacity_milli[i, j] = gpu.milli
+                self.divisible[i, j] = gpu.divisible
+                self.kind[i, j] = kinds.setdefault(replace(gpu, uuid=""), len(kinds))
         self.kinds = list(kinds)
         self.gpu_milli: Ints = self.capacity_milli.copy()
         self.total_gpu_milli = int(self.capacity_milli.sum())
@@ -66,7 +69,9 @@ class Fleet:
         self.changes = 0
         self.num_placed = 0
         self.num_left = 0
-        self._allowed: dict[tuple[str | None, int | None], Mask] = {}
+        self._all_divisible = bool(self.divisible.all())
+        self._allowed: dict[tuple[str | None, int | None, int], Mask] = {}
+        self._open: dict[frozenset[str], Mask] = {}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -76,8 +81,11 @@ class Fleet:
         self.cpu_milli[node] -= cpu_milli
         self.memory_bytes[node] -= memory_bytes
         for device in devices:
-            self.gpu_milli[node, device] -= gpu_milli
-            self.free_gpu_milli -= gpu_milli
+            held = gpu_milli
+            if not self.divisible[node, device]:
+                held = int(np.sign(gpu_milli) * self.capacity_milli[node, device])
+            self.gpu_milli[node, device] -= held
+            self.free_gpu_milli -= held
         self.changes += 1
         self.stamp[node] = self.changes
 
@@ -91,16 +99,24 @@ class Fleet:
         return self.num_left / max(1, self.num_placed)
 
     def usable(self, nodes: Ints, shape: Shape) -> Mask:
-        """Devices of these nodes (B) with room for a share, or for one whole device, of the shape (B, G)."""
+        """Devices of these nodes (B) with room for a share, or for one whole device, of the shape (B, G).
+
+        Where parts of devices are handed out, only the smallest on a node that are enough count.
+        """
         enough: Mask = self.gpu_milli[nodes] >= shape.gpu_milli
-        if shape.gpu_model is None and shape.min_gpu_memory_bytes is None:
+        if shape.gpu_model is None and shape.min_gpu_memory_bytes is None and self._all_divisible:
             return enough
-        return enough & self.allowed(shape)[self.kind[nodes]]
+        usable: Mask = enough & self.allowed(shape)[self.kind[nodes]]
+        if self._all_divisible or not shape.is_share:
+            return usable
+        shared, size = self.divisible[nodes], self.capacity_milli[nodes]
+        smallest = np.where(usable & ~shared, size, WHOLE_GPU).min(axis=1, keepdims=True)
+        return np.asarray(usable & (shared | (size == smallest)))
 
     def fits(self, nodes: Ints, shape: Shape, usable: Mask) -> Mask:
         """Nodes of these (B) that can host one pod of the shape (B)."""
         room: Mask = (
-            self.ready[nodes]
+            self.open_to(shape)[nodes]
             & (self.cpu_milli[nodes] >= shape.cpu_milli)
             & (self.memory_bytes[nodes] >= shape.memory_bytes)
         )
@@ -108,8 +124,19 @@ class Fleet:
 
     def allowed(self, shape: Shape) -> Mask:
         """Which kinds of device the shape can use."""
-        key = (shape.gpu_model, shape.min_gpu_memory_bytes)
+        key = (shape.gpu_model, shape.min_gpu_memory_bytes, shape.gpu_milli)
         if key not in self._allowed:
-            kinds = [matches(model, memory, *key) for model, memory in self.kinds]
+            kinds = [serves(gpu, shape) for gpu in self.kinds]
             self._allowed[key] = np.array(kinds or [False], dtype=np.bool_)
         return self._allowed[key]
+
+    def open_to(self, shape: Shape) -> Mask:
+        """Nodes that take new pods of the shape, as far as room does not tell (N)."""
+        if not shape.barred:
+            return self.ready
+        if shape.barred not in self._open:
+            barred = [self.index[name] for name in shape.barred if name in self.index]
+            mask = self.ready.copy()
+            mask[barred] = False
+            self._open[shape.barred] = mask
+        return self._open[shape.barred]

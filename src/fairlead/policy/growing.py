@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fairlead.policy.devices import matches
-from fairlead.policy.placement import matching, takes_pods, why_never
+from fairlead.policy.placement import matching, takes_pods
 from fairlead.policy.quantities import plural, say_cpu, say_duration, say_memory, say_resources
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.specs.training import Training
@@ -35,13 +35,11 @@ class Waits:
 
     Attributes:
         asked_at, ask_again_at: As in ``Status``.
-        holds_up: Whether those behind it wait too: not for a run that only nodes could hold that are not coming.
     """
 
     reason: Reason
     asked_at: float | None = None
     ask_again_at: float | None = None
-    holds_up: bool = True
 
 
 def is_asking(workload: Workload) -> bool:
@@ -59,13 +57,13 @@ class Growing:
         self._now = now
         self._asked = {each.workload_uid: each for each in snapshot.asked}
         self._num_placeholders = 0
+        self._asking: set[str] = set()
         self._may_ask = True
         self._held: dict[str, int] | None = None
 
-    def why_never(self, spec: Training) -> Reason | None:
-        """Why the gang fits neither on the nodes that are there nor on any to come; None when it may."""
-        never = why_never(spec, self._snapshot.nodes)
-        if never is None or self._growth is None:
+    def why_never(self, spec: Training, never: Reason) -> Reason | None:
+        """Why the gang, that fits on no nodes here for ``never``, fits on none to come either; None when it may."""
+        if self._growth is None:
             return never
         hindrance = self._hindrance(spec, self._growth, ever=True)
         if hindrance is None:
@@ -73,33 +71,40 @@ class Growing:
         message, remedy = hindrance
         return Reason(code=never.code, message=f"{never.message} Nodes to come do not help: {message}.", remedy=remedy)
 
-    def wait(self, workload: Workload, why: Reason) -> Waits:
-        """How a run waits that does not start now, for the reason ``why``."""
-        found = self._wait(workload, why)
-        if found.asked_at is not None:
-            self._num_placeholders += workload.spec.nodes
-            return found
-        fits_here = self._growth is None or why_never(workload.spec, self._snapshot.nodes) is None
-        self._may_ask = self._may_ask and not fits_here
-        return replace(found, holds_up=fits_here)
+    def wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
+        """How a run waits that does not start now, for the reason ``why``.
 
-    def _wait(self, workload: Workload, why: Reason) -> Waits:
+        Args:
+            fits_here: The nodes that are here would hold it, if they were free.
+        """
+        found = self._wait(workload, why, fits_here=fits_here)
+        if found.asked_at is not None:
+            self._asking.add(workload.uid)
+            self._num_placeholders += workload.spec.nodes
+        elif fits_here:
+            self._may_ask = False
+        return found
+
+    def is_asked_for(self, workload: Workload) -> bool:
+        """Whether the run asks from this pass on."""
+        return workload.uid in self._asking
+
+    def _wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
         growth, status = self._growth, workload.status
         others = self._num_placeholders
         is_too_many = others > 0 and others + workload.spec.nodes > MOST_PLACEHOLDERS
         if growth is None or not self._may_ask or is_too_many:
             return Waits(reason=why)
-        is_first = why.code is not Code.WAITING_FOR_TURN
         if status.asked_at is not None and status.phase is Phase.PENDING:
             asked = self._asked.get(workload.uid, Asked(workload_uid=workload.uid))
             waited_s = self._now - max(status.asked_at, asked.bound_at or 0.0)
             if asked.refused is not None:
-                return self._refused(growth, asked.refused)
+                return _beside(self._refused(growth, asked.refused), why, fits_here=fits_here)
             if waited_s >= (growth.patience_s if asked.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
-                return self._given_up(growth, asked)
-            return Waits(reason=_asking(workload.spec, growth, why), asked_at=status.asked_at)
+                return _beside(self._given_up(growth, asked), why, fits_here=fits_here)
+            return Waits(reason=_asking(workload.spec, growth, why, fits_here=fits_here), asked_at=status.asked_at)
         if status.ask_again_at is not None and self._now < status.ask_again_at:
-            kept = status.reason if is_first and status.reason.code is Code.NODES_NOT_COMING else why
+            kept = why if fits_here or status.reason.code is not Code.NODES_NOT_COMING else status.reason
             return Waits(reason=kept, ask_again_at=status.ask_again_at)
         hindrance = self._hindrance(workload.spec, growth, ever=False)
         if hindrance is not None:
@@ -107,7 +112,7 @@ class Growing:
             return Waits(
                 reason=Reason(code=why.code, message=f"{why.message}; more nodes cannot come: {message}", remedy=remedy)
             )
-        return Waits(reason=_asking(workload.spec, growth, why), asked_at=self._now)
+        return Waits(reason=_asking(workload.spec, growth, why, fits_here=fits_here), asked_at=self._now)
 
     def _refused(self, growth: Growth, refused: str) -> Waits:
         reason = Reason(
@@ -187,17 +192,22 @@ class Growing:
         return self._held
 
 
-def _asking(spec: Training, growth: Growth, why: Reason) -> Reason:
+def _asking(spec: Training, growth: Growth, why: Reason, *, fits_here: bool) -> Reason:
     ask = f"{growth.by} is asked for nodes with {plural(spec.nodes, 'placeholder pod')}"
-    if why.code is Code.WAITING_FOR_TURN:
-        return Reason(code=why.code, message=f"{why.message}; {ask} meanwhile", remedy=why.remedy)
+    if fits_here or why.code is Code.WAITING_FOR_TURN:
+        return replace(why, message=f"{why.message}; {ask} meanwhile")
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
     return Reason(
         code=Code.WAITING_FOR_NODES,
-        message=f"needs {need}, more than is free; {ask}",
-        remedy="It starts when they have come, or when others end before. Should none come within "
+        message=f"needs {need}, more than is here; {ask}",
+        remedy="It starts when they have come. Should none come within "
         f"{say_duration(growth.patience_s)}, it says so here.",
     )
+
+
+def _beside(waits: Waits, why: Reason, *, fits_here: bool) -> Waits:
+    """For a run that waits for the nodes that are here as well, that comes first."""
+    return replace(waits, reason=replace(why, message=f"{why.message}; {waits.reason.message}")) if fits_here else waits
 
 
 def _brings(source: Source, shape: Shape) -> bool:

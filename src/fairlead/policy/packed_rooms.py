@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from fairlead.policy.eligibility import Doors
 from fairlead.policy.fleet import Fleet, Spot
 from fairlead.policy.gangs import place_gang
 from fairlead.policy.packing import Packing
@@ -17,6 +18,7 @@ class PackedRooms:
     """What is free on the nodes, as ``fairlead.policy.placement.Rooms``."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape]) -> None:
+        self.doors = Doors(nodes)
         self._fleet = Fleet(nodes)
         for pod in pods:
             node = self._fleet.index.get(pod.node)
@@ -26,13 +28,21 @@ class PackedRooms:
             if pod.phase.is_final:
                 self._fleet.num_left += 1
             else:
-                self._hold(node, pod.grant)
+                self.hold(pod.node, pod.grant)
         self._packing = Packing(self._fleet, TaskMix.settled(history))
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
         spots = place_gang(shape, count, self._fleet, self._packing)
         return None if spots is None else tuple(self._grant(shape, spot) for spot in spots)
+
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
+        index = self._fleet.index[node]
+        position = {gpu.uuid: i for i, gpu in enumerate(self._fleet.nodes[index].gpus)}
+        devices = [position[uuid] for uuid in grant.gpu_uuids if uuid in position]
+        milli = times * min(grant.gpu_milli, WHOLE_GPU)
+        self._fleet.take(index, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
 
     def freest(self, shape: Shape, most: int) -> list[Room]:
         """Nodes that have such devices first, of those open ones, then those with most of them and of cores free."""
@@ -41,13 +51,8 @@ class PackedRooms:
         such = (fleet.allowed(shape)[fleet.kind] & (fleet.capacity_milli > 0)).sum(axis=1) >= shape.num_gpus
         devices = (fleet.gpu_milli * (fleet.usable(everywhere, shape) & (fleet.gpu_milli > 0))).sum(axis=1)
         devices = devices if shape.num_gpus else np.zeros_like(devices)
-        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices, ~fleet.ready, ~such))
+        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices, ~fleet.open_to(shape), ~such))
         return [self._room(int(node)) for node in order[:most]]
-
-    def _hold(self, node: int, grant: Grant) -> None:
-        position = {gpu.uuid: i for i, gpu in enumerate(self._fleet.nodes[node].gpus)}
-        devices = [position[uuid] for uuid in grant.gpu_uuids if uuid in position]
-        self._fleet.take(node, grant.cpu_milli, grant.memory_bytes, devices, min(grant.gpu_milli, WHOLE_GPU))
 
     def _grant(self, shape: Shape, spot: Spot) -> tuple[str, Grant]:
         node = self._fleet.nodes[spot.node]

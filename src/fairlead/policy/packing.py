@@ -26,8 +26,8 @@ from fairlead.policy.task_mix import TaskMix, next_size
 from fairlead.policy.worth import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
 
 # Measured with benchmarks/packing.py; see the design note for what each is worth.
-CANDIDATES_WHEN_FULL = 16.0
-CANDIDATES_GROWTH = 2.5
+CANDIDATES_WHEN_FULL = 12.0
+CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
 TOGETHER_WEIGHT = 3.0
@@ -122,7 +122,7 @@ class Packing:
     def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         """Worth of the nodes after a share on each of their devices (B, G); minus infinity where it cannot go."""
         kind, free = self._fleet.kind[nodes], np.maximum(0, self._fleet.gpu_milli[nodes])
-        after = np.maximum(0, free - shape.gpu_milli)
+        after = np.where(self._fleet.divisible[nodes], np.maximum(0, free - shape.gpu_milli), 0)
         change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
         worth = self._value(nodes, shape.cpu_milli, self._devices(nodes)[:, None, :] + change)
         worth += self._together[self._num_idle(nodes)[:, None] - (free == WHOLE_GPU)]

@@ -5,11 +5,12 @@ chooses; it is imported only then, for numpy costs a supervisor 20 MB that a lap
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fairlead.errors import ClusterError
-from fairlead.policy.devices import matches
+from fairlead.policy.devices import serves
+from fairlead.policy.eligibility import Doors
 from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_resources
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.specs.resources import Resources
@@ -27,15 +28,28 @@ class Placement:
     grant: Grant
 
 
-class Rooms(Protocol):
+class Free(Protocol):
+    """Whoever knows what is free on some nodes, and which of them a run cannot go to."""
+
+    @property
+    def doors(self) -> Doors:
+        """Which nodes take which runs."""
+        ...
+
+    def freest(self, shape: Shape, most: int) -> "list[Room]":
+        """Some nodes that come nearest to having room."""
+        ...
+
+
+class Rooms(Free, Protocol):
     """What is free on some nodes."""
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
         ...
 
-    def freest(self, shape: Shape, most: int) -> "list[Room]":
-        """Some nodes that come nearest to having room."""
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
         ...
 
 
@@ -51,19 +65,21 @@ class Room:
     @classmethod
     def of(cls, node: Node) -> "Room":
         """The room of an empty node."""
-        return cls(node, node.cpu_milli, node.memory_bytes, {gpu.uuid: WHOLE_GPU for gpu in node.gpus})
+        return cls(node, node.cpu_milli, node.memory_bytes, {gpu.uuid: gpu.milli for gpu in node.gpus})
 
     def take(self, grant: Grant, times: int = 1) -> None:
         """Count a grant as held; with -1 as given back."""
         self.cpu_milli -= times * grant.cpu_milli
         self.memory_bytes -= times * grant.memory_bytes
-        for uuid in grant.gpu_uuids:
-            if uuid in self.gpu_milli:
-                self.gpu_milli[uuid] -= times * min(grant.gpu_milli, WHOLE_GPU)
+        for gpu in self.node.gpus:
+            if gpu.uuid in grant.gpu_uuids:
+                self.gpu_milli[gpu.uuid] -= times * (min(grant.gpu_milli, WHOLE_GPU) if gpu.divisible else gpu.milli)
 
     def fit(self, shape: Shape) -> Grant | None:
         """What one member would hold here; None when there is no room."""
-        if not takes_pods(self.node) or shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
+        if not takes_pods(self.node) or self.node.name in shape.barred:
+            return None
+        if shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
             return None
         free = [gpu.uuid for gpu in matching(self.node, shape) if self.gpu_milli[gpu.uuid] >= shape.gpu_milli]
         if len(free) < shape.num_gpus:
@@ -78,6 +94,7 @@ class OneNode:
 
     def __init__(self, room: Room | None) -> None:
         self._room = room
+        self.doors = Doors(() if room is None else (room.node,))
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """As in ``Rooms``."""
@@ -93,6 +110,11 @@ class OneNode:
             self._room.take(grant)
             placed.append((self._room.node.name, grant))
         return tuple(placed)
+
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """As in ``Rooms``."""
+        if self._room is not None and node == self._room.node.name:
+            self._room.take(grant, times)
 
     def freest(self, shape: Shape, most: int) -> list[Room]:
         """As in ``Rooms``."""
@@ -123,7 +145,7 @@ def rooms(nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape] =
 
 def place(spec: Training, free: Rooms) -> tuple[Placement, ...] | None:
     """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
-    placed = free.place(Shape.of(spec.resources), spec.nodes)
+    placed = free.place(shape_of(spec, free.doors), spec.nodes)
     if placed is None:
         return None
     return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
@@ -145,18 +167,22 @@ def matching(node: Node, shape: Shape) -> list[Gpu]:
     """Devices of the node that are of the kind asked for, free or not; none for a shape without devices."""
     if not shape.num_gpus:
         return []
-    wanted = shape.gpu_model, shape.min_gpu_memory_bytes
-    return [gpu for gpu in node.gpus if matches(gpu.model, gpu.memory_bytes, *wanted)]
+    return [gpu for gpu in node.gpus if serves(gpu, shape)]
 
 
 def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     """Why the gang would not fit even if nothing else ran; None when it would."""
-    shape, missing = Shape.of(spec.resources), spec.nodes
-    for node in nodes:
-        missing -= _most_members(node, shape, missing)
-        if missing <= 0:
-            return None
+    barred = Doors(nodes).barred_for_good(spec)
+    if _would_hold(spec, [node for node in nodes if node.name not in barred]):
+        return None
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
+    if barred and _would_hold(spec, nodes):
+        said = "; ".join(f"{name} is {refusal.why}" for name, refusal in list(barred.items())[:3])
+        return Reason(
+            code=Code.CANNOT_FIT,
+            message=f"{spec.name} needs {need}, and {_how_many(len(barred), len(nodes))} closed to it: {said}.",
+            remedy=" ".join(sorted({refusal.remedy for refusal in barred.values()})),
+        )
     capacity = "; ".join(_say_capacity(node) for node in nodes[:3]) or "no node at all"
     return Reason(
         code=Code.CANNOT_FIT,
@@ -165,10 +191,16 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     )
 
 
-def why_waiting(spec: Training, free: Rooms, holders: Mapping[str, Resources]) -> Reason:
+def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) -> Reason:
     """Why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
     need = f"{plural(spec.nodes, 'node')} with {say_resources(spec.resources)} each"
-    freest = "; ".join(_say_free(room, spec) for room in free.freest(Shape.of(spec.resources), 3))
+    shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
+    freest = "; ".join(
+        f"{room.node.name} is {barred[room.node.name].why}"
+        if room.node.name in barred and takes_pods(room.node)
+        else _say_free(room, spec)
+        for room in free.freest(shape, 3)
+    )
     held = ", ".join(sorted(holders)[:5]) or "nothing of ours"
     first = sorted(holders)[0] if holders else None
     return Reason(
@@ -176,6 +208,28 @@ def why_waiting(spec: Training, free: Rooms, holders: Mapping[str, Resources]) -
         message=f"needs {need}; {freest}; held by {held}",
         remedy=f"It starts when {held} ends; `fairlead suspend {first}` would free it now." if first else None,
     )
+
+
+def shape_of(spec: Training, doors: Doors) -> Shape:
+    """The shape of a member, with the nodes that do not take it."""
+    shape, barred = Shape.of(spec.resources), doors.barred(spec)
+    return replace(shape, barred=frozenset(barred)) if barred else shape
+
+
+def _how_many(num: int, total: int) -> str:
+    return (
+        f"all {total} nodes are" if num == total else f"{num} of {plural(total, 'node')} {'is' if num == 1 else 'are'}"
+    )
+
+
+def _would_hold(spec: Training, nodes: Iterable[Node]) -> bool:
+    """Whether the nodes would hold the gang if nothing else ran."""
+    shape, missing = Shape.of(spec.resources), spec.nodes
+    for node in nodes:
+        missing -= _most_members(node, shape, missing)
+        if missing <= 0:
+            return True
+    return False
 
 
 def _most_members(node: Node, shape: Shape, limit: int) -> int:
@@ -186,17 +240,16 @@ def _most_members(node: Node, shape: Shape, limit: int) -> int:
     if shape.memory_bytes:
         most = min(most, node.memory_bytes // shape.memory_bytes)
     if shape.num_gpus:
-        devices = len(matching(node, shape)) // shape.num_gpus
-        most = min(most, devices * (WHOLE_GPU // shape.gpu_milli))
+        held = sum(WHOLE_GPU // shape.gpu_milli if gpu.divisible else 1 for gpu in matching(node, shape))
+        most = min(most, held // shape.num_gpus)
     return most
 
 
 def _say_capacity(node: Node) -> str:
-    gpus = (
-        f"{plural(len(node.gpus), 'GPU')} ({', '.join(sorted({g.model for g in node.gpus}))})"
-        if node.gpus
-        else "0 GPUs"
-    )
+    models = f" ({', '.join(sorted({gpu.model for gpu in node.gpus}))})" if node.gpus else ""
+    parts = sum(gpu.milli < WHOLE_GPU for gpu in node.gpus)
+    whole = plural(len(node.gpus) - parts, "GPU") if parts < len(node.gpus) or not parts else ""
+    gpus = " and ".join(text for text in (whole, plural(parts, "share") + " of GPUs" if parts else "") if text) + models
     return f"{node.name} with {gpus}, {say_cpu(node.cpu_milli)}, {say_memory(node.memory_bytes)} of memory"
 
 
@@ -206,8 +259,9 @@ def _say_free(room: Room, spec: Training) -> str:
     parts = []
     if spec.resources.gpu is not None:
         devices = matching(room.node, Shape.of(spec.resources))
-        idle = sum(room.gpu_milli[gpu.uuid] for gpu in devices) / WHOLE_GPU
-        parts.append(f"{idle:g} of {len(devices)} GPUs")
+        idle = sum(max(0, room.gpu_milli[gpu.uuid]) / gpu.milli for gpu in devices)
+        what = "shares of GPUs" if any(gpu.milli < WHOLE_GPU for gpu in devices) else "GPUs"
+        parts.append(f"{idle:g} of {len(devices)} {what}")
     if spec.resources.cpu_milli is not None:
         parts.append(f"{max(0, room.cpu_milli) / 1000:g} of {say_cpu(room.node.cpu_milli)}")
     if spec.resources.memory_bytes is not None:

@@ -16,6 +16,7 @@ class Shape:
         gpu_milli: Thousandths of each of them; 1000 for whole devices.
         gpu_model: Models it can use, as in ``A100|H100``; None for any.
         min_gpu_memory_bytes: Each device has at least this much memory; None for any.
+        barred: Nodes to which it cannot go, room or not.
     """
 
     cpu_milli: int = 0
@@ -24,6 +25,7 @@ class Shape:
     gpu_milli: int = 0
     gpu_model: str | None = None
     min_gpu_memory_bytes: int | None = None
+    barred: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.num_gpus > 1 and self.gpu_milli != WHOLE_GPU:

@@ -5,21 +5,19 @@ order. At most one change for each workload comes out, complete in itself.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import repeat
-from typing import Any
 
+from fairlead.policy.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.failures import Blame, Failure, diagnose
-from fairlead.policy.growing import Growing, Waits
 from fairlead.policy.lifecycle import move
-from fairlead.policy.placement import Rooms, place, rooms, why_waiting
 from fairlead.policy.quantities import plural, say_duration
+from fairlead.policy.reclaims import leaving, reclaim
 from fairlead.policy.retries import GiveUp, retry
-from fairlead.policy.shapes import Shape
-from fairlead.state.plan import Change, CreatePod, Event, Plan, TerminatePod
+from fairlead.policy.rules import DEFAULT, Rules
+from fairlead.policy.starting import start
+from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 # The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
 TEARDOWN_GRACE_S = 1.0
@@ -28,14 +26,15 @@ TEARDOWN_GRACE_S = 1.0
 _RUN, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.RUNNING, PodPhase.RUNNING
 
 
-def decide(snapshot: Snapshot, now: float) -> Plan:
+def decide(snapshot: Snapshot, now: float, rules: Rules = DEFAULT) -> Plan:
     """The changes to make now; an empty plan when all is as it should be."""
     pods = _current_pods(snapshot)
     changes: list[Change] = []
     waiting: list[Workload] = []
+    going = leaving(snapshot.nodes)
     for workload in snapshot.workloads:
         found = pods[workload.uid]
-        if _is_quiet(workload, found):
+        if _is_quiet(workload, found) and not (going and any(pod.node in going for pod in found)):
             continue
         own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
         change = _judge(workload, own, snapshot, now)
@@ -43,7 +42,8 @@ def decide(snapshot: Snapshot, now: float) -> Plan:
             changes.append(change)
         elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
             waiting.append(workload)
-    return Plan(changes=(*changes, *_start(waiting, snapshot, pods, now)))
+    busy = frozenset(change.workload_uid for change in changes)
+    return Plan(changes=(*changes, *start(waiting, snapshot, pods, busy, now, rules)))
 
 
 def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
@@ -87,15 +87,15 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
     if phase in (Phase.STARTING, Phase.RUNNING):
         return _watch(workload, pods, live, snapshot, now)
     if phase is Phase.PENDING and workload.status.reason.code is Code.SUSPENDED:
-        return _requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
+        return requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
     if phase is Phase.RESTARTING and live:
-        return _terminate(workload, live, TEARDOWN_GRACE_S)
+        return terminate(workload, live, TEARDOWN_GRACE_S)
     return None
 
 
 def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
     if live:
-        return _terminate(workload, live, 0.0)
+        return terminate(workload, live, 0.0)
     if workload.intent is Intent.DELETE:
         return Change(workload_uid=workload.uid, version=workload.version, forget=True)
     if workload.intent is not Intent.RUN:
@@ -117,9 +117,9 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
     status = move(
         workload.status, Phase.PENDING, reason, now,
         attempt=workload.status.attempt + 1, started_at=None, finished_at=None, program_failures=0, disruptions=0,
-        last_failure=None, failed_step=None, retry_at=None,
+        last_failure=None, failed_step=None, retry_at=None, raised=0,
     )  # fmt: skip
-    return _change(workload, status)
+    return change_to(workload, status)
 
 
 def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
@@ -138,10 +138,10 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
     final = Reason(code=code, message=message, remedy=remedy)
     if live or status.phase in (Phase.STARTING, Phase.RUNNING):
         why = Reason(code=asked, message=f"{asked.value.removesuffix('Requested').lower()} was requested")
-        return _stop(workload, live, after, final, why, now)
+        return stop(workload, live, after, final, why, now)
     if after is Phase.PENDING:
-        return _requeue(workload, code, message, now, remedy=remedy)
-    return _change(workload, move(status, after, final, now))
+        return requeue(workload, code, message, now, remedy=remedy)
+    return change_to(workload, move(status, after, final, now))
 
 
 def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
@@ -154,8 +154,8 @@ def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change |
         remedy=f"`fairlead resume {workload.spec.name}` gives it as long again, from its newest checkpoint.",
     )
     if live:
-        return _stop(workload, live, Phase.FAILED, reason, reason, now)
-    return _change(workload, move(workload.status, Phase.FAILED, reason, now))
+        return stop(workload, live, Phase.FAILED, reason, reason, now)
+    return change_to(workload, move(workload.status, Phase.FAILED, reason, now))
 
 
 def _watch(
@@ -170,13 +170,17 @@ def _watch(
         failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
     if failure is not None:
         return _after_failure(workload, live, failure, now)
+    must_leave = reclaim(workload.spec, live, snapshot.nodes)
+    if must_leave is not None:
+        why = must_leave.reason
+        return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
         took = say_duration(now - (status.started_at or now))
-        return _change(workload, move(status, Phase.SUCCEEDED, _completed(workload, took), now))
+        return change_to(workload, move(status, Phase.SUCCEEDED, _completed(workload, took), now))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.spec.world_size, "rank")
         reason = Reason(code=Code.RANKS_STARTED, message=f"{ranks} on {plural(len(own), 'node')} started")
-        return _change(workload, move(status, Phase.RUNNING, reason, now))
+        return change_to(workload, move(status, Phase.RUNNING, reason, now))
     return None
 
 
@@ -196,8 +200,8 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
     if isinstance(verdict, GiveUp):
         reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}")
         if not live:
-            return _change(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
-        return _stop(workload, live, Phase.FAILED, reason, reason, now, grace_s=TEARDOWN_GRACE_S, **remember)
+            return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
+        return stop(workload, live, Phase.FAILED, reason, reason, now, grace_s=TEARDOWN_GRACE_S, **remember)
     wait = verdict.at - now
     again = "restarts at once" if wait <= 0 else f"restarts in {say_duration(wait)}"
     since = None if progress is None else progress.checkpoint_step
@@ -207,7 +211,7 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
         workload.status, Phase.RESTARTING, reason, now,
         attempt=workload.status.attempt + 1, retry_at=verdict.at, **remember,
     )  # fmt: skip
-    return replace(_change(workload, status), terminate=_notices(live, TEARDOWN_GRACE_S))
+    return replace(change_to(workload, status), terminate=notices(live, TEARDOWN_GRACE_S))
 
 
 def _settle(workload: Workload, pods: tuple[Pod, ...], live: tuple[Pod, ...], now: float) -> Change:
@@ -226,8 +230,8 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], live: tuple[Pod, ...], no
     if step is not None and after is not Phase.SUCCEEDED:
         reason = replace(reason, message=f"{reason.message}; its checkpoint is of step {step}")
     if after is Phase.PENDING:
-        return _requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
-    return _change(workload, move(status, after, reason, now))
+        return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
+    return change_to(workload, move(status, after, reason, now))
 
 
 def _ended_well(pod: Pod) -> bool:
@@ -238,60 +242,7 @@ def _ended_well(pod: Pod) -> bool:
 
 def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:
     """Every live pod has its stop notice, also one that was created since."""
-    return _terminate(workload, live, workload.spec.grace_s)
-
-
-def _stop(
-    workload: Workload,
-    live: tuple[Pod, ...],
-    after: Phase,
-    final: Reason,
-    why: Reason,
-    now: float,
-    *,
-    grace_s: float | None = None,
-    **changes: object,
-) -> Change:
-    status = move(workload.status, Phase.STOPPING, why, now, **changes)
-    status = replace(status, next_phase=after, next_reason=final)
-    grace = workload.spec.grace_s if grace_s is None else grace_s
-    return replace(_change(workload, status), terminate=_notices(live, grace))
-
-
-def _terminate(workload: Workload, live: tuple[Pod, ...], grace_s: float) -> Change | None:
-    notices = _notices(live, grace_s)
-    if not notices:
-        return None
-    return Change(workload_uid=workload.uid, version=workload.version, terminate=notices)
-
-
-def _notices(live: tuple[Pod, ...], grace_s: float) -> tuple[TerminatePod, ...]:
-    return tuple(TerminatePod(pod_uid=pod.uid, grace_s=grace_s) for pod in live if pod.terminating_since is None)
-
-
-def _requeue(workload: Workload, code: Code, message: str, now: float, *, remedy: str | None = None) -> Change:
-    reason = Reason(code=code, message=message, remedy=remedy)
-    status = workload.status
-    if code is Code.SUSPENDED:
-        # Time spent suspended is not time it ran: the clock of max_duration begins anew when it is resumed.
-        status = replace(status, started_at=None)
-    if status.phase is Phase.PENDING:
-        return _change(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))
-    # A start that was stopped is over; the next one gets a number of its own.
-    attempt = status.attempt if status.phase is Phase.RESTARTING else status.attempt + 1
-    return _change(workload, move(status, Phase.PENDING, reason, now, attempt=attempt, retry_at=None))
-
-
-def _change(workload: Workload, status: Status) -> Change:
-    """A change of status with its event; a run that ends is no longer wanted to run."""
-    ended = status.phase.is_final and workload.intent is Intent.RUN
-    return Change(
-        workload_uid=workload.uid,
-        version=workload.version,
-        status=status,
-        intent=Intent.STOP if ended else None,
-        event=Event(type=status.phase.value, reason=status.reason),
-    )
+    return terminate(workload, live, workload.spec.grace_s)
 
 
 def _wants_to_start(workload: Workload, now: float) -> bool:
@@ -299,74 +250,3 @@ def _wants_to_start(workload: Workload, now: float) -> bool:
     if workload.intent is not Intent.RUN or status.phase not in (Phase.PENDING, Phase.RESTARTING):
         return False
     return status.phase is Phase.PENDING or status.retry_at is None or now >= status.retry_at
-
-
-def _start(waiting: list[Workload], snapshot: Snapshot, pods: dict[str, list[Pod]], now: float) -> list[Change]:
-    """Place those that wait: higher priority first, then first come. Nobody overtakes one that does not fit."""
-    if not waiting:
-        return []
-    free = rooms(snapshot.nodes, snapshot.pods, _history(snapshot))
-    holders = {
-        w.spec.name: w.spec.resources for w in snapshot.workloads if any(not p.phase.is_final for p in pods[w.uid])
-    }
-    changes: list[Change] = []
-    growing = Growing(snapshot, now)
-    blocked_by: Workload | None = None
-    for workload in sorted(waiting, key=lambda w: (-w.spec.priority, w.created_at, w.uid)):
-        if blocked_by is not None:
-            changes.extend(_wait(workload, growing.wait(workload, _behind(workload, blocked_by)), now))
-            continue
-        never = growing.why_never(workload.spec)
-        if never is not None:
-            changes.append(_change(workload, move(workload.status, Phase.FAILED, never, now)))
-            continue
-        started = _try_to_start(workload, free, now)
-        if started is None:
-            waits = growing.wait(workload, why_waiting(workload.spec, free, holders))
-            blocked_by = workload if waits.holds_up else None
-            changes.extend(_wait(workload, waits, now))
-            continue
-        changes.append(started)
-        holders[workload.spec.name] = workload.spec.resources
-    return changes
-
-
-def _history(snapshot: Snapshot) -> Iterator[Shape]:
-    """What was asked for, oldest first, one for each member of a gang."""
-    for workload in sorted(snapshot.workloads, key=lambda w: (w.created_at, w.uid)):
-        yield from repeat(Shape.of(workload.spec.resources), workload.spec.nodes)
-
-
-def _try_to_start(workload: Workload, free: Rooms, now: float) -> Change | None:
-    spec, status = workload.spec, workload.status
-    placed = place(spec, free)
-    if placed is None:
-        return None
-    where = ", ".join(sorted({item.node for item in placed}))
-    message = f"{plural(spec.nodes, 'pod')} with {plural(spec.world_size, 'rank')} placed on {where}"
-    reason = Reason(code=Code.PLACED, message=message)
-    started = status.started_at if status.started_at is not None else now
-    create = tuple(
-        CreatePod(attempt=status.attempt, index=item.index, node=item.node, grant=item.grant) for item in placed
-    )
-    starting = move(status, Phase.STARTING, reason, now, started_at=started, asked_at=None, ask_again_at=None)
-    return replace(_change(workload, starting), create=create)
-
-
-def _behind(workload: Workload, first: Workload) -> Reason:
-    why = "was submitted earlier" if first.spec.priority == workload.spec.priority else "has a higher priority"
-    return Reason(
-        code=Code.WAITING_FOR_TURN,
-        message=f"waits its turn behind {first.spec.name}, which {why} and does not fit yet",
-        remedy=f"A higher `priority` than {first.spec.priority} would put it first.",
-    )
-
-
-def _wait(workload: Workload, waits: Waits, now: float) -> list[Change]:
-    """Say why it waits, once for each reason."""
-    status = workload.status
-    asks: Any = {"asked_at": waits.asked_at, "ask_again_at": waits.ask_again_at}
-    if status.phase is Phase.RESTARTING:
-        return [_change(workload, move(status, Phase.PENDING, waits.reason, now, retry_at=None, **asks))]
-    after = replace(status, reason=waits.reason, **asks)
-    return [] if after == status else [_change(workload, after)]

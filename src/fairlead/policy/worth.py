@@ -4,6 +4,9 @@ Take so many pods of the task mix as candidates for one device (a Poisson number
 uses most of ``f`` thousandths with at most ``c`` cores uses ``E(f, c)`` of the device, the mean over many samples. The
 set with the fewest cores for each width is a subset sum, solved for all samples at once.
 
+Pods that fit must be taken, though, and one that needs more than half of a device finds few places, so that it is not
+the best of many that comes but any. What such pods of the mix lose on average against ``E`` comes off the worth.
+
 The table holds the conjugate of E in cores, the most of ``E(f, c) - p c`` over c, at some prices ``p`` of a core. A
 node with several devices and ``C`` cores is then worth the least over p of ``p C`` plus the sum over its devices: the
 best split of the cores among them, by Lagrangian duality, exact but for the steps of the prices where E is concave.
@@ -15,8 +18,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policy.fleet import Fleet
-from fairlead.policy.shapes import WHOLE_GPU
+from fairlead.policy.fleet import Fleet, Mask
+from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix
 
 Floats = NDArray[np.float64]
@@ -29,6 +32,12 @@ PRICES: Floats = np.concatenate([[0.0], np.geomspace(0.004, 1.0, 23)])
 # Cores considered for one device.
 CORES = np.concatenate([np.arange(0.0, 16.0, 0.5), np.arange(16.0, 49.0, 2.0)]).astype(np.float32)
 NUM_SAMPLES = 1000
+# Pods wider than this have a device to themselves, but for what fits beside them.
+HALF = (LEVELS - 1) // 2
+# How much of what they lose counts: measured with benchmarks/packing.py, as good from 1 to 1.6.
+FORCED_WEIGHT = 1.3
+# Shares count as at least this part of the pods with one device.
+LEAST_SHARES = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +58,27 @@ class Demand:
 def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
     """The demand for each kind of device of the fleet.
 
-    Candidates are counted by the pods with one device; one with several comes on top, for each of them. What only some
-    kinds can serve comes to those the more often. Nothing but shapes that the fleet can serve counts.
+    Candidates are counted by the shares, which alone can fill what a share leaves; whole devices come on top. What only
+    some kinds can serve comes to those the more often. Nothing but shapes that the fleet can serve counts.
     """
     devices = np.bincount(fleet.kind.ravel(), fleet.capacity_milli.ravel(), minlength=max(1, len(fleet.kinds)))
     share = devices / max(1.0, float(devices.sum()))
     served = [(shape, n * shape.num_gpus, fleet.allowed(shape)) for shape, n in mix.items() if shape.num_gpus]
     served = [item for item in served if share[item[2]].sum() > 0]
-    total = sum(n for shape, n, _ in served if shape.num_gpus == 1) or sum(n for _, n, _ in served)
+    total = _num_that_fill(served)
     merged: list[dict[tuple[int, float], float]] = [{} for _ in share]
     for shape, n, allowed in served:
         key = (-(-shape.gpu_milli // STEP_MILLI), shape.cpu_milli / shape.num_gpus / 1000)
         for kind in np.flatnonzero(allowed):
             merged[kind][key] = merged[kind].get(key, 0.0) + n / total / float(share[allowed].sum())
     return [_demand(entries) for entries in merged]
+
+
+def _num_that_fill(served: list[tuple[Shape, int, Mask]]) -> float:
+    """How many pods count as candidates: the shares; all pods when none has just one device."""
+    single = sum(n for shape, n, _ in served if shape.num_gpus == 1)
+    shares = sum(n for shape, n, _ in served if shape.is_share)
+    return max(shares, LEAST_SHARES * single) or sum(n for _, n, _ in served)
 
 
 def _demand(entries: dict[tuple[int, float], float]) -> Demand:
@@ -87,8 +103,19 @@ def table(demand: Demand, num_candidates: float) -> Floats:
         np.maximum(most[level], most[level - 1], out=most[level])
     within = most.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
     worth: Floats = (within[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
+    worth *= 1.0 - FORCED_WEIGHT * _lost_when_forced(demand, worth[:, 0])[:, None]
     worth.flags.writeable = False
     return worth
+
+
+def _lost_when_forced(demand: Demand, worth: Floats) -> Floats:
+    """Which part of the worth of free steps is lost for a mean pod of the mix, if wide ones that fit come (LEVELS)."""
+    widths = np.array(demand.widths, dtype=np.int64)
+    used = widths * np.array(demand.rates)
+    rest = np.arange(LEVELS)[:, None] - widths
+    lost = np.maximum(0.0, worth[:, None] - widths / (LEVELS - 1) - worth[np.maximum(rest, 0)])
+    expected = np.where((widths > HALF) & (rest >= 0), lost, 0.0) @ used / max(float(used.sum()), 1e-9)
+    return np.asarray(expected / np.maximum(worth, 1e-9))
 
 
 def _fewest_cores(demand: Demand, num_candidates: float) -> NDArray[np.float32]:

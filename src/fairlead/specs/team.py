@@ -27,12 +27,12 @@ MEMBERS_MOST = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """The most that a team holds at one time.
+    """Amounts that a team holds at one time: the most, or what it is guaranteed.
 
     Attributes:
-        gpu_milli: Thousandths of a GPU; None for no bound.
-        cpu_milli: Thousandths of a core; None for no bound.
-        memory_bytes: None for no bound.
+        gpu_milli: Thousandths of a GPU; None says nothing of GPUs.
+        cpu_milli: Thousandths of a core; None says nothing of cores.
+        memory_bytes: None says nothing of memory.
     """
 
     gpu_milli: int | None = None
@@ -49,6 +49,8 @@ class Team:
 
     Attributes:
         name: A DNS label of at most 50 characters; the namespace on Kubernetes.
+        quota: The most that it holds at one time, borrowed or not.
+        guaranteed: What it gets whenever it asks, as far as ``quota`` lets it; others may borrow it meanwhile.
         weight: Its share of a contended cluster relative to other teams.
         budget_per_month: Dollars for each calendar month; None for no bound.
         members: User names or e-mail addresses, each once.
@@ -56,6 +58,7 @@ class Team:
 
     name: str
     quota: Quota = field(default_factory=Quota)
+    guaranteed: Quota = field(default_factory=Quota)
     weight: int = 1
     budget_per_month: float | None = None
     members: tuple[str, ...] = ()

@@ -3,6 +3,41 @@
 from fairlead.specs import team
 from fairlead.specs.kinds import CPU, DOLLARS, GPU_COUNT, SIZE, TEXT, WHOLE, Key, Listed, Section
 
+
+def _amounts(doc: str) -> Section:
+    """A quantity of each resource; ``doc`` has a place for its name."""
+    return Section(
+        type=team.Quota,
+        rules=team.QUOTA_RULES,
+        keys=(
+            Key(
+                name="gpu",
+                kind=GPU_COUNT,
+                doc=doc.format("GPUs"),
+                attributes=("gpu_milli",),
+                example="16",
+                also=("gpus", "num_gpus", "nvidia.com/gpu"),
+            ),
+            Key(
+                name="cpu",
+                kind=CPU,
+                doc=doc.format("cores"),
+                attributes=("cpu_milli",),
+                example="256",
+                also=("cpus", "cores"),
+            ),
+            Key(
+                name="memory",
+                kind=SIZE,
+                doc=doc.format("memory"),
+                attributes=("memory_bytes",),
+                example="2Ti",
+                also=("mem", "ram"),
+            ),
+        ),
+    )
+
+
 TEAM = Section(
     type=team.Team,
     rules=team.TEAM_RULES,
@@ -18,40 +53,19 @@ TEAM = Section(
         ),
         Key(
             name="quota",
-            kind=Section(
-                type=team.Quota,
-                rules=team.QUOTA_RULES,
-                keys=(
-                    Key(
-                        name="gpu",
-                        kind=GPU_COUNT,
-                        doc="Most GPUs at one time; no bound when left out.",
-                        attributes=("gpu_milli",),
-                        example="16",
-                        also=("gpus", "num_gpus", "nvidia.com/gpu"),
-                    ),
-                    Key(
-                        name="cpu",
-                        kind=CPU,
-                        doc="Most cores at one time; no bound when left out.",
-                        attributes=("cpu_milli",),
-                        example="256",
-                        also=("cpus", "cores"),
-                    ),
-                    Key(
-                        name="memory",
-                        kind=SIZE,
-                        doc="Most memory at one time; no bound when left out.",
-                        attributes=("memory_bytes",),
-                        example="2Ti",
-                        also=("mem", "ram"),
-                    ),
-                ),
-            ),
+            kind=_amounts("Most {} at one time; no bound when left out."),
             doc="The most that the team holds at one time.",
             attributes=("quota",),
             example="{gpu: 16}",
             also=("quotas", "limits", "limit", "resources"),
+        ),
+        Key(
+            name="guaranteed",
+            kind=_amounts("Guaranteed {}; none when left out."),
+            doc="What the team gets whenever it asks; others may borrow it while it does not.",
+            attributes=("guaranteed",),
+            example="{gpu: 8}",
+            also=("guarantee", "guarantees", "nominal_quota", "reserved", "minimum"),
         ),
         Key(
             name="weight",

@@ -36,7 +36,7 @@ TRAINING_RULES: Rules = {
     "image": Text(max_length=512, pattern=r"[^\s]+", what="an image; it has no spaces, such as `python:3.12`"),
     "nodes": Limit(low=1, high=10_000, whole=True),
     "ranks_per_node": Limit(low=1, high=1_024, whole=True),
-    "priority": Limit(low=0, high=1_000, whole=True),
+    "priority": Limit(low=-1, high=1_000, whole=True),
     "max_duration_s": Limit(low=0.001, high=DECADE_S),
     "stall_timeout_s": Limit(low=0.001, high=DECADE_S),
     "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
@@ -142,7 +142,7 @@ class Training:
         env: Variables added to the environment.
         nodes: Pods of the gang, each on one node.
         ranks_per_node: Processes on each node; None for one per GPU, or 1 without GPUs.
-        priority: Higher starts first; 0 to 1000 for people, the rest is reserved.
+        priority: Higher starts first, 0 to 1000; -1 uses only what is idle and gives way to any other run.
         max_duration_s: The run is stopped, with a checkpoint, after this long since its first start; None for no bound.
         stall_timeout_s: No progress for this long counts as a hang; None turns it off.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.

@@ -277,7 +277,7 @@ TRAINING = Section(
         Key(
             name="priority",
             kind=WHOLE,
-            doc="Higher starts first.",
+            doc="Higher starts first, from 0 to 1000; -1 takes only what is idle and gives way to every other run.",
             attributes=("priority",),
             example="100",
             also=("priority_class", "priority_class_name", "prio"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.reasons import Reason
@@ -54,11 +55,40 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device of a node."""
+    """One device of a node, or a part of one that is handed out by itself.
+
+    Attributes:
+        milli: Which part of a device it is, in thousandths; less than 1000 for a MIG slice or a time slice.
+        divisible: Several runs may share it; a device of Kubernetes, or a part, goes to one.
+    """
 
     uuid: str
     model: str
     memory_bytes: int
+    milli: int = 1000
+    divisible: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """What keeps runs away from a node that do not tolerate it; the effect is NoSchedule or NoExecute."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A node is about to be taken away.
+
+    Attributes:
+        why: As the node says it.
+        within_s: How long what runs there has from now, in seconds; None when nobody knows.
+    """
+
+    why: str
+    within_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +98,9 @@ class Node:
     Attributes:
         ready: It answers, and what runs there can be relied on.
         closed: Why it takes no new pods although it is ready, such as "cordoned"; None when it takes them.
+        labels: What a run may ask of it.
+        taints: What a run must tolerate to go there.
+        leaving: That it is about to be taken away; None when nobody says so.
     """
 
     name: str
@@ -76,6 +109,9 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
     ready: bool = True
     closed: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    leaving: Leaving | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +216,8 @@ class Status:
         retry_at: While Restarting, no start before this time.
         asked_at: While Pending, since when nodes to come are asked for; None while they are not.
         ask_again_at: They did not come, and are not asked for before this time.
+        taken_by: While it waits after it was preempted, by whom and why; None otherwise.
+        raised: Points of priority that it gained by waiting before its latest start; it keeps them.
     """
 
     phase: Phase
@@ -197,6 +235,8 @@ class Status:
     retry_at: float | None = None
     asked_at: float | None = None
     ask_again_at: float | None = None
+    raised: int = 0
+    taken_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +258,15 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A run that succeeded: ``took_s`` from its first start to its end."""
+
+    team: str
+    name: str
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything a decision may look at.
 
@@ -225,6 +274,8 @@ class Snapshot:
         pods: Of the workloads; and what others hold of a node, as one pod of no workload.
         growth: What may bring more nodes; None where nothing does.
         asked: Of the runs for which it is asked.
+        teams: Those that somebody described; any other has weight 1, no guarantee and no quota.
+        completed: Runs that succeeded, as far as the cluster remembers them; in any order.
     """
 
     nodes: tuple[Node, ...]
@@ -232,3 +283,5 @@ class Snapshot:
     pods: tuple[Pod, ...]
     growth: Growth | None = None
     asked: tuple[Asked, ...] = ()
+    teams: tuple[Team, ...] = ()
+    completed: tuple[Completed, ...] = ()

@@ -1,7 +1,8 @@
 """Trace files into arrivals: our own table, those of public traces by their headers, and spec files.
 
 Our own table is CSV with a header. `submit_s` and `duration_s` are required, both in seconds; `name team nodes gpu cpu
-memory priority` are as in a spec, empty where the spec's default holds. Lines that begin with # say nothing.
+memory priority max_duration` are as in a spec, empty where the spec's default holds. Lines that begin with # say
+nothing.
 """
 
 import csv
@@ -21,7 +22,7 @@ GPUS_PER_NODE = 8
 
 Row = Mapping[str, str]
 
-_OWN = ("submit_s", "duration_s", "name", "team", "nodes", "gpu", "cpu", "memory", "priority")
+_OWN = ("submit_s", "duration_s", "name", "team", "nodes", "gpu", "cpu", "memory", "priority", "max_duration")
 
 
 def read_trace(path: Path) -> tuple[Arrival, ...]:
@@ -90,6 +91,7 @@ def _of_own(row: Row, index: int, where: str) -> Arrival:
         nodes=row.get("nodes") or "1",
         resources=resources,
         priority=row.get("priority", ""),
+        max_duration=row.get("max_duration", ""),
     )
 
 
@@ -138,6 +140,7 @@ def _arrival(
     nodes: str,
     resources: Mapping[str, object],
     priority: str,
+    max_duration: str = "",
 ) -> Arrival:
     """A row through the parser of specs, so that it means what the same words mean there."""
     document: dict[str, object] = {"name": name, "run": "simulated", "nodes": _whole(nodes)}
@@ -145,6 +148,8 @@ def _arrival(
         document["resources"] = dict(resources)
     if team:
         document["team"] = team
+    if max_duration:
+        document["max_duration"] = max_duration
     if priority:
         document["priority"] = _whole(priority)
     try:

@@ -63,6 +63,7 @@ class ControlPlane:
         fcntl.flock(self._alive, fcntl.LOCK_EX)
         self._servers: dict[str, Server] = {}
         self.url = ""
+        self.etcd_url = ""
 
     def __enter__(self) -> "ControlPlane":
         self.start()
@@ -187,6 +188,7 @@ class ControlPlane:
         paths = binaries.ensure(self.version)
         etcd_port, peer_port, self._api_port, kwok_port = free_ports(4)
         self.url = f"https://127.0.0.1:{self._api_port}"
+        self.etcd_url = f"http://127.0.0.1:{etcd_port}"
         self._prepare()
         self._write_identity()
         self._servers |= {

@@ -8,6 +8,8 @@ A pod on a fake node becomes Running at once and runs until it is deleted, unles
     fake/reason       why, such as OOMKilled; Completed or Error without it
     fake/message      their termination message
     fake/stop         how long it takes to end once it is deleted
+    fake/on-term      `ends`: before it is gone it says that SIGTERM ended it; `ignores`: that SIGKILL did, once its
+                      grace was over; without it, it is gone without a word
     fake/image        `missing`: its image cannot be pulled, and it never runs
 
 A node with the annotation ``fake/lost`` is not ready, until it is taken away.
@@ -34,10 +36,12 @@ def add_nodes(
     labels: Mapping[str, str] | None = None,
     taints: Sequence[Mapping[str, str]] = (),
     zones: Sequence[str] = (),
+    others: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Create fake nodes ``<prefix>-0`` and on, labelled as GPU feature discovery labels real ones; their names.
 
-    They are in the zones in turn. `is_ready` says when pods can go there, moments later.
+    They are in the zones in turn. ``others`` are further resources, such as MIG slices.
+    `is_ready` says when pods can go there, moments later.
     """
     names = [f"{prefix}-{index}" for index in range(count)]
     gpu_labels = {
@@ -46,6 +50,7 @@ def add_nodes(
         "nvidia.com/gpu.memory": str(gpu_memory_mib),
     }
     resources: dict[str, str] = {"cpu": cpu, "memory": memory, "pods": str(pods)}
+    resources |= others or {}
     if gpus:
         resources["nvidia.com/gpu"] = str(gpus)
 
@@ -58,7 +63,12 @@ def add_nodes(
             "metadata": {
                 "name": name,
                 "annotations": {"kwok.x-k8s.io/node": "fake"},
-                "labels": {"kubernetes.io/hostname": name, **zone, **(gpu_labels if gpus else {}), **(labels or {})},
+                "labels": {
+                    "kubernetes.io/hostname": name,
+                    **zone,
+                    **(gpu_labels if gpus or others else {}),
+                    **(labels or {}),
+                },
             },
             "spec": {"taints": list(taints)},
             "status": {"capacity": resources, "allocatable": resources},

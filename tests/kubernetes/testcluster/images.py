@@ -17,10 +17,11 @@ from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.errors import Unavailable
 
 PYTHON = "testcluster.fairlead.dev/python:1"
-"""Debian's essential packages and its Python, no pip; user 65532 by default."""
+"""Debian's essential packages, Python without pip, and the C++ library that PyTorch needs; user 65532 by default."""
 
 RELEASE = "bookworm"
-PACKAGES = ("python3-minimal", "libpython3-stdlib")
+PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
+ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin",)
 
 
 def python_image() -> Path:
@@ -40,13 +41,15 @@ def python_image() -> Path:
     return archive
 
 
-def extend(target: Path, name: str, layers: Sequence[Path], *, user: str = "65532") -> None:
+def extend(
+    target: Path, name: str, layers: Sequence[Path], *, user: str = "65532", env: Sequence[str] = ENVIRONMENT
+) -> None:
     """An image of `PYTHON` with more layers on top, such as `layer_of` makes."""
     with tarfile.open(python_image()) as tar, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         manifest = json.load(tar.extractfile("manifest.json") or io.BytesIO(b"[]"))
         below = manifest[0]["Layers"]
         tar.extractall(scratch, members=[tar.getmember(layer) for layer in below], filter="data")
-        write_archive(target, name, [*(Path(scratch) / layer for layer in below), *layers], user=user)
+        write_archive(target, name, [*(Path(scratch) / layer for layer in below), *layers], user=user, env=env)
 
 
 def layer_of(target: Path, files: Mapping[str, Path]) -> Path:
@@ -57,13 +60,15 @@ def layer_of(target: Path, files: Mapping[str, Path]) -> Path:
     return target
 
 
-def write_archive(target: Path, name: str, layers: Sequence[Path], *, user: str = "65532") -> None:
+def write_archive(
+    target: Path, name: str, layers: Sequence[Path], *, user: str = "65532", env: Sequence[str] = ENVIRONMENT
+) -> None:
     """An image of these layers, the lowest first. It sleeps unless a pod says what to run."""
     digests = [_digest(layer) for layer in layers]
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Cmd": ["/bin/sleep", "infinity"], "User": user, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
+        "config": {"Cmd": ["/bin/sleep", "infinity"], "User": user, "Env": list(env)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
     }
     written = json.dumps(config).encode()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -31,6 +32,10 @@ class RealCluster(ControlPlane):
     """A control plane with real nodes ``node-1``, ``node-2`` and on; see `ControlPlane` for the rest.
 
     ``kill`` and ``restart`` know ``kubelet-1`` and ``containerd-1`` too, and so on for each node.
+
+    Args:
+        given: Directories of this machine that every container finds at these places and can only read. The nodes'
+            runtime puts them in, as it does with GPU drivers, so that no pod and no image speaks of them.
     """
 
     def __init__(
@@ -42,6 +47,7 @@ class RealCluster(ControlPlane):
         audit: bool = False,
         client_qps: int | None = CLIENT_QPS,
         flags: Mapping[str, Sequence[str]] | None = None,
+        given: Mapping[str, Path] | None = None,
     ) -> None:
         require()
         super().__init__(version=version, users=users, audit=audit, client_qps=client_qps, flags=flags)
@@ -49,6 +55,7 @@ class RealCluster(ControlPlane):
         self._relay: Server | None = None
         self._control = ""
         self._networks: dict[str, networks.NodeNetwork] = {}
+        self._given = given or {}
 
     def restart(self, name: str) -> None:
         super().restart(name)
@@ -148,6 +155,7 @@ class RealCluster(ControlPlane):
         for part in ("cni", "addresses", "kubelet", "pod-logs"):
             (directory / part).mkdir(parents=True)
         (directory / "resolv.conf").touch()
+        (directory / "container.json").write_text(json.dumps(_container(self._given)))
         (directory / "containerd.toml").write_text(CONTAINERD.format(directory=directory, sandbox=images.PYTHON))
         (directory / "cni" / "10-pods.conflist").write_text(json.dumps(_cni(network.pods, directory)))
         cgroup = f"/{self.home.name}/{number}"
@@ -193,6 +201,16 @@ def _lacking() -> list[str]:
 def _ctr(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     argv = ["ctr", "--address", f"{node}/containerd.sock", "--namespace", "k8s.io", *arguments]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def _container(given: Mapping[str, Path]) -> dict[str, Any]:
+    """What every container is made from: containerd's own description, and the directories."""
+    done = subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True)
+    base: dict[str, Any] = json.loads(done.stdout)
+    for destination, source in given.items():
+        options = ["rbind", "ro", "nosuid", "nodev"]
+        base["mounts"].append({"destination": destination, "type": "bind", "source": str(source), "options": options})
+    return base
 
 
 def _make_cgroup(path: str) -> None:
@@ -267,6 +285,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = "{directory}/container.json"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         SystemdCgroup = false
   [plugins."io.containerd.grpc.v1.cri".cni]

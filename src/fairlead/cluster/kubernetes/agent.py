@@ -13,16 +13,18 @@ from typing import Any
 from fairlead.cluster.kubernetes import refusals
 from fairlead.cluster.kubernetes.client import ApiError
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.devices import device_resource
+from fairlead.cluster.kubernetes.devices import resource_of
 from fairlead.cluster.kubernetes.dispatching import Dispatcher
+from fairlead.cluster.kubernetes.election import DEADLINE_S, DURATION_S
 from fairlead.cluster.kubernetes.keeping import TrainingObject
 from fairlead.cluster.kubernetes.networks import render_run_policy
 from fairlead.cluster.kubernetes.objects import NodeObject
 from fairlead.cluster.kubernetes.ordering import Create, Delete, Order, Verify, is_settled, orders
-from fairlead.cluster.kubernetes.pods import GPU_TAINTS, PodSettings, render_pod
+from fairlead.cluster.kubernetes.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.services import render_service
 from fairlead.cluster.kubernetes.workdir import part_names
+from fairlead.policy.eligibility import GPU_TAINTS
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
@@ -41,6 +43,8 @@ class Agent:
         settings: What the cluster decides for all pods.
         may_act: Whether we still lead; asked before each request that creates something.
         is_making_way: Whether a run's quota still counts pods of it that are gone, so that a refusal will pass.
+        create_s: Seconds after which a creation is no more tried: those for which the Lease outlives ``may_act``, since
+            another that leads by then does not know what is under way here.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Agent:
         *,
         may_act: Callable[[], bool] = lambda: True,
         is_making_way: Callable[[str], bool] = lambda _: False,
+        create_s: float = DURATION_S - DEADLINE_S,
         num_threads: int = NUM_THREADS,
     ) -> None:
         self._cluster = cluster
@@ -60,8 +65,8 @@ class Agent:
         self._is_making_way = is_making_way
         self._work = Dispatcher(num_threads)
         self._is_unsettled = False
-        self._services: set[str] = set()
-        self._supplied: set[str] = set()
+        self._create_s = create_s
+        self._equipped: set[tuple[str, int]] = set()
         self._refreshed: dict[str, float] = {}
 
     def act(self, now: float) -> None:
@@ -79,7 +84,7 @@ class Agent:
             self._is_unsettled = self._is_unsettled or not is_settled(found, members)
             self._refresh(found, members, now)
         known = {found.uid for found in runs}
-        self._services &= known
+        self._equipped = {start for start in self._equipped if start[0] in known}
         self._refreshed = {uid: at for uid, at in self._refreshed.items() if uid in known}
 
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
@@ -122,9 +127,10 @@ class Agent:
             return
         try:
             if self._is_wanted(current, member) and self._may_act():
-                self._supply(current.namespace)
-                self._serve(current)
-                self._post(current, member)
+                self._equip(current, member.attempt)
+            latest = self._view.find(found.uid)
+            if latest is not None and self._is_wanted(latest, member) and self._may_act():
+                self._post(latest, member)
         finally:
             self._view.finish(flight)
 
@@ -140,21 +146,18 @@ class Agent:
             and all(notice.pod_uid != uid for notice in found.state.notices)
         )
 
-    def _serve(self, found: TrainingObject) -> None:
-        """The Service that gives the gang its names, and the policy that lets its members reach each other; once."""
-        if found.uid in self._services or found.workload is None:
+    def _equip(self, found: TrainingObject, attempt: int) -> None:
+        """What the pods of a start need beside themselves; once for each start, as somebody may have deleted it.
+
+        It is the runtime that they begin with, the Service that gives them names, and the policy that lets them meet.
+        """
+        if (found.uid, attempt) in self._equipped or found.workload is None:
             return
         place = f"namespaces/{found.namespace}"
+        self._ensure(f"/api/v1/{place}/configmaps", render_bundle(found.namespace))
         self._ensure(f"/api/v1/{place}/services", render_service(found.workload))
         self._ensure(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", render_run_policy(found.workload))
-        self._services.add(found.uid)
-
-    def _supply(self, namespace: str) -> None:
-        """The runtime that the pods of a namespace start from, once."""
-        if namespace in self._supplied:
-            return
-        self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
-        self._supplied.add(namespace)
+        self._equipped.add((found.uid, attempt))
 
     def _ensure(self, path: str, content: dict[str, Any]) -> None:
         try:
@@ -167,10 +170,9 @@ class Agent:
         run, node = found.workload, self._view.nodes.get(member.node)
         if run is None:
             return
-        gpu = run.spec.resources.gpu
         offered = dict(node.allocatable.devices) if node is not None else {}
-        device = None if gpu is None else device_resource(gpu, offered)
-        if gpu is not None and device is None:
+        device = resource_of(member.grant.gpu_uuids)
+        if device is not None and offered.get(device.name, 0) < device.count:
             self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
             return
         settings = replace(self._settings, workdir=part_names(found.workdir))
@@ -178,7 +180,7 @@ class Agent:
         _tolerate(pod, node)
         path = f"/api/v1/namespaces/{found.namespace}/pods"
         try:
-            content = self._client.create(path, pod)
+            content = self._client.create(path, pod, patience_s=self._create_s)
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 self._meet(found, member, f"{path}/{pod['metadata']['name']}")

@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes import refusals
 from fairlead.cluster.kubernetes.agent import Agent
 from fairlead.cluster.kubernetes.autoscalers import Autoscalers, gpu_labels
 from fairlead.cluster.kubernetes.client import ApiError, Client
-from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource, device_resource
+from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, WHOLE_MILLI, DeviceResource
 from fairlead.cluster.kubernetes.objects import PodObject
 from fairlead.cluster.kubernetes.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.pods import PodSettings
@@ -156,17 +156,15 @@ class Askings:
 
     def _device(self, gpu: GpuRequest) -> DeviceResource:
         """As the nodes that are there offer it; where none does, NVIDIA's name for it, which is on most that come."""
-        offered: dict[str, int] = {}
-        for node in self._view.nodes.all():
-            if matches(node.gpu_model, 0, gpu.model, None):
-                for name, count in node.allocatable.devices:
-                    offered[name] = max(count, offered.get(name, 0))
-        found = device_resource(gpu, offered)
-        if found is not None:
-            return found
-        is_whole = gpu.milli >= 1000
-        name = next((name for name in WHOLE if name in offered), WHOLE[0]) if is_whole else SHARED
-        return DeviceResource(name=name, count=gpu.num_devices if is_whole else 1)
+        offered = {
+            name
+            for node in self._view.nodes.all()
+            if matches(node.gpu_model, 0, gpu.model, None)
+            for name, _ in node.allocatable.devices
+        }
+        if gpu.milli < WHOLE_MILLI:
+            return DeviceResource(name=SHARED if SHARED in offered else WHOLE[0], count=1)
+        return DeviceResource(name=next((name for name in WHOLE if name in offered), WHOLE[0]), count=gpu.num_devices)
 
     def _delete(self, pod: PodObject) -> None:
         namespace, _, name = pod.key.partition("/")
@@ -178,7 +176,7 @@ class Askings:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-        self._view.pods.drop(pod.key)
+        self._view.pods.drop(pod.key, pod.version)
 
     def _listen(self, agent: Agent, uid: str, pods: Mapping[str, PodObject], now: float) -> None:
         """Ask now and then what the autoscaler says of one that has no place."""

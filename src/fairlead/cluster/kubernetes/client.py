@@ -139,9 +139,11 @@ class Client:
         for page in self.pages(path, query):
             yield from page.get("items") or ()
 
-    def create(self, path: str, body: Object, query: Mapping[str, str] | None = None) -> Object:
+    def create(
+        self, path: str, body: Object, query: Mapping[str, str] | None = None, *, patience_s: float | None = None
+    ) -> Object:
         """A new object of ours; ``path`` is that of its list."""
-        return self.request("POST", path, body, query={"fieldManager": MANAGER, **(query or {})})
+        return self.request("POST", path, body, query={"fieldManager": MANAGER, **(query or {})}, patience_s=patience_s)
 
     def replace(self, path: str, body: Object) -> Object:
         """An object as it is to be, guarded by the resourceVersion in it."""

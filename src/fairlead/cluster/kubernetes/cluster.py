@@ -1,5 +1,6 @@
 """A Kubernetes cluster behind the port: the truth of a run is its Training object, a change is one guarded write."""
 
+import heapq
 import os
 import threading
 import time
@@ -28,13 +29,13 @@ from fairlead.cluster.kubernetes.manifests import write_object
 from fairlead.cluster.kubernetes.statuses import training_status
 from fairlead.cluster.kubernetes.verdicts import stray
 from fairlead.cluster.kubernetes.views import TRAININGS, View
-from fairlead.cluster.port import EventRecord
+from fairlead.cluster.port import MOST_COMPLETED, EventRecord
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
+from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
 Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[Asked, ...]]]
@@ -250,12 +251,24 @@ class KubernetesCluster:
         bound = rooms.bound_pods(objects)
         growth, asked = self.outlook(workloads)
         return Snapshot(
+            teams=tuple(each.team for each in sorted(view.teams.all(), key=lambda each: each.key)),
+            completed=self._completed(),
             nodes=tuple(rooms.node_of(node, len(bound.get(node.key, ()))) for node in nodes),
             workloads=tuple(workloads),
             pods=(*ours, *rooms.held_by_others(nodes, objects, ours)),
             growth=growth,
             asked=asked,
         )
+
+    def _completed(self) -> tuple[Completed, ...]:
+        ended = []
+        for found in self.view.trainings.all():
+            run, status = found.workload, found.state.status
+            began, over = status.started_at, status.finished_at
+            if run is not None and status.phase is Phase.SUCCEEDED and began is not None and over is not None:
+                ended.append((over, Completed(team=found.namespace, name=found.name, took_s=over - began)))
+        newest = heapq.nlargest(MOST_COMPLETED, ended, key=lambda each: each[0])
+        return tuple(completed for _, completed in newest)
 
     def _pods_of(self, found: TrainingObject) -> tuple[Pod, ...]:
         """The members of a run's latest gang, and live pods of any other."""
@@ -298,7 +311,7 @@ class KubernetesCluster:
         if rest != found.finalizers and self._with_finalizers(found, rest) is None:
             return False
         if not rest:
-            self.view.trainings.drop(found.key)
+            self.view.trainings.drop(found.key, found.version)
         with self._lock:
             self._progress.pop(found.uid, None)
             self._told.pop(found.uid, None)
@@ -316,7 +329,7 @@ class KubernetesCluster:
             raise
         if content.get("kind") == "Training":
             return self.view.trainings.put(content)
-        self.view.trainings.drop(found.key)
+        self.view.trainings.drop(found.key, found.version)
         return replace(found, is_leaving=True, finalizers=())
 
     def _with_finalizers(self, found: TrainingObject, finalizers: tuple[str, ...]) -> TrainingObject | None:
@@ -345,7 +358,7 @@ class KubernetesCluster:
             if error.status not in (404, 409):
                 raise
         if self._view is not None:
-            self._view.trainings.drop(found.key)
+            self._view.trainings.drop(found.key, found.version)
 
     def _next_event(self, now: float) -> int:
         with self._lock:

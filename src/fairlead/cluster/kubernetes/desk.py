@@ -42,21 +42,23 @@ class Desk:
 
     Args:
         is_told: The namespace was asked for, and is not only that of the context.
+        options: Those that a command needs in order to mean this cluster and namespace.
     """
 
     has_containers = True
 
-    def __init__(self, client: Client, *, namespace: str, is_told: bool = False) -> None:
+    def __init__(self, client: Client, *, namespace: str, is_told: bool = False, options: tuple[str, ...] = ()) -> None:
         self.client = client
         self.namespace = namespace
         self._is_told = is_told
+        self._options = options
         self._keys: dict[str, tuple[str, str]] = {}
         self._watches: dict[str, Cache[TrainingObject]] = {}
         self._changed = threading.Condition()
         self._epoch = self._seen = 0
 
     def another(self) -> "Desk":
-        other = Desk(self.client, namespace=self.namespace, is_told=self._is_told)
+        other = Desk(self.client, namespace=self.namespace, is_told=self._is_told, options=self._options)
         other._keys = dict(self._keys)
         return other
 
@@ -191,6 +193,14 @@ class Desk:
                 return True
 
         return logs.follow(over)
+
+    def where(self, workload: Workload) -> str:
+        return f" in the namespace {workload.spec.team} of {self.client.access.context}"
+
+    def named(self, *workloads: Workload) -> str:
+        home = self.namespace
+        names = (run.spec.name if run.spec.team == home else f"{run.spec.team}/{run.spec.name}" for run in workloads)
+        return " ".join((*names, *self._options))
 
     def kept_at(self, workload: Workload) -> str:
         where = f"{workload.spec.name} -n {workload.spec.team} --context {self.client.access.context}"

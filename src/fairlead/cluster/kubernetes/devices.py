@@ -1,10 +1,13 @@
-"""Which resource of a node a GPU request is met by: whole devices, a MIG slice, or a share of one."""
+"""What a node hands out of its GPUs: whole devices, MIG slices, or time slices; and which resource a grant stands for.
+
+A device of placement is called ``RESOURCE#NUMBER``, so that a grant says what to ask the node for.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fairlead.specs.resources import GpuRequest
+from fairlead.state.snapshot import Gpu
 
 WHOLE = (
     "nvidia.com/gpu",
@@ -14,9 +17,14 @@ WHOLE = (
     "habana.ai/gaudi",
 )
 SHARED = "nvidia.com/gpu.shared"  # the device plugin's name for time slices, where it renames them
-_MIG = re.compile(r"nvidia\.com/mig-([1-7])g\.([0-9]+)gb(?:\.[a-z.]+)?")
+REPLICAS = "nvidia.com/gpu.replicas"  # label: how many pods share one device, by time slices or MPS
+PRODUCT = "nvidia.com/gpu.product"  # label: ends in -MIG-1g.10gb where every device is such a slice
+WHOLE_MILLI = 1000
 MIG_SLICES = 7  # compute slices of every GPU that can be partitioned
 GB = 10**9
+_SLICE = r"([1-7])g\.([0-9]+)gb(?:[.+][a-z.]+)?"
+_MIG = re.compile(rf"nvidia\.com/mig-{_SLICE}")
+_ONLY_SLICES = re.compile(rf".*-MIG-{_SLICE}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +35,27 @@ class DeviceResource:
     count: int
 
 
-def device_resource(request: GpuRequest, allocatable: Mapping[str, int]) -> DeviceResource | None:
-    """What to ask a node for; None when it offers nothing of the kind.
-
-    A share is met by the smallest MIG slice that is as large and has the memory, else by one time slice.
+def gpus_of(
+    offered: Iterable[tuple[str, int]], labels: Mapping[str, str], model: str, memory_bytes: int
+) -> tuple[Gpu, ...]:
+    """The devices of a node, and the parts of devices, as placement sees them.
 
     Args:
-        allocatable: The node's extended resources by name.
+        offered: Its extended resources that are devices, with how many of each it has.
+        memory_bytes: Of one whole device; 0 when no label says it.
     """
-    if request.milli >= 1000:
-        name = next((name for name in WHOLE if allocatable.get(name, 0) >= request.num_devices), None)
-        return None if name is None else DeviceResource(name=name, count=request.num_devices)
-    slices = sorted(found for name, count in allocatable.items() if count > 0 and (found := _slice(name)) is not None)
-    for compute, memory_gb, name in slices:
-        has_memory = request.min_memory_bytes is None or memory_gb * GB >= request.min_memory_bytes
-        if compute * 1000 >= request.milli * MIG_SLICES and has_memory:
-            return DeviceResource(name=name, count=1)
-    return DeviceResource(name=SHARED, count=1) if allocatable.get(SHARED, 0) > 0 else None
+    return tuple(
+        Gpu(uuid=f"{name}#{number}", model=model, memory_bytes=memory, milli=milli, divisible=False)
+        for name, count in offered
+        for milli, memory in (_size(name, labels, memory_bytes),)
+        for number in range(count)
+    )
+
+
+def resource_of(gpu_uuids: Iterable[str]) -> DeviceResource | None:
+    """What to ask a node for that was granted these devices; None for none."""
+    names = [uuid.partition("#")[0] for uuid in gpu_uuids]
+    return DeviceResource(name=names[0], count=len(names)) if names else None
 
 
 def is_device(name: str) -> bool:
@@ -51,6 +63,16 @@ def is_device(name: str) -> bool:
     return name in WHOLE or name == SHARED or _MIG.fullmatch(name) is not None
 
 
-def _slice(name: str) -> tuple[int, int, str] | None:
-    match = _MIG.fullmatch(name)
-    return None if match is None else (int(match[1]), int(match[2]), name)
+def _size(name: str, labels: Mapping[str, str], memory_bytes: int) -> tuple[int, int]:
+    """Thousandths of a device, and bytes of its memory, of one item of a resource."""
+    sliced = _MIG.fullmatch(name)
+    if sliced is None and name == WHOLE[0]:
+        sliced = _ONLY_SLICES.fullmatch(labels.get(PRODUCT, ""))
+    if sliced is not None:
+        return int(sliced[1]) * WHOLE_MILLI // MIG_SLICES, int(sliced[2]) * GB
+    if name in (SHARED, WHOLE[0]):
+        told = labels.get(REPLICAS, "")
+        # Time slices that do not say how many they are share with one other at least.
+        num = int(told) if told.isdigit() and int(told) > 0 else 2 if name == SHARED else 1
+        return max(1, WHOLE_MILLI // num), memory_bytes // num
+    return WHOLE_MILLI, memory_bytes

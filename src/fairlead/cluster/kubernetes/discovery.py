@@ -112,18 +112,12 @@ def operator_of(client: Client) -> Operator:
     Raises:
         ClusterError: The API server does not answer.
     """
-    namespace = SYSTEM_NAMESPACE
-    try:
-        namespace = installed_in(client) or namespace
-    except ApiError as error:
-        if error.status not in (401, 403):
-            raise
-        # Most people may not read this; then it is where it usually is.
+    namespace = installed_in(client) or SYSTEM_NAMESPACE
     try:
         leader = holder_of(client, namespace)
         deployment = _deployment(client, namespace)
     except ApiError as error:
-        if error.status not in (401, 403):
+        if error.status != 403:
             raise
         return Operator(namespace=namespace, unknown=error.said)
     if deployment is None:

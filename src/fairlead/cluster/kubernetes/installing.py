@@ -18,9 +18,9 @@ from fairlead.cluster.kubernetes.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.definitions import with_fewer_rules
 from fairlead.cluster.kubernetes.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
-from fairlead.cluster.kubernetes.rights import NotAllowed, Right, require, who_am_i
+from fairlead.cluster.kubernetes.rights import Right, require, who_am_i
 from fairlead.cluster.kubernetes.roles import OPERATOR
-from fairlead.errors import ClusterError, Conflict
+from fairlead.errors import ClusterError, Conflict, NotAllowed
 
 ESTABLISHED_S = 30.0
 Tell = Callable[[Done], None]
@@ -52,8 +52,13 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
 
 
 def installed_in(client: Client) -> str | None:
-    """The namespace of the operator that is installed; None when none is."""
-    binding = find(client, BINDING)
+    """The namespace of the operator that is installed; None when none is, or when the user may not see it."""
+    try:
+        binding = find(client, BINDING)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
     subjects = (binding or {}).get("subjects") or ()
     return next((str(subject["namespace"]) for subject in subjects if subject.get("name") == OPERATOR), None)
 

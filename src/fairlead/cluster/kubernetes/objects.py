@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import is_device
 from fairlead.specs.overlay import RANKS
+from fairlead.state.snapshot import Taint
 
 Object = Mapping[str, Any]
 
@@ -41,15 +42,6 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
-    """A taint that keeps pods away."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeObject:
     """A Node.
 
@@ -68,6 +60,7 @@ class NodeObject:
     ready: bool
     cordoned: bool
     taints: tuple[Taint, ...]
+    labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +131,7 @@ def read_node(content: Object) -> NodeObject:
             for taint in spec.get("taints") or ()
             if taint["effect"] != "PreferNoSchedule"
         ),
+        labels={sys.intern(name): sys.intern(value) for name, value in labels.items()},
     )
 
 

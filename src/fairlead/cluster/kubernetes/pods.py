@@ -8,6 +8,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import contract, names
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.overlays import lay_over
+from fairlead.policy.eligibility import tolerations
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.training import Training
@@ -21,13 +22,6 @@ REPORTER_CPU_MILLI = 10
 REPORTER_MEMORY_BYTES = 32 * 1024**2
 START_PERIOD_S = 2
 START_MOST_S = 86_400  # `setup` may take long, and only `max_duration` bounds it
-GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915", "habana.ai/gaudi", "sku")
-SPOT_TAINTS = (
-    ("cloud.google.com/gke-spot", "true"),
-    ("kubernetes.azure.com/scalesetpriority", "spot"),
-    ("eks.amazonaws.com/capacityType", "SPOT"),
-    ("karpenter.sh/capacity-type", "spot"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +124,8 @@ def render_pod(
     }
     if create.index == 0:
         pod["initContainers"] = [_reporter(spec, settings)]
-    if tolerations := _tolerations(spec):
-        pod["tolerations"] = tolerations
+    if tolerated := tolerations(spec):
+        pod["tolerations"] = tolerated
     if settings.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
     if settings.priority_class is not None:
@@ -237,18 +231,6 @@ def _pinned(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
     given: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{}]
     terms = [{**term, "matchFields": [*term.get("matchFields", ()), field]} for term in given]
     return {**affinity, "nodeAffinity": {**of_nodes, _REQUIRED: {"nodeSelectorTerms": terms}}}
-
-
-def _tolerations(spec: Training) -> list[dict[str, str]]:
-    """For the taints that GPU and spot nodes of the usual providers have."""
-    found = []
-    if spec.resources.gpu is not None:
-        found += [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in GPU_TAINTS]
-    if spec.capacity.spot:
-        found += [
-            {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_TAINTS
-        ]
-    return found
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

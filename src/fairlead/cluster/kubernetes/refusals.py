@@ -40,8 +40,9 @@ def explain(error: ApiError, namespace: str) -> tuple[PodPhase | None, str]:
     if error.status == 404:
         return PodPhase.LOST, f"namespace {namespace} is gone"
     if error.status == 403:
+        # An API server that has just started says so too, until it has read its roles.
         return (
-            PodPhase.FAILED,
+            PodPhase.LOST,
             f"the operator may not create pods in namespace {namespace}: {said}; "
             "`fairlead doctor` says what is missing",
         )

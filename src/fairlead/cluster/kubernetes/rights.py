@@ -5,13 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.client import ApiError, Client
-from fairlead.errors import ClusterError
+from fairlead.errors import NotAllowed
 
 AT_ONCE = 8
-
-
-class NotAllowed(ClusterError):
-    """The user lacks rights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,8 +52,9 @@ ROLES: dict[str, Rules] = {
 }
 
 OPERATOR_RULES: Rules = [
-    rule(GROUP, ("trainings",), ("get", "list", "watch", "patch", "delete")),  # finalizers; finished runs make way
+    rule(GROUP, ("trainings",), (*READ, "patch")),  # finalizers
     rule(GROUP, ("trainings/status",), ("patch",)),
+    rule(GROUP, ("teams",), ("list", "watch")),
     rule("", ("nodes",), ("list", "watch")),
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
     rule("", ("pods/log",), ("get",)),

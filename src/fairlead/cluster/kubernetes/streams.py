@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from fairlead.cluster.kubernetes.config import Access
 from fairlead.cluster.kubernetes.transport import identity_headers, proxy_of_environment, tls_context
-from fairlead.errors import ClusterError
+from fairlead.errors import ClusterError, NotAllowed
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -23,6 +23,7 @@ V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 OPEN_S = 15.0
 PIECE_BYTES = 32 * 1024
+LINGER_S = 5.0
 MOST_MESSAGE_BYTES = 16 * 1024 * 1024
 # A middle that forgets silent connections hears of this one; nobody has to answer in time, for a program that does not
 # read its input holds up the answers too.
@@ -137,8 +138,11 @@ def exit_code(status: Mapping[str, Any], where: str) -> int:
     raise ClusterError(f"The command did not run in {where}: {status.get('message') or status}")
 
 
-def forward(access: Access, path: str, port: int, local: socket.socket) -> None:
+def forward(access: Access, path: str, port: int, local: socket.socket, *, linger_s: float = LINGER_S) -> None:
     """Join a connection of this machine to a port of a pod until either side is done; closes it.
+
+    That this side has nothing more to say cannot be told to the pod without ending its answer too: the answer may go on
+    until it has been silent for ``linger_s`` seconds.
 
     Raises:
         ClusterError: The API server refuses, or nobody listens there.
@@ -146,12 +150,14 @@ def forward(access: Access, path: str, port: int, local: socket.socket) -> None:
     from websockets.exceptions import ConnectionClosed
 
     with local, _connected(access, f"{path}/portforward?ports={port}", (V4,)) as connection:
-        sender = threading.Thread(target=_send_all, args=(local, connection), name="forward", daemon=True)
+        way = _Way(local, connection, linger_s)
+        sender = threading.Thread(target=way.send_all, name="forward", daemon=True)
         sender.start()
         greeted = set()
         try:
             while True:
                 message = connection.recv()
+                way.heard.set()
                 data = message.encode() if isinstance(message, str) else message
                 channel, content = data[0], data[1:]
                 if channel not in greeted:  # the first message of each channel is the number of the port
@@ -164,20 +170,36 @@ def forward(access: Access, path: str, port: int, local: socket.socket) -> None:
             # Either side has hung up, which is how every connection ends.
             return
         finally:
+            way.over.set()
+            way.heard.set()
             _hang_up(local)
             connection.close()
             sender.join(timeout=OPEN_S)
 
 
-def _send_all(local: socket.socket, connection: "ClientConnection") -> None:
-    """What comes from this machine; an end of it cannot be told to the pod without ending the answer too."""
-    from websockets.exceptions import ConnectionClosed
+class _Way:
+    """From this machine into the pod."""
 
-    try:
-        while data := local.recv(PIECE_BYTES):
-            connection.send(b"\x00" + data)
-    except (ConnectionClosed, OSError):
-        return
+    def __init__(self, local: socket.socket, connection: "ClientConnection", linger_s: float) -> None:
+        self._local, self._connection, self._linger_s = local, connection, linger_s
+        self.heard = threading.Event()
+        self.over = threading.Event()
+
+    def send_all(self) -> None:
+        """All that comes, and then wait until the pod is silent or the other direction is over."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            while data := self._local.recv(PIECE_BYTES):
+                self._connection.send(b"\x00" + data)
+            while not self.over.is_set():
+                self.heard.clear()
+                if not self.heard.wait(self._linger_s):
+                    break
+        except (ConnectionClosed, OSError):
+            # Whoever is left on the other side is let go below.
+            self.over.set()
+        self._connection.close()
 
 
 def _hang_up(local: socket.socket) -> None:
@@ -216,7 +238,8 @@ def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterato
             max_size=MOST_MESSAGE_BYTES,
         )
     except InvalidStatus as error:
-        raise ClusterError(_refusal(what, error.response.status_code, bytes(error.response.body or b""))) from error
+        status, body = error.response.status_code, bytes(error.response.body or b"")
+        raise (NotAllowed if status == 403 else ClusterError)(_refusal(what, status, body)) from error
     except (WebSocketException, OSError) as error:
         raise ClusterError(
             f"{access.server} opens no stream to {what}: {error}. Does a proxy stand between that knows no WebSocket?"

@@ -215,7 +215,7 @@ class TeamKeeper:
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-        self._owned[item.kind].drop(item.key)
+        self._owned[item.kind].drop(item.key, item.version)
 
     def _write(
         self, team: KindObject[Team], *, is_ready: bool, reason: str, message: str, mended: tuple[str, ...], now: float

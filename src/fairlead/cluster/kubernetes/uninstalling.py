@@ -50,6 +50,7 @@ def uninstall(client: Client, namespace: str, *, with_runs: bool, tell: Tell, ti
         report.done.append(Done(place=place, outcome=outcome, why=why))
         tell(report.done[-1])
 
+    elsewhere = _operator_elsewhere(client, namespace)
     if with_runs:
         for place in _delete_runs(client, namespace, timeout_s):
             did(place)
@@ -77,7 +78,7 @@ def uninstall(client: Client, namespace: str, *, with_runs: bool, tell: Tell, ti
             did(place, Outcome.LEFT, f"{num} of them are there, and would go with it")
         elif _removed(client, place, timeout_s):
             did(place)
-    report.left = _remarks(client, in_use)
+    report.left = [*elsewhere, *_remarks(client, in_use)]
     return report
 
 
@@ -93,6 +94,13 @@ def _needed(objects: list[Object]) -> list[Right]:
         *(Right(verb="list", resource=resource) for resource in ("pods", "namespaces")),
         Right(verb="list", group="rbac.authorization.k8s.io", resource="rolebindings"),
     ]
+
+
+def _operator_elsewhere(client: Client, namespace: str) -> list[str]:
+    holder = holder_of(client, namespace)
+    if holder is None or holder.name.startswith(f"{OPERATOR}-"):  # a pod of the Deployment
+        return []
+    return [f"The operator {holder.name} runs outside of this cluster; stop it there."]
 
 
 def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[Place]:

@@ -1,4 +1,4 @@
-"""What is true on the cluster, as three watches keep it: nodes, pods of everybody, and our runs.
+"""What is true on the cluster, as four watches keep it: nodes, pods of everybody, our runs, and teams.
 
 Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fairlead.cluster.kubernetes.client import ApiError, Client
 from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.objects import NodeObject, PodObject, read_node, read_pod
+from fairlead.cluster.kubernetes.teaming import TeamObject, read_team
 from fairlead.cluster.kubernetes.verdicts import see
 from fairlead.cluster.kubernetes.watching import IDLE_S, Cache
 from fairlead.errors import ClusterError
@@ -19,8 +20,11 @@ from fairlead.state.snapshot import Pod, PodPhase
 log = logging.getLogger(__name__)
 
 TRAININGS = "/apis/fairlead.dev/v1alpha1/trainings"
+TEAMS = "/apis/fairlead.dev/v1alpha1/teams"
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 SYNC_S = 60.0
+# An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
+REFUSED_S = 5.0
 STOPPED_EARLY = "stopped before it started"
 Member = tuple[str, int, int]  # run, attempt, index
 
@@ -35,6 +39,7 @@ class View:
         self.trainings: Cache[TrainingObject] = Cache(
             client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
         )
+        self.teams: Cache[TeamObject] = Cache(client, TEAMS, read_team, self._team_changed, idle_s=idle_s)
         self._changed = threading.Condition()
         self._epoch = 0
         self._lock = threading.Lock()
@@ -45,9 +50,9 @@ class View:
         self._active: dict[str, float] = {}
 
     @property
-    def caches(self) -> tuple[Cache[NodeObject], Cache[PodObject], Cache[TrainingObject]]:
-        """All three."""
-        return self.nodes, self.pods, self.trainings
+    def caches(self) -> tuple[Cache[NodeObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
+        """All four."""
+        return self.nodes, self.pods, self.teams, self.trainings
 
     def start(self) -> None:
         """Begin to watch, and return when everything is there once.
@@ -58,14 +63,18 @@ class View:
         # A run is looked at only with its pods, so they are there before it is.
         for cache in self.caches:
             cache.start()
-        deadline = time.monotonic() + SYNC_S
+        begun = time.monotonic()
+        refusals: dict[str, tuple[float, ClusterError]] = {}
         while not all(cache.is_synced for cache in self.caches):
+            now = time.monotonic()
             for cache in self.caches:
                 trouble = cache.trouble
                 if isinstance(trouble, ApiError) and trouble.status in (401, 403, 404):
-                    self.stop()
-                    raise _explained(trouble)
-                if time.monotonic() > deadline and not cache.is_synced:
+                    since, first = refusals.setdefault(cache.path, (now, trouble))
+                    if trouble is not first and now - since > REFUSED_S:
+                        self.stop()
+                        raise _explained(trouble)
+                if now - begun > SYNC_S and not cache.is_synced:
                     self.stop()
                     raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
             time.sleep(0.02)
@@ -218,6 +227,10 @@ class View:
         members = range(pod.index * ranks, (pod.index + 1) * ranks)
         self.bury(see(pod, gang.member(pod.index), ranks=members, told_at=told_at, node=node, gone=True))
 
+    def _team_changed(self, before: TeamObject | None, after: TeamObject | None) -> None:
+        if before is None or after is None or before.team != after.team:
+            self.wake()
+
     def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
         with self._lock:
             if after is None and before is not None:
@@ -241,7 +254,8 @@ class View:
 
 def _essence(node: NodeObject) -> tuple[object, ...]:
     return (
-        node.allocatable, node.slots, node.gpu_model, node.gpu_memory_bytes, node.ready, node.cordoned, node.taints
+        node.allocatable, node.slots, node.gpu_model, node.gpu_memory_bytes, node.ready, node.cordoned, node.taints,
+        node.labels,
     )  # fmt: skip
 
 

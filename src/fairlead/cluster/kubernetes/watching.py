@@ -123,10 +123,10 @@ class Cache(Generic[T]):
             self._take(value)
         return value
 
-    def drop(self, key: str) -> None:
-        """Forget an object that a read has shown to be gone."""
+    def drop(self, key: str, version: int) -> None:
+        """Forget an object that was shown to be gone as it was at a version; a younger one of its name stays."""
         with self._lock:
-            before = self._kept.pop(key, None)
+            before = self._pop(key, version)
         if before is not None:
             self._changed(before, None)
 
@@ -237,12 +237,17 @@ class Cache(Generic[T]):
 
     def _bury(self, key: str, version: int) -> None:
         with self._lock:
-            before = self._kept.pop(key, None)
+            before = self._pop(key, version)
             self._tombstones[key] = max(version, self._tombstones.get(key, -1))
             while len(self._tombstones) > MOST_TOMBSTONES:
                 del self._tombstones[next(iter(self._tombstones))]
         if before is not None:
             self._changed(before, None)
+
+    def _pop(self, key: str, version: int) -> T | None:
+        """Take out what is not younger: the name may have been taken again before we heard that it was free."""
+        kept = self._kept.get(key)
+        return self._kept.pop(key) if kept is not None and kept.version <= version else None
 
 
 def _event(line: bytes) -> Object:

@@ -15,13 +15,14 @@ from fairlead.cluster.facing import Prepared
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.logs import read_logs
 from fairlead.cluster.local.store import Store
+from fairlead.cluster.local.teams import read_teams
 from fairlead.cluster.names import unknown
-from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine
 from fairlead.errors import ClusterError, Conflict
 from fairlead.runtime.podfiles import is_locked, write_json
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
-from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
 LOOK_S = 0.05
@@ -63,7 +64,15 @@ class LocalCluster:
 
     def snapshot(self) -> Snapshot:
         workloads, pods = self.store.active()
-        return Snapshot(nodes=(self.node(),), workloads=workloads, pods=pods)
+        # What others took, and whose turn it is, matters only to those that wait.
+        waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in workloads)
+        return Snapshot(
+            nodes=(self.node(),),
+            workloads=workloads,
+            pods=pods,
+            teams=read_teams(self.home.teams) if waits and self.home.teams.exists() else (),
+            completed=self.store.completed(MOST_COMPLETED) if waits else (),
+        )
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         now = time.time()
@@ -172,6 +181,13 @@ class LocalCluster:
         while (counter := self.store.change_counter()) == self._seen and time.monotonic() < end:
             time.sleep(min(LOOK_S, max(0.0, end - time.monotonic())))
         self._seen = counter
+
+    def where(self, workload: Workload) -> str:
+        """Nothing: there is one machine."""
+        return ""
+
+    def named(self, *workloads: Workload) -> str:
+        return " ".join(workload.spec.name for workload in workloads)
 
     def kept_at(self, workload: Workload) -> str:
         return str(self.home.run(workload.uid))

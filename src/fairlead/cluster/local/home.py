@@ -40,6 +40,11 @@ class Home:
         return self.path / "fairlead.db"
 
     @property
+    def teams(self) -> Path:
+        """Team documents that somebody may put there."""
+        return self.path / "teams.yaml"
+
+    @property
     def lock(self) -> Path:
         """Held by the one supervisor for as long as it lives."""
         return self.path / "supervisor.lock"

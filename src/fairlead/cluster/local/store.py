@@ -18,7 +18,7 @@ from fairlead.specs.storing import to_json
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Status, Workload
+from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Status, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +173,18 @@ class Store:
                 f"WHERE p.final = 0 OR (p.attempt = w.attempt AND ({wanted})) ORDER BY p.uid"
             ).fetchall()
         return tuple(workload_of(row) for row in rows), tuple(pod_of(row).pod for row in pods)
+
+    def completed(self, limit: int) -> tuple[Completed, ...]:
+        """The newest runs that succeeded, and how long they took."""
+        with self._translated():
+            rows = self._db.execute(
+                "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at') "
+                "FROM workloads WHERE phase = ? ORDER BY created_at DESC LIMIT ?",
+                (Phase.SUCCEEDED, limit),
+            ).fetchall()
+        return tuple(
+            Completed(team=team, name=name, took_s=float(took)) for team, name, took in rows if took is not None
+        )
 
     def has_work(self) -> bool:
         """Whether anything is unfinished, asked for or still alive."""

@@ -11,16 +11,18 @@ import signal as signals
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from fairlead.cluster.port import EventRecord
+from fairlead.cluster.port import MOST_COMPLETED, EventRecord
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod, ReturnNode
 from fairlead.cluster.simulated.programs import Behaviour, OnTerm
 from fairlead.cluster.simulated.state import Due, Run, State, count
 from fairlead.errors import NameTaken, NotFound
+from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, CreatePod, Event, Plan, TerminatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import (
+    Completed,
     Intent,
     Node,
     Phase,
@@ -37,10 +39,12 @@ from fairlead.state.snapshot import (
 class SimulatedCluster:
     """A ``Cluster`` of the given nodes, where the same calls always lead to the same end."""
 
-    def __init__(self, nodes: Iterable[Node], behaviour: Behaviour, clock: Clock | None = None) -> None:
+    def __init__(
+        self, nodes: Iterable[Node], behaviour: Behaviour, clock: Clock | None = None, *, teams: Iterable[Team] = ()
+    ) -> None:
         self.clock = Clock() if clock is None else clock
         self._behaviour = behaviour
-        self._state = State(now=self.clock.now(), nodes={node.name: node for node in nodes})
+        self._state = State(now=self.clock.now(), nodes={node.name: node for node in nodes}, teams=tuple(teams))
         self._unseen = False
         self._shown: Snapshot | None = None
 
@@ -76,6 +80,8 @@ class SimulatedCluster:
                 nodes=tuple(state.nodes.values()),
                 workloads=tuple(self._seen(state.workloads[uid]) for uid in shown),
                 pods=tuple(pod for uid in shown for pod in self._seen_pods(state.workloads[uid])),
+                teams=state.teams,
+                completed=state.completed,
             )
         return self._shown
 
@@ -164,6 +170,10 @@ class SimulatedCluster:
             workload, status=status, intent=change.intent or workload.intent, version=workload.version + 1
         )
         self._keep(workload)
+        if status.phase is Phase.SUCCEEDED and change.status is not None and status.started_at is not None:
+            took_s = self.clock.now() - status.started_at
+            ended = Completed(team=workload.spec.team, name=workload.spec.name, took_s=took_s)
+            state.completed = (*state.completed[1 - MOST_COMPLETED :], ended)
         if change.event is not None:
             self._record(workload, change.event)
         for create in change.create:

@@ -7,7 +7,8 @@ from enum import StrEnum
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.state.snapshot import Node, Pod, Progress, Workload
+from fairlead.specs.team import Team
+from fairlead.state.snapshot import Completed, Node, Pod, Progress, Workload
 
 
 class Due(StrEnum):
@@ -98,11 +99,14 @@ class State:
         reporting: Live pods whose progress is looked at.
         saved_s: Work that the newest checkpoint of each workload holds.
         queue: A heap of (time, sequence, what, pod uid, fault).
+        completed: The newest runs that succeeded.
         num_starts: How often each pod's ranks began, by pod.
     """
 
     now: float
     nodes: dict[str, Node]
+    teams: tuple[Team, ...] = ()
+    completed: tuple[Completed, ...] = ()
     workloads: dict[str, Workload] = field(default_factory=dict)
     names: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     active: dict[str, None] = field(default_factory=dict)

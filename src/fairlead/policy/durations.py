@@ -1,0 +1,60 @@
+"""When a run is over at the latest, as far as anybody can tell: by its ``max_duration``, or else as others of its name took.
+
+Runs of one team and name are of one kind; a number that a repeated name was given (``train-2``) does not count.
+Infinity stands for not known.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fairlead.policy.estimates import enough_s
+from fairlead.state.snapshot import Completed, Pod, Workload
+
+# What is leaving or overdue may be gone at the next look, and is not gone now.
+SOON_S = 1.0
+
+_NUMBER = re.compile(r"-\d+$")
+
+
+class Durations:
+    """What is known of run times; ends are Unix times."""
+
+    def __init__(self, completed: Iterable[Completed]) -> None:
+        self._took: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for run in completed:
+            self._took[run.team, _kind(run.name)].append(run.took_s)
+        for took in self._took.values():
+            took.sort()
+
+    def length_s(self, workload: Workload, now: float) -> float:
+        """How long the run takes at most if it starts now."""
+        spec, started = workload.spec, workload.status.started_at
+        if spec.max_duration_s is None:
+            return self._learnt_s(workload, 0.0)
+        had_s = 0.0 if started is None else now - started
+        return max(0.0, spec.max_duration_s - had_s) + spec.grace_s + SOON_S
+
+    def ends_at(self, workload: Workload, pods: Iterable[Pod], now: float) -> float:
+        """When a run that holds something has left at the latest."""
+        spec, started = workload.spec, workload.status.started_at
+        leaves = [pod.terminating_since for pod in pods if not pod.phase.is_final]
+        if leaves and all(since is not None for since in leaves):
+            return max(now, max(since or 0.0 for since in leaves) + spec.grace_s) + SOON_S
+        if started is None:
+            return math.inf
+        if spec.max_duration_s is not None:
+            end = started + spec.max_duration_s + spec.grace_s
+        else:
+            end = started + self._learnt_s(workload, max(0.0, now - started))
+        return max(end, now) + SOON_S
+
+    def _learnt_s(self, workload: Workload, done_s: float) -> float:
+        took = self._took.get((workload.spec.team, _kind(workload.spec.name)))
+        found = None if took is None else enough_s(took, done_s)
+        return math.inf if found is None else found
+
+
+def _kind(name: str) -> str:
+    return _NUMBER.sub("", name)

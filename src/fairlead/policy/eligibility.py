@@ -1,0 +1,182 @@
+"""Which nodes take a run, room or not: taints, and what its `kubernetes:` asks of nodes, as kube-scheduler reads it.
+
+GPU taints keep nobody away: they say what a node has, and placement decides by room alone. Preferences and what a run
+asks of other pods are left to kube-scheduler.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from fairlead.specs.overlay import Overlay
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node, Taint
+
+GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915", "habana.ai/gaudi", "sku")
+SPOT_TAINTS = (
+    ("cloud.google.com/gke-spot", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+    ("karpenter.sh/capacity-type", "spot"),
+)
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a node does not take a run.
+
+    Attributes:
+        why: As what follows "node a is".
+        remedy: One sentence.
+        lasts: It is so for as long as the run and the node are what they are.
+    """
+
+    why: str
+    remedy: str
+    lasts: bool
+
+
+class Doors:
+    """Which of some nodes take which runs; runs that ask the same of nodes are judged once."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._tainted = [node for node in nodes if any(taint.key not in GPU_TAINTS for taint in node.taints)]
+        self._known: dict[tuple[Overlay, bool], Mapping[str, Refusal]] = {}
+
+    def barred(self, spec: Training) -> Mapping[str, Refusal]:
+        """The nodes that do not take the run, by name."""
+        key = (spec.kubernetes, spec.capacity.spot)
+        if key not in self._known:
+            demands = _demands(*key)
+            nodes = self._nodes if demands.is_choosy else self._tainted
+            judged = ((node.name, demands.refusal(node)) for node in nodes)
+            self._known[key] = {name: refusal for name, refusal in judged if refusal is not None}
+        return self._known[key]
+
+    def barred_for_good(self, spec: Training) -> Mapping[str, Refusal]:
+        """Those of them that never will."""
+        return {name: refusal for name, refusal in self.barred(spec).items() if refusal.lasts}
+
+
+def tolerations(spec: Training) -> list[dict[str, str]]:
+    """For the taints that GPU and spot nodes of the usual providers have."""
+    found = []
+    if spec.resources.gpu is not None:
+        found += [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in GPU_TAINTS]
+    return found + (_SPOT if spec.capacity.spot else [])
+
+
+def tolerates(given: Iterable[Object], taint: Taint) -> bool:
+    """Whether one of these tolerations is for the taint."""
+    return any(_is_for(each, taint) for each in given)
+
+
+def selects(node: Node, selector: Object, affinity: Object) -> bool:
+    """Whether a node has these labels, and is of those that the affinity to nodes requires."""
+    return all(node.labels.get(name) == value for name, value in selector.items()) and _is_required(node, affinity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Demands:
+    """What a run asks of nodes: the fields of its pods that do."""
+
+    selector: Object
+    affinity: Object
+    tolerations: tuple[Object, ...]
+
+    @property
+    def is_choosy(self) -> bool:
+        return bool(self.selector) or bool(_terms(self.affinity))
+
+    def refusal(self, node: Node) -> Refusal | None:
+        for name, value in self.selector.items():
+            if node.labels.get(name) != value:
+                remedy = "Correct `kubernetes.spec.nodeSelector`, or label the nodes that are meant."
+                return Refusal(why=f"not labelled {name}={value}", remedy=remedy, lasts=True)
+        if not _is_required(node, self.affinity):
+            remedy = "Correct `kubernetes.spec.affinity`, or label the nodes that are meant."
+            return Refusal(why="not what its `affinity` requires", remedy=remedy, lasts=True)
+        for taint in node.taints:
+            if taint.key not in GPU_TAINTS and not tolerates(self.tolerations, taint):
+                return _tainted(taint)
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _demands(overlay: Overlay, spot: bool) -> _Demands:
+    laid: Object = overlay.pod.get("spec") or {}
+    return _Demands(
+        selector=laid.get("nodeSelector") or {},
+        affinity=laid.get("affinity") or {},
+        tolerations=(*(_SPOT if spot else ()), *(laid.get("tolerations") or ())),
+    )
+
+
+def _tainted(taint: Taint) -> Refusal:
+    said = f"tainted with {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+    if (taint.key, taint.value) in SPOT_TAINTS:
+        return Refusal(
+            why=f"a spot node, {said}", remedy="`capacity: {spot: true}` lets it use spot nodes.", lasts=True
+        )
+    remedy = f"Tolerate {taint.key} under `kubernetes.spec.tolerations`, or take the taint away."
+    return Refusal(why=said, remedy=remedy, lasts=False)
+
+
+def _is_for(toleration: Object, taint: Taint) -> bool:
+    """From Kubernetes' ``Toleration.ToleratesTaint``."""
+    if toleration.get("effect") and toleration["effect"] != taint.effect:
+        return False
+    key, operator = toleration.get("key"), toleration.get("operator") or "Equal"
+    if key and key != taint.key:
+        return False
+    if operator == "Exists":
+        return True
+    return bool(key) and operator == "Equal" and (toleration.get("value") or "") == taint.value
+
+
+def _terms(affinity: Object) -> list[Object]:
+    of_nodes = affinity.get("nodeAffinity") or {}
+    required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms: list[Object] = required.get("nodeSelectorTerms") or []
+    return terms
+
+
+def _is_required(node: Node, affinity: Object) -> bool:
+    """Terms are alternatives; what one term says must all be so."""
+    terms = _terms(affinity)
+    fields = {"metadata.name": node.name}
+    return not terms or any(
+        all(_holds(each, node.labels) for each in term.get("matchExpressions") or ())
+        and all(_holds(each, fields) for each in term.get("matchFields") or ())
+        for term in terms
+    )
+
+
+def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    """From Kubernetes' ``labels.Requirement.Matches``."""
+    found, values = labels.get(expression["key"]), expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return found in values
+        case "NotIn":
+            return found not in values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case "Gt" | "Lt" as operator:
+            if found is None or not _is_whole(found) or not values or not _is_whole(values[0]):
+                return False
+            return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
+        case _:
+            return False
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+_SPOT = [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_TAINTS]

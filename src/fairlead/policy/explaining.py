@@ -1,0 +1,157 @@
+"""Why a run waits or has to give way, as sentences that name nodes, quantities, teams and times. Times are UTC."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from fairlead.policy.placement import matching, why_waiting
+from fairlead.policy.preemption import Victim
+from fairlead.policy.quantities import plural, say_cpu, say_memory, say_resources
+from fairlead.policy.quotas import Ledger
+from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.policy.shares import Amounts, asked
+from fairlead.policy.timeline import Claim, Timeline
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Workload
+
+UNKNOWN = "nobody can say when: none of those that hold the room has a `max_duration` or runs of its name before it"
+
+
+def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
+    """What the run needs, what is free, and who holds the rest."""
+    reason = why_waiting(workload.spec, timeline, {each.spec.name: each.spec.resources for each in holders})
+    such = _such_devices(workload, timeline)
+    return _told(reason if such is None else replace(reason, message=f"{reason.message}; {such}"), workload)
+
+
+def promised(
+    workload: Workload,
+    timeline: Timeline,
+    holders: Sequence[Workload],
+    claim: Claim,
+    chosen: Sequence[Victim],
+    *,
+    is_owed: bool,
+) -> Reason:
+    """As ``needs``, and when it starts and what for."""
+    reason = needs(workload, timeline, holders)
+    outlook = _makes_room(workload, chosen, is_owed=is_owed) if chosen else _starts(claim, holders)
+    return replace(reason, message=f"{reason.message}; {outlook}")
+
+
+def behind(workload: Workload, first: Workload) -> Reason:
+    """It does not fit now, or would delay the first that does not."""
+    ahead, own = first.spec, workload.spec
+    same = ahead.priority == own.priority
+    why = "was submitted earlier" if same else "has a higher priority"
+    if ahead.priority < own.priority:
+        why = "has waited longer or whose team holds less"
+    remedy = f"A higher `priority` than {ahead.priority} would put it first."
+    if own.max_duration_s is None:
+        remedy = f"{remedy} With a `max_duration` it may pass where it is over before {ahead.name} can start."
+    return _told(
+        Reason(
+            code=Code.WAITING_FOR_TURN,
+            message=f"waits its turn behind {ahead.name}, which {why} and does not fit yet",
+            remedy=remedy,
+        ),
+        workload,
+    )
+
+
+def scavenger(workload: Workload) -> Reason:
+    """It takes only what is idle, and not enough is."""
+    reason = Reason(
+        code=Code.WAITING_FOR_TURN,
+        message=f"takes only what is idle (priority {workload.spec.priority}), and there is no room for "
+        f"{plural(workload.spec.nodes, 'node')} with {say_resources(workload.spec.resources)} each",
+        remedy="With a `priority` of 0 or more it has a turn of its own.",
+    )
+    return _told(reason, workload)
+
+
+def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
+    """Its team would hold more than it may."""
+    team = workload.spec.team
+    held = getattr(ledger.bound.get(team, Amounts()), resource)
+    most, more = getattr(ledger.teams[team].quota, resource), getattr(asked(workload.spec), resource)
+    say = {"gpu_milli": _gpus, "cpu_milli": say_cpu, "memory_bytes": say_memory}[resource]
+    return _told(
+        Reason(
+            code=Code.OVER_QUOTA,
+            message=f"needs {say(more)}; team {team} holds {say(held)} and may hold {say(most)} at most",
+            remedy=f"It starts when other runs of team {team} end, or when its `quota` is raised.",
+        ),
+        workload,
+    )
+
+
+def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
+    """Why a run has to give way."""
+    own, other = victim.spec, wanting.spec
+    if own.priority < 0:
+        return f"preempted by {other.name} of team {other.team}: it takes only what is idle"
+    if is_owed:
+        return (
+            f"preempted by {other.name}, which lies within what team {other.team} is guaranteed; "
+            f"team {own.team} had borrowed the room"
+        )
+    return f"preempted by {other.name}, which has priority {other.priority}; it has {own.priority}"
+
+
+def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
+    """When a run can start with nobody being stopped for it."""
+    last = next((each for each in holders if each.uid == claim.after), None)
+    if claim.start == math.inf:
+        return UNKNOWN
+    if last is None:
+        return "starts when the room that is free is not promised to others"
+    if last.status.phase is Phase.STOPPING or last.status.next_phase is not None:
+        return f"starts when {last.spec.name} has saved its work and left"
+    return f"starts at {say_moment(claim.start)} at the latest, when {last.spec.name} ends"
+
+
+def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) -> str:
+    names = ", ".join(sorted(victim.workload.spec.name for victim in chosen)[:5])
+    borrowed: dict[str, int] = defaultdict(int)
+    for victim in chosen:
+        if not victim.by_priority and victim.workload.spec.priority >= 0:
+            borrowed[victim.workload.spec.team] += asked(victim.workload.spec).gpu_milli
+    if is_owed and borrowed:
+        lenders = ", ".join(
+            f"{_gpus(milli)} from {team}" if milli else team for team, milli in sorted(borrowed.items())
+        )
+        return f"team {workload.spec.team} reclaims {lenders}: starts when {names} has saved its work and left"
+    return f"starts when {names} has saved its work and left"
+
+
+def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
+    """How many nodes have devices of the kind, and what is idle on the one with most of them idle."""
+    gpu = workload.spec.resources.gpu
+    if gpu is None or len(timeline.rooms) <= 3:
+        return None
+    shape = Shape.of(workload.spec.resources)
+    idle = [
+        sum(room.gpu_milli[each.uuid] == WHOLE_GPU for each in such)
+        for room in timeline.rooms.values()
+        if (such := matching(room.node, shape))
+    ]
+    kind = f"{gpu.model}s" if gpu.model is not None else "such GPUs"
+    return f"{plural(len(idle), 'node')} {'has' if len(idle) == 1 else 'have'} {kind}, the freest has {max(idle)} idle"
+
+
+def _told(reason: Reason, workload: Workload) -> Reason:
+    """With who took its room, if somebody did."""
+    taken = workload.status.taken_by
+    return reason if taken is None else replace(reason, message=f"{reason.message}; it was {taken}")
+
+
+def _gpus(milli: int) -> str:
+    return f"{milli / WHOLE_GPU:g} GPUs" if milli != WHOLE_GPU else "1 GPU"
+
+
+def say_moment(at: float) -> str:
+    """A time as people say it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%F %H:%M UTC")

@@ -1,0 +1,161 @@
+"""Who is stopped for somebody that comes before: the cheapest whole gangs that free enough, or nobody.
+
+Three grounds. A scavenger gives way to every other run. What a team borrows gives way to a run that lies within another
+team's guarantee. Within one team a lower priority gives way to a higher one, if that costs less than it gains. Nobody
+is stopped for room that is about to be free anyway, and what a team is guaranteed is never taken for another.
+
+Cost and gain are in seconds of the whole cluster. A victim costs its dominant share times the work since its newest
+checkpoint and ``RESTART_S``; that is an upper bound, for a stop notice lets it save just in time. The gain is the
+dominant share of the run that starts times the wait that it is spared.
+
+Victims are added cheapest first until the gang fits, then those that are not needed are let go, the dearest first; so
+no smaller set of the same ones would do. Each step counts how many members fit on the nodes of one victim.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.policy.ageing import effective_priority
+from fairlead.policy.placement import Room, shape_of
+from fairlead.policy.quotas import is_scavenger
+from fairlead.policy.shapes import Shape
+from fairlead.policy.shares import Amounts, asked, dominant_share
+from fairlead.policy.timeline import Part, Timeline, members
+from fairlead.state.snapshot import Intent, Phase, Pod, Workload
+
+# From a stop notice until the work goes on elsewhere, besides the wait for room.
+RESTART_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A run that may be stopped.
+
+    Attributes:
+        cost_s: Seconds of the whole cluster that stopping it costs.
+        by_priority: It has to give way only because of its priority, so cost and gain are compared.
+    """
+
+    workload: Workload
+    parts: tuple[Part, ...]
+    cost_s: float
+    by_priority: bool
+
+
+def victims(
+    wanting: Workload,
+    holders: Iterable[Workload],
+    pods: Mapping[str, Sequence[Pod]],
+    *,
+    is_owed: bool,
+    kept: frozenset[str],
+    whole: Amounts,
+    now: float,
+) -> list[Victim]:
+    """Those that may be stopped for a run, cheapest first.
+
+    Args:
+        is_owed: The run lies within its team's guarantee.
+        kept: Runs that lie within their own teams' guarantees.
+    """
+    found = []
+    if is_scavenger(wanting.spec):
+        return []
+    for each in holders:
+        own = [pod for pod in pods[each.uid] if not pod.phase.is_final]
+        if each.intent is not Intent.RUN or each.status.phase not in (Phase.STARTING, Phase.RUNNING):
+            continue
+        if any(pod.terminating_since is not None for pod in own):
+            continue
+        same_team = each.spec.team == wanting.spec.team
+        at_once = is_scavenger(each.spec) or (is_owed and not same_team and each.uid not in kept)
+        lower = (
+            same_team
+            and each.spec.priority < wanting.spec.priority
+            and effective_priority(each, now) < effective_priority(wanting, now)
+        )
+        if at_once or lower:
+            parts = tuple((pod.node, pod.grant) for pod in own)
+            cost_s = cost(each, own, whole, now)
+            found.append(Victim(workload=each, parts=parts, cost_s=cost_s, by_priority=not at_once))
+    return sorted(found, key=lambda victim: (victim.by_priority, victim.cost_s, victim.workload.uid))
+
+
+def cost(workload: Workload, pods: Iterable[Pod], whole: Amounts, now: float) -> float:
+    """What it costs to stop a run now, in seconds of the whole cluster."""
+    progress = workload.progress
+    began = min((pod.created_at for pod in pods), default=now)
+    saved = progress.checkpoint_at if progress is not None and progress.checkpoint_at is not None else began
+    return dominant_share(asked(workload.spec), whole) * (max(0.0, now - max(saved, began)) + RESTART_S)
+
+
+def choose(
+    wanting: Workload,
+    offered: Sequence[Victim],
+    timeline: Timeline,
+    *,
+    starts_at: float,
+    whole: Amounts,
+    now: float,
+) -> tuple[Victim, ...]:
+    """Whom to stop so that the run can start; nobody when that is not enough, or costs more than it gains.
+
+    Args:
+        starts_at: When it would start if nobody were stopped; infinity when nobody can say.
+    """
+    shape, count = shape_of(wanting.spec, timeline.doors), wanting.spec.nodes
+    if not offered:
+        return ()
+    soon = now + max(victim.workload.spec.grace_s for victim in offered)
+    staying = [victim for victim in offered if timeline.holdings[victim.workload.uid].until > soon]
+    with timeline.at(soon) as rooms:
+        chosen = _enough(shape, count, staying, rooms)
+    if not chosen:
+        return ()
+    leave_at = now + max(victim.workload.spec.grace_s for victim in chosen)
+    if starts_at <= leave_at:
+        return ()
+    paid_s = sum(victim.cost_s for victim in chosen if victim.by_priority)
+    gain_s = gain(wanting, starts_at - leave_at, whole)
+    return chosen if paid_s < gain_s or not paid_s else ()
+
+
+def gain(wanting: Workload, spared_s: float, whole: Amounts) -> float:
+    """What it is worth that a run waits so much less, in seconds of the whole cluster."""
+    share = dominant_share(asked(wanting.spec), whole)
+    return math.inf if spared_s == math.inf else share * max(0.0, spared_s)
+
+
+def _enough(shape: Shape, count: int, offered: Sequence[Victim], rooms: Mapping[str, Room]) -> tuple[Victim, ...]:
+    """Of those offered, in their order, as few as it takes; none when all of them are not enough, or none is needed."""
+    fits = {name: members(room, shape, count) for name, room in rooms.items()}
+    total = sum(fits.values())
+    taken: list[Victim] = []
+
+    def count_as(victim: Victim, times: int) -> int:
+        """How many members fit, more or fewer, once a victim's room counts as held (1) or given back (-1)."""
+        for node, grant in victim.parts:
+            rooms[node].take(grant, times)
+        change = 0
+        for node in {node for node, _ in victim.parts}:
+            number = members(rooms[node], shape, count)
+            change += number - fits[node]
+            fits[node] = number
+        return change
+
+    for victim in offered:
+        if total >= count:
+            break
+        taken.append(victim)
+        total += count_as(victim, -1)
+    is_enough = total >= count
+    for victim in sorted(taken, key=lambda each: (not each.by_priority, -each.cost_s, each.workload.uid)):
+        total += count_as(victim, 1)
+        if is_enough and total < count:
+            total += count_as(victim, -1)
+        else:
+            taken.remove(victim)
+    for victim in taken:
+        count_as(victim, 1)
+    return tuple(taken)

@@ -1,0 +1,47 @@
+"""By which rules those that wait are started: the named policies that a simulation can compare."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Backfill(StrEnum):
+    """Who is promised a start that nobody behind may delay.
+
+    NONE: nobody starts before one that waits ahead of it. EASY (Lifka, JSSPP 1995): the first that does not fit.
+    CONSERVATIVE (Mu'alem and Feitelson, TPDS 2001): everybody, as far as ``Rules.most_promises``.
+    """
+
+    NONE = "none"
+    EASY = "easy"
+    CONSERVATIVE = "conservative"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a queue goes by.
+
+    Attributes:
+        fair: Teams have guarantees and equal weighted shares; waiting raises priority.
+        preempts: Runs may be stopped, with a checkpoint, for others that come before them.
+        most_promises: More waiting runs than this are given no start of their own; it bounds the cost of a decision.
+    """
+
+    backfill: Backfill = Backfill.EASY
+    fair: bool = True
+    preempts: bool = True
+    most_promises: int = 50
+
+    @property
+    def num_promises(self) -> int:
+        """How many of those that wait are promised a start."""
+        return {Backfill.NONE: 0, Backfill.EASY: 1, Backfill.CONSERVATIVE: self.most_promises}[self.backfill]
+
+
+DEFAULT = Rules()
+
+NAMED = {
+    "fifo": Rules(backfill=Backfill.NONE, fair=False, preempts=False),
+    "backfill": Rules(fair=False, preempts=False),
+    "conservative": Rules(backfill=Backfill.CONSERVATIVE, fair=False, preempts=False),
+    "default": DEFAULT,
+}

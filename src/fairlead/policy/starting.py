@@ -1,0 +1,298 @@
+"""Which of those that wait start now, and what each of the others is told: order, promises, backfill, preemption.
+
+In their turn (``turns``) runs are placed as long as they fit. One that does not fit is promised the earliest start that
+the ends of others allow (``timeline``), if the rules give it a promise; others that come later may pass it only where
+they are gone by then, or leave free what it needs: EASY backfilling (Lifka, JSSPP 1995) with one promise, conservative
+backfilling (Mu'alem and Feitelson, TPDS 2001) with one for everybody. Nobody passes one of whose start nothing is
+known, except into room that it could never use. Some may be stopped for it (``preemption``).
+
+A run that is as large as one that found no room, and stays as long, is not tried again in the same pass. So a pass
+costs a placement for each run that starts and for each shape that does not, and a walk in time for each promise.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+
+from fairlead.policy import explaining
+from fairlead.policy.ageing import raised
+from fairlead.policy.changes import change_to, stop, wait
+from fairlead.policy.durations import Durations
+from fairlead.policy.growing import Growing
+from fairlead.policy.lifecycle import move
+from fairlead.policy.placement import Placement, Rooms, place, rooms, shape_of, why_never
+from fairlead.policy.preemption import Victim, choose, victims
+from fairlead.policy.quantities import plural
+from fairlead.policy.quotas import Ledger, is_scavenger, protected
+from fairlead.policy.rules import Backfill, Rules
+from fairlead.policy.shapes import Shape
+from fairlead.policy.shares import capacity
+from fairlead.policy.timeline import Claim, Timeline
+from fairlead.policy.turns import fairly, first_come
+from fairlead.state.plan import Change, CreatePod
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
+
+
+def start(
+    waiting: Sequence[Workload],
+    snapshot: Snapshot,
+    pods: Mapping[str, Sequence[Pod]],
+    busy: frozenset[str],
+    now: float,
+    rules: Rules,
+) -> list[Change]:
+    """Changes of those that wait, and of those that are stopped for them.
+
+    Args:
+        pods: Of each workload, of any attempt.
+        busy: Uids of workloads of which something else has been decided.
+    """
+    if not waiting:
+        return []
+    queue = Queue.of(snapshot, pods, busy, now, rules)
+    changes: list[Change] = []
+    for workload in queue.in_turn(waiting):
+        changes += queue.look_at(workload)
+    return changes
+
+
+@dataclass(slots=True)
+class Queue:
+    """One pass over those that wait, in their turn.
+
+    Attributes:
+        holders: Runs that hold something, those that start in this pass at the end.
+        owed: Uids of those that wait and lie within their team's guarantee.
+        first: The first that did not fit.
+        too_large: For each shape, numbers of members and ends of stays that found no room.
+        known_to_fit: For each shape, how many members would fit if nothing ran.
+        least: The least priority of holders, by team; that of scavengers under no name.
+        num_promised: How many were promised a start beyond what teams are guaranteed.
+        num_asked: How many without a promise asked whom they could preempt.
+        growing: Who asks for nodes to come.
+        is_asking: Somebody asks who fits on none that are here.
+    """
+
+    snapshot: Snapshot
+    pods: Mapping[str, Sequence[Pod]]
+    busy: frozenset[str]
+    now: float
+    rules: Rules
+    free: Rooms
+    ledger: Ledger
+    durations: Durations
+    holders: list[Workload]
+    growing: Growing
+    owed: frozenset[str] = frozenset()
+    first: Workload | None = None
+    claims: list[Claim] = field(default_factory=list)
+    started: list[tuple[Workload, tuple[Placement, ...]]] = field(default_factory=list)
+    stopped: set[str] = field(default_factory=set)
+    too_large: dict[Shape, list[tuple[int, float]]] = field(default_factory=dict)
+    known_to_fit: dict[Shape, int] = field(default_factory=dict)
+    least: dict[str, int] | None = None
+    num_promised: int = 0
+    num_asked: int = 0
+    is_asking: bool = False
+    _timeline: Timeline | None = None
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        pods: Mapping[str, Sequence[Pod]],
+        busy: frozenset[str],
+        now: float,
+        rules: Rules,
+    ) -> "Queue":
+        """The queue before anybody was looked at."""
+        holders = [w for w in snapshot.workloads if any(not pod.phase.is_final for pod in pods[w.uid])]
+        return cls(
+            snapshot=snapshot,
+            pods=pods,
+            busy=busy,
+            now=now,
+            rules=rules,
+            free=rooms(snapshot.nodes, snapshot.pods, _history(snapshot)),
+            ledger=Ledger.of(snapshot.teams, capacity(snapshot.nodes), holders),
+            durations=Durations(snapshot.completed),
+            holders=holders,
+            growing=Growing(snapshot, now),
+        )
+
+    def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
+        """Those that wait, in the order in which they are looked at."""
+        if not self.rules.fair:
+            return first_come(waiting)
+        order, self.owed = fairly(waiting, self.ledger.copy(), self.now)
+        return order
+
+    def look_at(self, workload: Workload) -> list[Change]:
+        """Start the run, or say why it waits."""
+        spec, now = workload.spec, self.now
+        if self.first is not None and self.rules.backfill is Backfill.NONE:
+            return self._wait(workload, explaining.behind(workload, self.first))
+        shape = shape_of(spec, self.free.doors)
+        if spec.nodes > self.known_to_fit.get(shape, 0):
+            never = why_never(spec, self.snapshot.nodes)
+            if never is not None and (ever := self.growing.why_never(spec, never)) is not None:
+                return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
+            if never is None:
+                self.known_to_fit[shape] = spec.nodes
+        exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
+        if exceeded is not None:
+            return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
+        fits_here = spec.nodes <= self.known_to_fit.get(shape, 0)
+        if self.first is not None and self.is_asking:
+            return self._wait(workload, explaining.behind(workload, self.first), fits_here=fits_here)
+        if not fits_here:
+            return self._keep_asking(workload)
+        end = now + self.durations.length_s(workload, now)
+        if not any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
+            placed = self._try(workload, end)
+            if placed is not None:
+                self._note_start(workload, placed, end)
+                return [started(workload, placed, now)]
+            self.too_large.setdefault(shape, []).append((spec.nodes, end))
+        return self._keep_waiting(workload, end)
+
+    def _try(self, workload: Workload, end: float) -> tuple[Placement, ...] | None:
+        """Place the run where it delays nobody who was promised a start."""
+        kept = [part for claim in self.claims if self.now < claim.start < end for part in claim.keeps]
+        for node, grant in kept:
+            self.free.hold(node, grant)
+        placed = place(workload.spec, self.free)
+        for node, grant in kept:
+            self.free.hold(node, grant, -1)
+        return placed
+
+    def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
+        self.ledger.add(workload.spec)
+        self.holders.append(workload)
+        self.started.append((workload, placed))
+        if self._timeline is not None:
+            self._timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
+
+    def _keep_asking(self, workload: Workload) -> list[Change]:
+        """Ask for nodes, without which it never starts; while they come, nobody behind it takes them one by one."""
+        first = self.first or workload
+        reason = explaining.needs(workload, self.timeline, self.holders)
+        changes = self._wait(workload, reason, fits_here=False)
+        if self.growing.is_asked_for(workload):
+            self.first, self.is_asking = first, True
+        return changes
+
+    def _wait(self, workload: Workload, reason: Reason, *, fits_here: bool = True) -> list[Change]:
+        waits = self.growing.wait(workload, reason, fits_here=fits_here)
+        return wait(workload, waits.reason, self.now, asked_at=waits.asked_at, ask_again_at=waits.ask_again_at)
+
+    def _keep_waiting(self, workload: Workload, end: float) -> list[Change]:
+        """Promise it a start, or have room made for it; and say why it waits."""
+        spec, now = workload.spec, self.now
+        is_owed = workload.uid in self.owed
+        is_first, self.first = self.first is None, self.first or workload
+        if is_scavenger(spec) and self.rules.fair:
+            return wait(workload, explaining.scavenger(workload), now)
+        promised = is_owed or self.num_promised < self.rules.num_promises
+        if not promised and not self._may_preempt(workload):
+            if is_first:
+                return self._wait(workload, explaining.needs(workload, self.timeline, self.holders))
+            return self._wait(workload, explaining.behind(workload, self.first))
+        timeline, shape, count = self.timeline, shape_of(spec, self.free.doors), spec.nodes
+        claim = timeline.earliest(shape, count, end - now)
+        chosen = self._room_makers(workload, claim, is_owed=is_owed)
+        if chosen:
+            for victim in chosen:
+                timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
+            claim = timeline.earliest(shape, count, end - now)
+        elif not promised:
+            return self._wait(workload, explaining.behind(workload, self.first))
+        self.num_promised += not is_owed
+        self._promise(claim)
+        reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
+        return [*self._wait(workload, reason), *(self._stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+
+    def _promise(self, claim: Claim) -> None:
+        self.timeline.claim(claim)
+        self.claims.append(claim)
+        if not claim.parts:
+            # It may start at any time, so what it keeps is kept from everybody.
+            for node, grant in claim.keeps:
+                self.free.hold(node, grant)
+            self.claims[-1] = replace(claim, keeps=())
+
+    def _room_makers(self, workload: Workload, claim: Claim, *, is_owed: bool) -> tuple[Victim, ...]:
+        if not self.rules.preempts:
+            return ()
+        there = {each.uid for each, _ in self.started} | self.busy | self.stopped
+        whole, now = self.ledger.whole, self.now
+        offered = victims(
+            workload,
+            [each for each in self.holders if each.uid not in there],
+            self.pods,
+            is_owed=is_owed,
+            kept=protected(self.holders, self.snapshot.teams, now),
+            whole=whole,
+            now=now,
+        )
+        chosen = choose(workload, offered, self.timeline, starts_at=claim.start, whole=whole, now=now)
+        self.stopped.update(victim.workload.uid for victim in chosen)
+        return chosen
+
+    def _stop(self, victim: Victim, wanting: Workload, *, is_owed: bool) -> Change:
+        run = victim.workload
+        live = tuple(pod for pod in self.pods[run.uid] if not pod.phase.is_final)
+        message = explaining.taken_by(run, wanting, is_owed=is_owed and not victim.by_priority)
+        reason = Reason(code=Code.PREEMPTED, message=message)
+        return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
+
+    def _may_preempt(self, workload: Workload) -> bool:
+        """Whether there is anybody that it could preempt, and this is not one of too many that ask in one pass."""
+        if not self.rules.preempts or self.num_asked >= self.rules.most_promises:
+            return False
+        if self.least is None:
+            self.least = {}
+            for each in self.holders:
+                team = "" if is_scavenger(each.spec) else each.spec.team
+                self.least[team] = min(self.least.get(team, each.spec.priority), each.spec.priority)
+        anybody = (
+            "" in self.least or self.least.get(workload.spec.team, workload.spec.priority) < workload.spec.priority
+        )
+        self.num_asked += anybody
+        return anybody
+
+    @property
+    def timeline(self) -> Timeline:
+        """Room over time; made when somebody first needs it."""
+        if self._timeline is None:
+            known = {w.uid: self.durations.ends_at(w, self.pods[w.uid], self.now) for w in self.holders}
+            timeline = Timeline.of(self.snapshot.nodes, self.snapshot.pods, known, self.now)
+            for workload, placed in self.started:
+                end = self.now + self.durations.length_s(workload, self.now)
+                timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
+            self._timeline = timeline
+        return self._timeline
+
+
+def started(workload: Workload, placed: tuple[Placement, ...], now: float) -> Change:
+    """The change that starts a run where it was placed."""
+    spec, status = workload.spec, workload.status
+    where = ", ".join(sorted({item.node for item in placed}))
+    message = f"{plural(spec.nodes, 'pod')} with {plural(spec.world_size, 'rank')} placed on {where}"
+    reason = Reason(code=Code.PLACED, message=message)
+    began = status.started_at if status.started_at is not None else now
+    create = tuple(
+        CreatePod(attempt=status.attempt, index=item.index, node=item.node, grant=item.grant) for item in placed
+    )
+    moved = move(
+        status, Phase.STARTING, reason, now, started_at=began, raised=raised(workload, now), taken_by=None,
+        asked_at=None, ask_again_at=None,
+    )  # fmt: skip
+    return replace(change_to(workload, moved), create=create)
+
+
+def _history(snapshot: Snapshot) -> Iterator[Shape]:
+    """What was asked for so far, oldest first, one for each member of a gang."""
+    for workload in sorted(snapshot.workloads, key=lambda w: (w.created_at, w.uid)):
+        yield from repeat(Shape.of(workload.spec.resources), workload.spec.nodes)

@@ -1,0 +1,149 @@
+"""The operator asks for exactly what its roles grant: no right is unused, and no request is refused.
+
+The API server's own audit log says so, of an operator that has the installed account's token and nothing else. Its run
+is led through everything that makes a request; whoever adds a right to the roles adds here what makes use of it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fairlead.cluster.kubernetes.client import Client, Limits
+from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.credentials import FixedToken
+from fairlead.cluster.kubernetes.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES
+from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.control.operator import Operator, OperatorSettings
+from tests.kubernetes.audit import RESTRICTED, Asked, requests, rights, token_of
+from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, Say, serving
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+
+pytestmark = pytest.mark.kubernetes
+
+SYSTEM, TEAM = "fairlead-system", "careful"
+RUNS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings"
+PODS = f"/api/v1/namespaces/{TEAM}/pods"
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane of this module's own: its log holds the requests of one story."""
+    plane = ControlPlane(audit=True)
+    try:
+        plane.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="module")
+def asked(plane: ControlPlane) -> list[Asked]:
+    """All that an operator asked for while everything happened to a run that makes it ask."""
+    for each in render_install(InstallSettings(image="none", namespace=SYSTEM)):
+        if each["kind"] != "Deployment":  # kwok would play its pods
+            applied(plane, each)
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": TEAM, "labels": RESTRICTED}})
+    plane.await_namespace(TEAM)
+    add_nodes(plane, 2)
+    client = Client(load_access((plane.kubeconfig(),)))
+    until(lambda: all(is_ready(node) for node in client.items("/api/v1/nodes")))
+    a_run_from_its_first_pod_to_its_last(plane, client)
+    return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
+
+
+def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) -> None:
+    """A run as `kubectl apply` makes it, so that the operator has to add what the command line would have."""
+    spec = {"run": "work", "nodes": 2, "image": "python:3.12", "retry": {"backoff": "0.1s"}}
+    refused: list[str] = []
+
+    def choose(method: str, path: str) -> Fault:
+        """One conflict, after which the operator looks how the run is now; and logs, which no fake node has."""
+        if "follow=true" in path:
+            return Say("2026-11-21T14:00:00Z it ends\n")
+        if method != "PATCH" or "/status" not in path or refused:
+            return None
+        refused.append(path)
+        return Refuse(409, "Conflict")
+
+    def phase() -> str:
+        return str((client.get(f"{RUNS}/train").get("status") or {}).get("phase"))
+
+    token = token_of(client, SYSTEM, OPERATOR)
+
+    def attempt() -> int:
+        return int(client.get(f"{RUNS}/train")["status"]["attempt"])
+
+    with operating(plane, token, choose):
+        client.create(RUNS, {
+            "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": "train"}, "spec": spec,
+        })  # fmt: skip
+        until(lambda: phase() == "Running")
+        until(lambda: "/log" in " ".join(path for path in paths_of(plane)))
+        client.delete(f"{PODS}/train-0-1")
+        until(lambda: attempt() == 1 and phase() == "Running")
+        until(lambda: any("fairlead-log-" in path for path in paths_of(plane)))
+    # What nobody saw go is looked for by the next one.
+    client.delete(f"{PODS}/train-1-0", {"gracePeriodSeconds": 0})
+    with operating(plane, token, choose):
+        until(lambda: attempt() == 2 and phase() == "Running")
+        client.delete(f"{RUNS}/train")
+        until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
+    assert refused
+
+
+def paths_of(plane: ControlPlane) -> list[str]:
+    return [each.uri for each in requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}")]
+
+
+@contextmanager
+def operating(plane: ControlPlane, token: str, choose: Callable[[str, str], Fault]) -> Iterator[None]:
+    """An operator with the token of the installed account, behind a proxy."""
+    proxy = FaultyProxy(plane.url, choose, ca=(plane.home / "ca.pem").read_bytes())
+    with serving(proxy.handler()) as url:
+        access = Access(context="proxy", server=url, credentials=FixedToken(token))
+        settings = OperatorSettings(namespace=SYSTEM)
+        operator = Operator(Client(access, Limits(patience_s=8.0)), PodSettings(runtime=bundle_name()), settings)
+        thread = threading.Thread(target=operator.run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            operator.stop()
+            operator.view.wake()
+            thread.join(timeout=20)
+            assert not thread.is_alive()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.1)
+
+
+def test_no_request_of_the_operator_is_refused(asked: list[Asked]) -> None:
+    assert [each for each in asked if not each.allowed] == []
+
+
+def test_the_operator_uses_every_right_that_its_roles_grant_and_asks_for_no_other(asked: list[Asked]) -> None:
+    assert {each.right for each in asked} == rights(OPERATOR_RULES) | rights(LEADER_RULES)
+
+
+def test_the_operator_writes_into_no_namespace_but_those_of_runs_and_its_own(asked: list[Asked]) -> None:
+    writes = {each.uri.split("?")[0] for each in asked if each.right.verb not in ("get", "list", "watch")}
+    assert writes
+    for uri in writes:
+        assert uri.startswith((f"/api/v1/namespaces/{TEAM}/", "/apis/")), uri
+        assert f"/namespaces/{TEAM}/" in uri or f"/namespaces/{SYSTEM}/leases" in uri, uri

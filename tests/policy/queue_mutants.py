@@ -1,0 +1,111 @@
+"""Wrong queues, at least one for each property of them: what is replaced, and what has to happen for it to show."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fairlead.cluster.simulated.programs import Program
+from fairlead.policy import turns
+from fairlead.policy.preemption import Victim
+from fairlead.policy.quotas import Ledger
+from fairlead.specs.resources import Resources
+from fairlead.specs.team import Quota, Team
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Workload
+from tests.builders import node, training
+from tests.policy import queue_properties as properties
+from tests.policy.world import Job, Move, Scenario, Sleep, Submit, Wait
+
+fairly = turns.fairly
+LONG = (Program(duration_s=100_000.0),)
+NOW = Wait(0.0)
+
+
+def keep_nothing(name: str, before: Any, after: Any) -> tuple[()]:
+    return ()
+
+
+def never_age(workload: Workload, now: float) -> int:
+    return 0
+
+
+def scavengers_first(waiting: Iterable[Workload], ledger: Ledger, now: float) -> Any:
+    order, owed = fairly(waiting, ledger, now)
+    return order[::-1], owed
+
+
+class UnlimitedLedger(Ledger):
+    """Lets teams hold what they like."""
+
+    def exceeds(self, spec: Training) -> str | None:
+        return None
+
+
+def protect_everybody(holders: Sequence[Workload], teams: Iterable[Team], now: float) -> frozenset[str]:
+    return frozenset(workload.uid for workload in holders)
+
+
+def gain_without_end(wanting: Workload, spared_s: float, whole: Any) -> float:
+    return math.inf
+
+
+def stop_all_that_may_be_stopped(shape: Any, count: int, offered: Sequence[Victim], rooms: Any) -> tuple[Victim, ...]:
+    return tuple(offered)
+
+
+def stop_one_that_may_be_stopped(shape: Any, count: int, offered: Sequence[Victim], rooms: Any) -> tuple[Victim, ...]:
+    return tuple(offered[:1])
+
+
+def _job(name: str, cpu_milli: int, *, programs: tuple[Program, ...] = LONG, **changes: Any) -> Job:
+    spec = training(name, run=name, resources=Resources(cpu_milli=cpu_milli), grace_s=5.0, **changes)
+    return Job(spec=spec, programs=programs)
+
+
+def _story(*moves: Move, jobs: Sequence[Job], teams: tuple[Team, ...] = ()) -> Scenario:
+    """On one node of 4000 thousandths of a core."""
+    return Scenario(nodes=(node(),), jobs=tuple(jobs), moves=moves, teams=teams)
+
+
+VISION = Team(name="vision", guaranteed=Quota(cpu_milli=3000), quota=Quota(cpu_milli=3500))
+
+HELD_UP = _story(
+    *(Submit(0), NOW, Submit(1), NOW, Submit(2), NOW),
+    jobs=(_job("long", 3000), _job("whole", 4000), _job("small", 500)),
+)
+AGED = _story(
+    *(Submit(0), NOW, Submit(1), NOW, Sleep(700.0), Submit(2), NOW, Sleep(200.0), NOW),
+    jobs=(
+        _job("first", 4000, programs=(Program(duration_s=800.0),), priority=9),
+        _job("patient", 4000),
+        _job("hurried", 4000, priority=1),
+    ),
+)
+IDLE = _story(Submit(0), Submit(1), NOW, jobs=(_job("scavenger", 3000, priority=-1), _job("worker", 3000)))
+GREEDY = _story(Submit(0), Submit(1), NOW, jobs=(_job("one", 2000, team="vision"), _job("two", 2000, team="vision")),
+                teams=(VISION,))  # fmt: skip
+LENT = _story(Submit(0), NOW, Submit(1), NOW, jobs=(_job("lent", 3000), _job("owed", 3000, team="vision")),
+              teams=(VISION,))  # fmt: skip
+NEARLY_DONE = _story(
+    *(Submit(0), NOW, Sleep(60.0), Submit(1), NOW),
+    jobs=(_job("low", 4000, max_duration_s=130.0), _job("high", 4000, priority=5)),
+)
+TWO_LOW = _story(
+    *(Submit(0), Submit(1), NOW, Sleep(5.0), Submit(2), NOW),
+    jobs=(_job("low", 1000), _job("lower", 2000), _job("high", 3000, priority=5)),
+)
+BOTH_LOW = _story(
+    *(Submit(0), Submit(1), NOW, Sleep(5.0), Submit(2), NOW),
+    jobs=(_job("low", 1000), _job("lower", 3000), _job("high", 4000, priority=5)),
+)
+
+QUEUE_MUTANTS = (
+    (properties.nobody_delays_the_first, "_kept", keep_nothing, HELD_UP),
+    (properties.nobody_delays_the_first, "raised", never_age, AGED),
+    (properties.scavengers_take_only_what_is_idle, "fairly", scavengers_first, IDLE),
+    (properties.nobody_holds_more_than_its_quota, "Ledger", UnlimitedLedger, GREEDY),
+    (properties.guarantees_are_honoured, "protected", protect_everybody, LENT),
+    (properties.preemption_pays, "gain", gain_without_end, NEARLY_DONE),
+    (properties.preemption_pays, "_enough", stop_all_that_may_be_stopped, TWO_LOW),
+    (properties.preemption_pays, "_enough", stop_one_that_may_be_stopped, BOTH_LOW),
+)

@@ -1,0 +1,162 @@
+"""Which nodes take a run, room or not."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.policy.eligibility import Doors, tolerates, tolerations
+from fairlead.policy.placement import place, rooms, why_never, why_waiting
+from fairlead.specs.overlay import overlay
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Capacity, Training
+from fairlead.state.snapshot import Gpu, Node, Taint
+
+GIB = 1024**3
+
+
+def a_node(name: str, *taints: Taint, gpus: tuple[Gpu, ...] = (), **labels: str) -> Node:
+    return Node(name=name, cpu_milli=8000, memory_bytes=8 * GIB, gpus=gpus, labels=labels, taints=taints)
+
+
+def a_run(pod: dict[str, Any] | None = None, *, spot: bool = False, gpu_milli: int = 0, nodes: int = 1) -> Training:
+    gpu = GpuRequest(milli=gpu_milli) if gpu_milli else None
+    return Training(
+        name="train",
+        run="x",
+        nodes=nodes,
+        resources=Resources(cpu_milli=1000, memory_bytes=GIB, gpu=gpu),
+        capacity=Capacity(spot=spot),
+        kubernetes=overlay({"spec": pod or {}}),
+    )
+
+
+SPOT = Taint(key="cloud.google.com/gke-spot", value="true")
+OURS = Taint(key="team", value="vision")
+
+
+@pytest.mark.parametrize(
+    ("taint", "toleration", "expected"),
+    [
+        (OURS, {"key": "team", "operator": "Exists"}, True),
+        (OURS, {"operator": "Exists"}, True),
+        (OURS, {"key": "team", "value": "vision"}, True),
+        (OURS, {"key": "team", "operator": "Equal", "value": "vision", "effect": "NoSchedule"}, True),
+        (OURS, {"key": "team", "value": "speech"}, False),
+        (OURS, {"key": "team", "operator": "Exists", "effect": "NoExecute"}, False),
+        (OURS, {"key": "other", "operator": "Exists"}, False),
+        (OURS, {"value": "vision"}, False),
+        (Taint(key="team"), {"key": "team"}, True),
+    ],
+)
+def test_a_toleration_is_for_a_taint_as_kubernetes_reads_it(
+    taint: Taint, toleration: dict[str, str], expected: bool
+) -> None:
+    assert tolerates([toleration], taint) is expected
+    pod = {"tolerations": [toleration]}
+    assert ("n" not in Doors([a_node("n", taint)]).barred(a_run(pod))) is expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "expected"),
+    [
+        ("In", ["a", "b"], {"a", "b"}),
+        ("NotIn", ["a"], {"b", "none"}),
+        ("Exists", [], {"a", "b"}),
+        ("DoesNotExist", [], {"none"}),
+        ("Gt", ["1"], set()),
+        ("Strange", ["a"], set()),
+    ],
+)
+def test_an_affinity_to_nodes_is_read_as_kubernetes_reads_it(
+    operator: str, values: list[str], expected: set[str]
+) -> None:
+    nodes = [a_node("a", zone="a"), a_node("b", zone="b"), a_node("none")]
+    assert set(taking(nodes, {"key": "zone", "operator": operator, "values": values})) == expected
+
+
+def test_numbers_in_labels_are_compared_as_numbers() -> None:
+    nodes = [a_node("small", gib="80"), a_node("large", gib="141"), a_node("odd", gib="many")]
+    assert taking(nodes, {"key": "gib", "operator": "Gt", "values": ["80"]}) == ["large"]
+    assert taking(nodes, {"key": "gib", "operator": "Lt", "values": ["141"]}) == ["small"]
+
+
+def taking(nodes: list[Node], *expressions: dict[str, Any]) -> list[str]:
+    """The nodes that any of these alternatives allows."""
+    terms = [{"matchExpressions": [each]} for each in expressions]
+    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    barred = Doors(nodes).barred(a_run({"affinity": required}))
+    return [node.name for node in nodes if node.name not in barred]
+
+
+def test_terms_of_an_affinity_are_alternatives() -> None:
+    nodes = [a_node("a", zone="a"), a_node("b", zone="b"), a_node("c", zone="c")]
+    alternatives = ({"key": "zone", "operator": "In", "values": [zone]} for zone in ("a", "c"))
+    assert taking(nodes, *alternatives) == ["a", "c"]
+
+
+def test_a_run_goes_only_where_its_node_selector_lets_it() -> None:
+    nodes = (a_node("a", disk="slow"), a_node("b", disk="fast"), a_node("c"))
+    free = rooms(nodes, ())
+    wanted = a_run({"nodeSelector": {"disk": "fast"}}, nodes=9)
+    assert place(wanted, free) is None
+    placed = place(a_run({"nodeSelector": {"disk": "fast"}}, nodes=8), free)
+    assert placed is not None
+    assert {item.node for item in placed} == {"b"}
+    never = why_never(wanted, nodes)
+    assert never is not None
+    assert "2 of 3 nodes are closed to it: a is not labelled disk=fast; c is not labelled disk=fast" in never.message
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_spot_nodes_take_only_runs_that_allow_spot(num_nodes: int) -> None:
+    nodes = tuple(a_node(f"n{index}", SPOT) for index in range(num_nodes))
+    assert place(a_run(), rooms(nodes, ())) is None
+    assert place(a_run(spot=True), rooms(nodes, ())) is not None
+    never = why_never(a_run(), nodes)
+    assert never is not None
+    assert "n0 is a spot node, tainted with cloud.google.com/gke-spot=true:NoSchedule" in never.message
+    assert never.remedy == "`capacity: {spot: true}` lets it use spot nodes."
+
+
+def test_a_taint_that_may_go_is_waited_for_and_named() -> None:
+    nodes = (a_node("a", OURS), a_node("b", OURS))
+    assert why_never(a_run(), nodes) is None
+    free = rooms(nodes, ())
+    assert place(a_run(), free) is None
+    assert "a is tainted with team=vision:NoSchedule" in why_waiting(a_run(), free, {}).message
+
+
+def test_taints_of_gpus_keep_nobody_away() -> None:
+    nodes = (a_node("a", Taint(key="nvidia.com/gpu", value="present")), a_node("b"))
+    assert not Doors(nodes).barred(a_run())
+    assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in tolerations(a_run(gpu_milli=1000))
+
+
+def slices(*sizes: int) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(uuid=f"gpu-{number}-{milli}", model="A100", memory_bytes=10**10, milli=milli, divisible=False)
+        for number, milli in enumerate(sizes)
+    )
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_a_share_takes_the_smallest_part_that_is_enough_and_nobody_else_does(num_nodes: int) -> None:
+    others = tuple(a_node(f"empty-{index}") for index in range(num_nodes - 1))
+    nodes = (a_node("n", gpus=slices(428, 142, 1000, 142)), *others)
+    free = rooms(nodes, ())
+    taken = [place(a_run(gpu_milli=100), free) for _ in range(4)]
+    granted = [None if placed is None else placed[0].grant.gpu_uuids[0].rpartition("-")[2] for placed in taken]
+    assert granted == ["142", "142", "428", None]
+    assert "0 of 3 shares of GPUs" in why_waiting(a_run(gpu_milli=100), free, {}).message
+    whole = place(a_run(gpu_milli=1000), free)
+    assert whole is not None
+    assert whole[0].grant.gpu_uuids == ("gpu-2-1000",)
+
+
+def test_what_is_larger_than_every_part_can_never_fit() -> None:
+    nodes = (a_node("n", gpus=slices(142, 142)),)
+    assert why_never(a_run(gpu_milli=100, nodes=2), nodes) is None
+    assert why_never(a_run(gpu_milli=100, nodes=3), nodes) is not None
+    never = why_never(a_run(gpu_milli=1000), nodes)
+    assert never is not None
+    assert "There is n with 2 shares of GPUs (A100)" in never.message
