@@ -2,18 +2,29 @@
 
 import os
 import secrets
-import time
-import urllib.error
 from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.definitions import definitions
+from fairlead.cluster.kubernetes.client import Client
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.roles import (
+    LEADER_RULES,
+    OPERATOR,
+    OPERATOR_RULES,
+    TEAM_RULES,
+    render_operator_bindings,
+    render_roles,
+)
+from fairlead.state.snapshot import Intent
+from tests.kubernetes.audit import RESTRICTED, requests, rights
+from tests.kubernetes.operating import GPUS, OPERATED, operating, teach_kinds, until
+from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
-
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-SERVED_TIMEOUT_S = 30.0
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,26 +51,8 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our kinds in it."""
-    query = "fieldManager=test&force=true&fieldValidation=Strict"
-    for each in definitions():
-        path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
-        control_plane.request("PATCH", path, each, kind="apply-patch+yaml")
-    await_kinds(control_plane)
+    teach_kinds(control_plane)
     return control_plane
-
-
-def await_kinds(plane: ControlPlane) -> None:
-    """Wait until the API server serves our kinds."""
-    deadline = time.monotonic() + SERVED_TIMEOUT_S
-    while True:
-        try:
-            for plural in ("trainings", "teams", "pools"):
-                plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
-        except urllib.error.HTTPError:
-            assert time.monotonic() < deadline, "the kinds are not served"
-            time.sleep(0.2)
-        else:
-            break
 
 
 @pytest.fixture
@@ -70,3 +63,32 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     control_plane.await_namespace(name)
     yield name
     control_plane.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def access(plane: ControlPlane) -> Iterator[Access]:
+    """An administrator's, to the control plane with two nodes of eight GPUs and all that an installation brings."""
+    for content in (render_priority_class(), *render_roles()):
+        applied(plane, content)
+    add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
+    until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
+    yield load_access((plane.kubeconfig(),))
+    asked = {each.right for place in OPERATED for each in requests(plane.audit_log, f"{place}:{OPERATOR}")}
+    granted = rights(OPERATOR_RULES) | rights(LEADER_RULES) | rights(TEAM_RULES)
+    assert asked
+    assert asked <= granted, "an operator asked for what its roles do not grant"
+
+
+@pytest.fixture
+def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[KubernetesCluster]:
+    """What a user has: no watches. What the test leaves behind is deleted."""
+    for binding in render_operator_bindings(namespace):
+        applied(plane, binding)  # the cluster's one moves to the operator of this test
+    restricted = {"metadata": {"labels": RESTRICTED}}
+    plane.request("PATCH", f"/api/v1/namespaces/{namespace}", restricted, kind="merge-patch+json")
+    cluster = KubernetesCluster(Client(access), namespace=namespace)
+    yield cluster
+    with operating(access, namespace):
+        for run in cluster.workloads():
+            cluster.set_intent(run.uid, Intent.DELETE)
+        until(lambda: not cluster.workloads())

@@ -18,8 +18,9 @@ from tests.kubernetes.testcluster.control_plane import ControlPlane
 PLURALS = {
     "NetworkPolicy": "networkpolicies",
     "PodDisruptionBudget": "poddisruptionbudgets",
+    "PriorityClass": "priorityclasses",
 }
-UNSCOPED = ("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding")
+UNSCOPED = ("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass")
 
 
 def applied(plane: ControlPlane, content: dict[str, Any], *, dry: bool = False) -> dict[str, Any]:

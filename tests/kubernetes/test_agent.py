@@ -7,11 +7,8 @@ from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.config import Access
 from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
 from fairlead.state.snapshot import Phase
-from tests.kubernetes import test_operator
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, serving
-from tests.kubernetes.test_operator import comes_to, gang, live_pods, operating, until
-
-access, cluster = test_operator.access, test_operator.cluster
+from tests.kubernetes.operating import comes_to, gang, live_pods, operating, until
 
 
 def test_no_pod_is_created_once_another_operator_may_lead(

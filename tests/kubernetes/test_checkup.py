@@ -14,8 +14,8 @@ import yaml
 
 from fairlead.cluster.kubernetes.config import Access, load_access
 from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from tests.kubernetes.operating import operating, until
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_operator import operating, until
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.kubernetes.testcluster.processes import free_ports

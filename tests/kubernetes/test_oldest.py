@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.definitions import definitions, with_fewer_rules
 from tests.kubernetes import test_cluster as newest
-from tests.kubernetes.conftest import await_kinds
+from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.binaries import OLDEST
 from tests.kubernetes.testcluster.control_plane import ControlPlane

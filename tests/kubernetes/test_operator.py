@@ -3,140 +3,20 @@
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client, Limits
+from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.credentials import FixedToken
+from fairlead.cluster.kubernetes.config import Access
 from fairlead.cluster.kubernetes.names import LEASE
-from fairlead.cluster.kubernetes.pods import PodSettings
-from fairlead.cluster.kubernetes.roles import (
-    LEADER_RULES,
-    OPERATOR,
-    OPERATOR_RULES,
-    render_operator_bindings,
-    render_roles,
-)
-from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
-from fairlead.control.operator import Operator, OperatorSettings
-from fairlead.specs.overlay import overlay
-from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.training import Training
-from fairlead.state.snapshot import Intent, Phase, Workload
-from tests.kubernetes.audit import RESTRICTED, requests, rights, token_of
+from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
-from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.operating import GPUS, HARMLESS, an_operator, comes_to, gang, live_pods, operating, until
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
-
-GIB = 1024**3
-GPUS = 8
-MERGE = "merge-patch+json"
-OPERATED: set[str] = set()
-"""Namespaces in which an operator of these tests had its account."""
-
-HARMLESS = {
-    "allowPrivilegeEscalation": False,
-    "runAsNonRoot": True,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-
-
-@pytest.fixture(scope="module")
-def access(plane: ControlPlane) -> Iterator[Access]:
-    for content in render_roles():
-        applied(plane, content)
-    if not plane.exists("/api/v1/nodes/a-gpu-0"):  # those of another module that has the same world
-        add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
-    until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
-    yield load_access((plane.kubeconfig(),))
-    asked = {each.right for place in OPERATED for each in requests(plane.audit_log, f"{place}:{OPERATOR}")}
-    assert asked
-    assert asked <= rights(OPERATOR_RULES) | rights(LEADER_RULES), "an operator asked for what its roles do not grant"
-
-
-@pytest.fixture
-def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[KubernetesCluster]:
-    """What a user has: no watches. What the test leaves behind is deleted."""
-    for binding in render_operator_bindings(namespace):
-        applied(plane, binding)  # the cluster's one moves to the operator of this test
-    plane.request("PATCH", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": RESTRICTED}}, kind=MERGE)
-    cluster = KubernetesCluster(Client(access), namespace=namespace)
-    yield cluster
-    with operating(access, namespace):
-        for run in cluster.workloads():
-            cluster.set_intent(run.uid, Intent.DELETE)
-        until(lambda: not cluster.workloads())
-
-
-@contextmanager
-def operating(access: Access, namespace: str, **settings: float) -> Iterator[Operator]:
-    """An operator for one namespace, with the rights that an installed one has and no others."""
-    operator = an_operator(access, namespace, **settings)
-    thread = threading.Thread(target=operator.run, daemon=True)
-    thread.start()
-    try:
-        yield operator
-    finally:
-        operator.stop()
-        operator.view.wake()
-        thread.join(timeout=20)
-        assert not thread.is_alive()
-
-
-def an_operator(access: Access, namespace: str, **settings: float) -> Operator:
-    installed = FixedToken(token_of(Client(access), namespace, OPERATOR))
-    OPERATED.add(namespace)
-    client = Client(replace(access, credentials=installed), Limits(patience_s=8.0))
-    pods = PodSettings(runtime=bundle_name())
-    own = OperatorSettings(namespace=namespace, watch_namespace=namespace, listen=("127.0.0.1", 0), **settings)  # type: ignore[arg-type]  # seconds
-    return Operator(client, pods, own)
-
-
-def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
-    """A run whose pods behave as their annotations ``fake/...`` say."""
-    annotations = {f"fake/{key.replace('_', '-')}": value for key, value in fakes.items()}
-    resources = Resources(cpu_milli=1000, memory_bytes=GIB, gpu=GpuRequest(milli=1000 * gpus) if gpus else None)
-    spec = Training(name=name, team=namespace, run="work", nodes=nodes, resources=resources)
-    return replace(spec, kubernetes=overlay({"metadata": {"annotations": annotations}})) if annotations else spec
-
-
-def until(is_so: Callable[[], bool], timeout_s: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.05)
-
-
-def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: int | None = None) -> Workload:
-    """The run, once it is there."""
-    namespace = cluster.workloads()[0].spec.team
-    found: list[Workload] = []
-
-    def there() -> bool:
-        found[:] = [cluster.named(name, namespace)]
-        status = found[0].status
-        return status.phase is phase and attempt in (None, status.attempt)
-
-    try:
-        until(there)
-    except AssertionError as error:
-        told = [event.reason.message for event in cluster.events(found[0].uid)]
-        raise AssertionError(f"{found[0].status}; {told}") from error
-    return found[0]
-
-
-def live_pods(cluster: KubernetesCluster, namespace: str) -> list[str]:
-    pods = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
-    return sorted(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running"))
 
 
 def test_a_gang_runs_to_its_end(access: Access, cluster: KubernetesCluster, namespace: str) -> None:

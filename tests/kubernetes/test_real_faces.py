@@ -10,7 +10,7 @@ import yaml
 
 from fairlead.cluster.kubernetes.definitions import definitions
 from fairlead.cluster.kubernetes.roles import render_roles
-from tests.kubernetes.conftest import DEFINITIONS
+from tests.kubernetes.operating import DEFINITIONS
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operating, until
 from tests.kubernetes.test_real_nodes import new_namespace

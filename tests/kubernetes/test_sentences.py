@@ -17,8 +17,8 @@ from fairlead.cluster.kubernetes.definitions import definitions
 from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training
+from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_operator import operating
 from tests.kubernetes.test_real_nodes import new_namespace
 from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.errors import Unavailable

@@ -30,8 +30,8 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.snapshot import Phase, Workload
+from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_operator import operating
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, pod
 from tests.kubernetes.testcluster import own_python, volumes
 from tests.kubernetes.testcluster.errors import Unavailable

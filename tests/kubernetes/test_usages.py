@@ -15,9 +15,9 @@ from fairlead.cluster.kubernetes.config import load_access
 from fairlead.cluster.kubernetes.roles import render_binding, render_roles
 from fairlead.cluster.kubernetes.usages import gpus_of_pods, samples
 from fairlead.cluster.usages import GpuUsage
+from tests.kubernetes.operating import until
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_checkup import definition
-from tests.kubernetes.test_operator import until
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 

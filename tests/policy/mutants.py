@@ -120,8 +120,8 @@ def start_by_chance(workload: Workload, placed: Any, now: float) -> Change:
     return change if next(counter) % 2 else replace(change, event=None)
 
 
-def say_it_again(workload: Workload, reason: Any, now: float) -> list[Change]:
-    return wait_for(workload, replace(reason, message=f"{reason.message}; asked {next(counter)} times"), now)
+def say_it_again(workload: Workload, reason: Any, now: float, **asks: Any) -> list[Change]:
+    return wait_for(workload, replace(reason, message=f"{reason.message}; asked {next(counter)} times"), now, **asks)
 
 
 def say_it_twice(snapshot: Snapshot, now: float) -> Plan:

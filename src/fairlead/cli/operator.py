@@ -18,6 +18,7 @@ import click
 @click.option("--listen", help="HOST:PORT of /livez, /readyz, /metrics; in a pod 0.0.0.0:8080, else 127.0.0.1:8080.")
 @click.option("--image", default="python:3.12-slim", show_default=True, help="For runs that name no image.")
 @click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
+@click.option("--placeholder-image", help="Of pods that ask for nodes to come; without one the run's own image.")
 @click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
 @click.option(
     "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Of its log lines."
@@ -29,6 +30,7 @@ def operator(
     listen: str | None,
     image: str,
     checkpoint_to: str | None,
+    placeholder_image: str | None,
     per_second: float,
     log_format: str,
 ) -> None:
@@ -48,7 +50,9 @@ def operator(
     client = Client(find_access(context=context), Limits(per_second=per_second, burst=round(10 * per_second)))
     it = Operator(
         client,
-        PodSettings(runtime=bundle_name(), image=image, checkpoint_to=checkpoint_to),
+        PodSettings(
+            runtime=bundle_name(), image=image, checkpoint_to=checkpoint_to, placeholder_image=placeholder_image
+        ),
         OperatorSettings(
             namespace=namespace,
             watch_namespace=watch_namespace,

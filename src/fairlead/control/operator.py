@@ -15,18 +15,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.agent import Agent
+from fairlead.cluster.kubernetes.asking import Askings
+from fairlead.cluster.kubernetes.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.election import BEAT_S, DEADLINE_S, DURATION_S, Election
 from fairlead.cluster.kubernetes.lastlines import LastLines
 from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.poolkeeping import PoolKeeper
 from fairlead.cluster.kubernetes.progress import Listener
+from fairlead.cluster.kubernetes.teamkeeping import TeamKeeper
+from fairlead.cluster.kubernetes.telling import Teller
 from fairlead.cluster.kubernetes.views import View
 from fairlead.cluster.kubernetes.watching import IDLE_S
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError
+from fairlead.state.growth import PATIENCE_S, PAUSE_S
 
 log = logging.getLogger("fairlead.operator")
 
@@ -45,10 +51,11 @@ class OperatorSettings:
 
     Attributes:
         namespace: Where its Lease is.
-        watch_namespace: Only runs of this namespace; None for all.
+        watch_namespace: Only runs of this namespace, and no teams; None for all.
         listen: Host and port of the health endpoints; None for none.
         identity: Its name in the Lease; None makes one up.
         idle_s: Silence after which a watch is taken for dead.
+        grow_patience_s, grow_pause_s: As in ``fairlead.state.growth.Growth``.
     """
 
     namespace: str
@@ -59,6 +66,8 @@ class OperatorSettings:
     deadline_s: float = DEADLINE_S
     beat_s: float = BEAT_S
     idle_s: float = IDLE_S
+    grow_patience_s: float = PATIENCE_S
+    grow_pause_s: float = PAUSE_S
 
 
 class Operator:
@@ -79,18 +88,43 @@ class Operator:
             deadline_s=settings.deadline_s,
             beat_s=settings.beat_s,
         )
+        self._askings = Askings(
+            self.view,
+            Autoscalers(client, patience_s=settings.grow_patience_s, pause_s=settings.grow_pause_s),
+            pods,
+            may_act=lambda: self.election.is_leader,
+        )
+        self.cluster.outlook = self._askings.outlook
         self.agent = Agent(
             self.cluster,
             pods,
             may_act=lambda: self.election.is_leader,
+            is_making_way=self._askings.is_making_way,
             create_s=settings.lease_s - settings.deadline_s,
         )
         self._listener = Listener(self.cluster)
+        self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)
+        self._teams = TeamKeeper(
+            client,
+            self._teller,
+            wake=self.view.wake,
+            may_act=lambda: self.election.is_leader,
+            idle_s=settings.idle_s,
+        )
+        self._pools = PoolKeeper(client, wake=self.view.wake, idle_s=settings.idle_s)
+        # Teams are the whole cluster's, and so is whoever keeps them.
+        self._keeps_teams = settings.watch_namespace is None
         self._last_lines = LastLines(self.cluster)
         self._stopping = threading.Event()
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
+        self._acted = -1
         self.health = Health(numbers=self._numbers, is_ready=self._is_ready)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests to the API server so far."""
+        return self._client.num_requests
 
     def run(self) -> None:
         """Watch, lead when it is our turn, and pass until ``stop``.
@@ -109,12 +143,18 @@ class Operator:
                 len(self.view.trainings.all()),
                 self._client.access.context,
             )
+            if self._keeps_teams:
+                self._teams.start()
+                self._pools.start()
             self.election.start()
             while not self._stopping.is_set():
                 self._round()
         finally:
             self.election.stop()
             self.agent.close()
+            if self._keeps_teams:
+                self._teams.stop()
+                self._pools.stop()
             self._last_lines.close()
             self.view.stop()
             self._client.close()
@@ -149,7 +189,19 @@ class Operator:
         """Look, decide, act; whether anything was decided."""
         now = time.time()
         changed = run_pass(self.cluster, now)
+        epoch = self.view.epoch
+        # At rest nothing is to be done, and to look for it costs more than all the rest.
+        is_news = changed or epoch != self._acted or self._askings.is_watching
+        self._acted = epoch
+        if is_news:
+            # Placeholders leave before the pods come that they made room for.
+            self._askings.act(self.agent, now)
         self.agent.act(now)
+        if is_news:
+            self._teller.act(self.agent, now)
+        if self._keeps_teams:
+            self._teams.act(self.agent, now)
+            self._pools.act(self.agent)
         self._listener.listen(now, self.agent)
         self._last_lines.keep(now)
         self._counts["passes"] += 1

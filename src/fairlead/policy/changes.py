@@ -59,17 +59,23 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
         # Time spent suspended or preempted is not time it ran: the clock of max_duration begins anew.
         status = replace(status, started_at=None)
     if status.phase is Phase.PENDING:
-        return change_to(workload, replace(status, reason=reason, since=now))
+        return change_to(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))
     # A start that was stopped is over; the next one gets a number of its own.
     attempt = status.attempt if status.phase is Phase.RESTARTING else status.attempt + 1
     return change_to(workload, move(status, Phase.PENDING, reason, now, attempt=attempt, retry_at=None))
 
 
-def wait(workload: Workload, reason: Reason, now: float) -> list[Change]:
-    """Say why it waits, once for each reason."""
-    status = workload.status
+def wait(
+    workload: Workload,
+    reason: Reason,
+    now: float,
+    *,
+    asked_at: float | None = None,
+    ask_again_at: float | None = None,
+) -> list[Change]:
+    """Say why it waits, once for each reason; and since when nodes are asked for, or when they are again."""
+    status = replace(workload.status, asked_at=asked_at, ask_again_at=ask_again_at)
     if status.phase is Phase.RESTARTING:
         return [change_to(workload, move(status, Phase.PENDING, reason, now, retry_at=None))]
-    if status.reason == reason:
-        return []
-    return [change_to(workload, replace(status, reason=reason))]
+    after = replace(status, reason=reason)
+    return [] if after == workload.status else [change_to(workload, after)]

@@ -18,6 +18,7 @@ from fairlead.policy import explaining
 from fairlead.policy.ageing import raised
 from fairlead.policy.changes import change_to, stop, wait
 from fairlead.policy.durations import Durations
+from fairlead.policy.growing import Growing
 from fairlead.policy.lifecycle import move
 from fairlead.policy.placement import Placement, Rooms, place, rooms, shape_of, why_never
 from fairlead.policy.preemption import Victim, choose, victims
@@ -69,6 +70,8 @@ class Queue:
         least: The least priority of holders, by team; that of scavengers under no name.
         num_promised: How many were promised a start beyond what teams are guaranteed.
         num_asked: How many without a promise asked whom they could preempt.
+        growing: Who asks for nodes to come.
+        is_asking: Somebody asks who fits on none that are here.
     """
 
     snapshot: Snapshot
@@ -80,6 +83,7 @@ class Queue:
     ledger: Ledger
     durations: Durations
     holders: list[Workload]
+    growing: Growing
     owed: frozenset[str] = frozenset()
     first: Workload | None = None
     claims: list[Claim] = field(default_factory=list)
@@ -90,6 +94,7 @@ class Queue:
     least: dict[str, int] | None = None
     num_promised: int = 0
     num_asked: int = 0
+    is_asking: bool = False
     _timeline: Timeline | None = None
 
     @classmethod
@@ -113,6 +118,7 @@ class Queue:
             ledger=Ledger.of(snapshot.teams, capacity(snapshot.nodes), holders),
             durations=Durations(snapshot.completed),
             holders=holders,
+            growing=Growing(snapshot, now),
         )
 
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
@@ -126,16 +132,22 @@ class Queue:
         """Start the run, or say why it waits."""
         spec, now = workload.spec, self.now
         if self.first is not None and self.rules.backfill is Backfill.NONE:
-            return wait(workload, explaining.behind(workload, self.first), now)
+            return self._wait(workload, explaining.behind(workload, self.first))
         shape = shape_of(spec, self.free.doors)
         if spec.nodes > self.known_to_fit.get(shape, 0):
             never = why_never(spec, self.snapshot.nodes)
-            if never is not None:
-                return [change_to(workload, move(workload.status, Phase.FAILED, never, now))]
-            self.known_to_fit[shape] = spec.nodes
+            if never is not None and (ever := self.growing.why_never(spec, never)) is not None:
+                return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
+            if never is None:
+                self.known_to_fit[shape] = spec.nodes
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
         if exceeded is not None:
             return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
+        fits_here = spec.nodes <= self.known_to_fit.get(shape, 0)
+        if self.first is not None and self.is_asking:
+            return self._wait(workload, explaining.behind(workload, self.first), fits_here=fits_here)
+        if not fits_here:
+            return self._keep_asking(workload)
         end = now + self.durations.length_s(workload, now)
         if not any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
             placed = self._try(workload, end)
@@ -162,6 +174,19 @@ class Queue:
         if self._timeline is not None:
             self._timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
 
+    def _keep_asking(self, workload: Workload) -> list[Change]:
+        """Ask for nodes, without which it never starts; while they come, nobody behind it takes them one by one."""
+        first = self.first or workload
+        reason = explaining.needs(workload, self.timeline, self.holders)
+        changes = self._wait(workload, reason, fits_here=False)
+        if self.growing.is_asked_for(workload):
+            self.first, self.is_asking = first, True
+        return changes
+
+    def _wait(self, workload: Workload, reason: Reason, *, fits_here: bool = True) -> list[Change]:
+        waits = self.growing.wait(workload, reason, fits_here=fits_here)
+        return wait(workload, waits.reason, self.now, asked_at=waits.asked_at, ask_again_at=waits.ask_again_at)
+
     def _keep_waiting(self, workload: Workload, end: float) -> list[Change]:
         """Promise it a start, or have room made for it; and say why it waits."""
         spec, now = workload.spec, self.now
@@ -172,8 +197,8 @@ class Queue:
         promised = is_owed or self.num_promised < self.rules.num_promises
         if not promised and not self._may_preempt(workload):
             if is_first:
-                return wait(workload, explaining.needs(workload, self.timeline, self.holders), now)
-            return wait(workload, explaining.behind(workload, self.first), now)
+                return self._wait(workload, explaining.needs(workload, self.timeline, self.holders))
+            return self._wait(workload, explaining.behind(workload, self.first))
         timeline, shape, count = self.timeline, shape_of(spec, self.free.doors), spec.nodes
         claim = timeline.earliest(shape, count, end - now)
         chosen = self._room_makers(workload, claim, is_owed=is_owed)
@@ -182,11 +207,11 @@ class Queue:
                 timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
             claim = timeline.earliest(shape, count, end - now)
         elif not promised:
-            return wait(workload, explaining.behind(workload, self.first), now)
+            return self._wait(workload, explaining.behind(workload, self.first))
         self.num_promised += not is_owed
         self._promise(claim)
         reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
-        return [*wait(workload, reason, now), *(self._stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+        return [*self._wait(workload, reason), *(self._stop(victim, workload, is_owed=is_owed) for victim in chosen)]
 
     def _promise(self, claim: Claim) -> None:
         self.timeline.claim(claim)
@@ -261,7 +286,8 @@ def started(workload: Workload, placed: tuple[Placement, ...], now: float) -> Ch
         CreatePod(attempt=status.attempt, index=item.index, node=item.node, grant=item.grant) for item in placed
     )
     moved = move(
-        status, Phase.STARTING, reason, now, started_at=began, raised=raised(workload, now), taken_by=None
+        status, Phase.STARTING, reason, now, started_at=began, raised=raised(workload, now), taken_by=None,
+        asked_at=None, ask_again_at=None,
     )  # fmt: skip
     return replace(change_to(workload, moved), create=create)
 

@@ -10,6 +10,8 @@ class Code(StrEnum):
     SUBMITTED = "Submitted"
     WAITING_FOR_RESOURCES = "WaitingForResources"
     WAITING_FOR_TURN = "WaitingForTurn"
+    WAITING_FOR_NODES = "WaitingForNodes"
+    NODES_NOT_COMING = "NodesNotComing"
     OVER_QUOTA = "OverQuota"
     CANNOT_FIT = "CannotFit"
     PLACED = "Placed"

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
+from fairlead.state.growth import Asked, Growth
 from fairlead.state.reasons import Reason
 
 
@@ -213,6 +214,8 @@ class Status:
         last_failure: The failure that caused the latest restart.
         failed_step: The highest step reached at any failure.
         retry_at: While Restarting, no start before this time.
+        asked_at: While Pending, since when nodes to come are asked for; None while they are not.
+        ask_again_at: They did not come, and are not asked for before this time.
         taken_by: While it waits after it was preempted, by whom and why; None otherwise.
         raised: Points of priority that it gained by waiting before its latest start; it keeps them.
     """
@@ -230,6 +233,8 @@ class Status:
     last_failure: Reason | None = None
     failed_step: int | None = None
     retry_at: float | None = None
+    asked_at: float | None = None
+    ask_again_at: float | None = None
     raised: int = 0
     taken_by: str | None = None
 
@@ -267,6 +272,8 @@ class Snapshot:
 
     Attributes:
         pods: Of the workloads; and what others hold of a node, as one pod of no workload.
+        growth: What may bring more nodes; None where nothing does.
+        asked: Of the runs for which it is asked.
         teams: Those that somebody described; any other has weight 1, no guarantee and no quota.
         completed: Runs that succeeded, as far as the cluster remembers them; in any order.
     """
@@ -274,5 +281,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     workloads: tuple[Workload, ...]
     pods: tuple[Pod, ...]
+    growth: Growth | None = None
+    asked: tuple[Asked, ...] = ()
     teams: tuple[Team, ...] = ()
     completed: tuple[Completed, ...] = ()

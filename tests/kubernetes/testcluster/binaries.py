@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -36,6 +37,9 @@ REAL_NODES = ("kubelet", "coredns")
 OF_A_VERSION = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 """What is built for each version; the rest comes from the newest's module and serves all."""
 
+KARPENTER_MODULE, KARPENTER = "sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok"
+"""With its provider for kwok's nodes; from a module of its own, for it wants other versions than Kubernetes does."""
+
 
 def ensure(version: str = NEWEST, names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     """Paths of binaries of a Kubernetes version, building what is missing (minutes the first time).
@@ -52,14 +56,34 @@ def ensure(version: str = NEWEST, names: Sequence[str] = CONTROL_PLANE) -> dict[
     return {name: given.get(name) or _built(name, version if name in OF_A_VERSION else NEWEST) for name in names}
 
 
+def ensure_karpenter() -> tuple[Path, list[Path]]:
+    """Karpenter, built if it is missing (minutes the first time), and the files that define its kinds.
+
+    Raises:
+        Unavailable: There is no Go, and none can be installed.
+        Broken: The build failed.
+    """
+    module = MODULES / "karpenter"
+    binary = _made("karpenter", module, KARPENTER, "its own module", "-s -w")
+    asked = [_go(), "mod", "download", "-json", KARPENTER_MODULE]
+    found = subprocess.run(asked, cwd=module, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise Broken(f"where the kinds of Karpenter are: {found.stderr[-500:]}")
+    home = Path(json.loads(found.stdout)["Dir"])
+    return binary, sorted([*home.glob("pkg/apis/crds/*.yaml"), *home.glob("kwok/apis/crds/*.yaml")])
+
+
 def _built(name: str, version: str) -> Path:
-    module = MODULES / f"v{version}"
-    directory = cache() / f"{version}-{_key(module, version)}"
+    return _made(name, MODULES / f"v{version}", PACKAGES[name], f"Kubernetes {version}", _flags(version), version)
+
+
+def _made(name: str, module: Path, package: str, what: str, flags: str, label: str = "") -> Path:
+    directory = cache() / f"{label or name}-{_key(module, flags)}"
     if not (directory / name).exists():
         directory.mkdir(parents=True, exist_ok=True)
         with alone(directory):
             if not (directory / name).exists():
-                _build(name, module, version, directory)
+                _build(name, module, package, what, flags, directory)
     return directory / name
 
 
@@ -83,9 +107,9 @@ def _flags(version: str) -> str:
     return f"-s -w -X {stamp}.gitVersion=v{version} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
 
 
-def _key(module: Path, version: str) -> str:
+def _key(module: Path, flags: str) -> str:
     sources = [module / "go.mod", module / "go.sum", *sorted(module.rglob("*.go"))]
-    parts = [*(source.read_bytes() for source in sources), _flags(version).encode()]
+    parts = [*(source.read_bytes() for source in sources), flags.encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
@@ -101,14 +125,14 @@ def alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _build(name: str, module: Path, version: str, directory: Path) -> None:
+def _build(name: str, module: Path, package: str, of: str, flags: str, directory: Path) -> None:
     go = _go()
-    what = f"building {name} of Kubernetes {version} (once; minutes the first time) ..."
+    what = f"building {name} of {of} (once; minutes the first time) ..."
     began = time.monotonic()
     with _telling(what), tempfile.TemporaryDirectory(dir=directory) as scratch:
         target = Path(scratch) / name
         built = subprocess.run(
-            [go, "build", "-trimpath", f"-ldflags={_flags(version)}", "-o", str(target), PACKAGES[name]],
+            [go, "build", "-trimpath", f"-ldflags={flags}", "-o", str(target), package],
             cwd=module,
             env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"},
             preexec_fn=lambda: os.nice(10),

@@ -43,6 +43,7 @@ class Agent:
     Args:
         settings: What the cluster decides for all pods.
         may_act: Whether we still lead; asked before each request that creates something.
+        is_making_way: Whether a run's quota still counts pods of it that are gone, so that a refusal will pass.
         create_s: Seconds after which a creation is no more tried: those for which the Lease outlives ``may_act``, since
             another that leads by then does not know what is under way here.
     """
@@ -53,6 +54,7 @@ class Agent:
         settings: PodSettings,
         *,
         may_act: Callable[[], bool] = lambda: True,
+        is_making_way: Callable[[str], bool] = lambda _: False,
         create_s: float = DURATION_S - DEADLINE_S,
         num_threads: int = NUM_THREADS,
     ) -> None:
@@ -61,6 +63,7 @@ class Agent:
         self._client = cluster.client
         self._settings = settings
         self._may_act = may_act
+        self._is_making_way = is_making_way
         self._work = Dispatcher(num_threads)
         self._create_s = create_s
         self._marks = self._view.marks()
@@ -203,7 +206,7 @@ class Agent:
                 self._meet(found, member, f"{path}/{pod['metadata']['name']}")
                 return
             phase, message = refusals.explain(error, found.namespace)
-            if phase is None:
+            if phase is None or (phase is PodPhase.LOST and self._is_making_way(found.uid)):
                 raise
             self._bury(found, member, phase, message)
             return

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -31,10 +31,12 @@ from fairlead.cluster.port import EventRecord
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
+from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Change, Plan
 from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
+Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[Asked, ...]]]
 TRIES = 3
 
 
@@ -59,6 +61,8 @@ class KubernetesCluster:
         self._picture: Picture | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
+        # What may bring nodes for these runs; nothing, unless somebody asks.
+        self.outlook: Outlook = lambda _: (None, ())
 
     @property
     def view(self) -> View:
@@ -75,7 +79,9 @@ class KubernetesCluster:
         self._seen = self.view.epoch
         if self._picture is None:
             self._picture = Picture(self.view, namespace=self._namespace, progress_of=self._progress.get)
-        return self._picture.look()
+        seen = self._picture.look()
+        growth, asked = self.outlook(seen.workloads)
+        return seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         uids = [change.workload_uid for change in plan.changes]

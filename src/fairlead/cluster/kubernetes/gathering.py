@@ -1,7 +1,9 @@
 """What is true on a cluster, asked for once and not watched: for a plan, and for the pods of one run."""
 
+import time
 from typing import Any
 
+from fairlead.cluster.kubernetes.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.client import Client
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.keeping import TrainingObject
@@ -25,7 +27,11 @@ class Gathering:
         for cache in view.caches:
             for content in self._client.items(cache.path):
                 cache.put(content)
-        return KubernetesCluster(self._client, view=view).snapshot()
+        cluster = KubernetesCluster(self._client, view=view)
+        # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
+        growth = Autoscalers(self._client).ask(time.time())
+        cluster.outlook = lambda _: (growth, ())
+        return cluster.snapshot()
 
     def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
         """The pods of a run: its latest gang, and what is there of earlier ones."""

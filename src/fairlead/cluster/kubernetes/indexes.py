@@ -40,13 +40,13 @@ class PodIndex:
         return self._of_run.get(uid, _NONE)
 
     def on_node(self, name: str) -> Mapping[str, PodObject]:
-        """The pods that count on a node, by their keys: bound there, and not over."""
+        """The pods that count on a node, by their keys: bound there, not over, and no placeholder, which gives way."""
         return self._on_node.get(name, _NONE)
 
     def _places(self, pod: PodObject) -> Iterator[tuple[dict[str, dict[str, PodObject]], str]]:
         if pod.run_uid:
             yield self._of_run, pod.run_uid
-        if pod.node and not pod.is_over:
+        if pod.node and not pod.is_over and not pod.room_for:
             yield self._on_node, pod.node
 
 

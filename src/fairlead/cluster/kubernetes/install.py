@@ -5,6 +5,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.definitions import definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
 
 HEALTH_PORT = 8080  # health and metrics
@@ -40,6 +41,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
     return [
         _namespace(settings),
         *(_versioned(with_fewer_rules(each) if settings.fewer_rules else each, settings) for each in definitions()),
+        render_priority_class(),
         _account(settings),
         *render_roles(),
         *render_operator_bindings(settings.namespace),

@@ -10,6 +10,8 @@ MANAGER = "fairlead"
 RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
 ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
 TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
+ROOM_FOR = f"{DOMAIN}/room-for"
+PLACEHOLDER_CLASS = "fairlead-placeholder"
 SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
@@ -22,6 +24,11 @@ def is_object_name(text: str) -> bool:
 def pod_name(spec: Training, attempt: int, index: int) -> str:
     """At most 62 characters: the run's name has 50, an index 4, and an attempt has 6 at its most."""
     return f"{spec.name}-{attempt}-{index}"
+
+
+def placeholder_name(spec: Training, index: int) -> str:
+    """Of no pod of a gang, whose names end in two numbers after the run's."""
+    return f"{spec.name}-room-{index}"
 
 
 def service_name(workload: Workload) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -81,6 +81,8 @@ class PodObject:
         waiting: Reason and message of the first container that waits; None for none.
         started_at: When the ranks' container started; None before.
         ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
+        room_for: The run whose placeholder it is; empty for all other pods, members of gangs among them.
+        bound_at: When a placeholder was bound; None before.
     """
 
     key: str
@@ -103,6 +105,8 @@ class PodObject:
     waiting: tuple[str, str] | None = None
     started_at: float | None = None
     ended: Mapping[str, Any] | None = None
+    room_for: str = ""
+    bound_at: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -150,6 +154,12 @@ def read_pod(content: Object) -> PodObject:
     )
     if owner.get("kind") != "Training" or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
         return basic
+    if names.ROOM_FOR in labels:
+        conditions = {c["type"]: c for c in status.get("conditions") or ()}
+        bound = conditions.get("PodScheduled", {}) if basic.node else {}
+        at = seconds(bound["lastTransitionTime"]) if bound.get("lastTransitionTime") else None
+        index = _whole(labels.get(names.INDEX))
+        return replace(basic, room_for=owner["uid"], index=index, bound_at=at)
     return _ours(basic, content, owner["uid"], labels)
 
 

@@ -39,6 +39,8 @@ class PodSettings:
         image_pull_secrets: Secrets of the namespace.
         priority_class: None for the cluster's default.
         finalizers: Kept until the operator has recorded how the pod ended.
+        placeholder_image: One that does nothing, such as a pause image; None takes the run's own, with its Python, so
+            that it is on the new node already when the run comes.
     """
 
     runtime: str
@@ -51,6 +53,7 @@ class PodSettings:
     image_pull_secrets: tuple[str, ...] = ()
     priority_class: str | None = None
     finalizers: tuple[str, ...] = ()
+    placeholder_image: str | None = None
 
 
 def render_pod(
@@ -59,6 +62,7 @@ def render_pod(
     """The pod.
 
     Args:
+        create: Without a node it is what any node would get that suits.
         device: The resource of the chosen node that meets the run's GPU request; None for a run without GPUs.
     """
     spec = workload.spec
@@ -127,7 +131,8 @@ def render_pod(
     if settings.priority_class is not None:
         pod["priorityClassName"] = settings.priority_class
     rendered = lay_over({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, spec.kubernetes)
-    rendered["spec"]["affinity"] = _pinned(rendered["spec"].get("affinity") or {}, create.node)
+    if create.node:
+        rendered["spec"]["affinity"] = _pinned(rendered["spec"].get("affinity") or {}, create.node)
     for beside in rendered["spec"].get("initContainers", ()):
         beside["securityContext"] = {**_CONTAINED, **beside.get("securityContext", {})}
     return rendered

@@ -15,15 +15,19 @@ def explain(error: ApiError, namespace: str) -> tuple[PodPhase | None, str]:
         )
     if "being terminated" in said:
         return PodPhase.LOST, f"namespace {namespace} is being deleted; submit the run in another"
-    if "admission webhook" in said:
+    if "admission webhook" in said and "denied the request" in said:
         name = said.partition('admission webhook "')[2].partition('"')[0] or "of this cluster"
-        if "denied the request" in said:
-            why = said.partition("denied the request")[2].lstrip(": ") or "it gave no reason"
-            return PodPhase.FAILED, (
-                f"the admission webhook {name} denied the pod: {why}; change what it objects to, if need be under "
-                "`kubernetes:` in the spec"
-            )
-        return PodPhase.LOST, f"the admission webhook {name} cannot be asked: {said}; its own pods may be down"
+        why = said.partition("denied the request")[2].lstrip(": ") or "it gave no reason"
+        return PodPhase.FAILED, (
+            f"the admission webhook {name} denied the pod: {why}; change what it objects to, if need be under "
+            "`kubernetes:` in the spec"
+        )
+    if "failed calling webhook" in said:
+        name = said.partition('webhook "')[2].partition('"')[0]
+        return PodPhase.LOST, (
+            f"the admission webhook {name} cannot be asked ({said.rpartition(': ')[2]}), and nothing passes without "
+            "it; look after its own pods"
+        )
     if "violates PodSecurity" in said:
         return PodPhase.FAILED, (
             f"namespace {namespace} does not admit the pod: {said.partition('violates ')[2]}; leave that out under "

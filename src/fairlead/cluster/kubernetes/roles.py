@@ -5,6 +5,7 @@ The operator's rules are those of its requests and nothing more; a verb is here 
 
 from typing import Any
 
+from fairlead.cluster.kubernetes.autoscalers import STATUS_NAME
 from fairlead.cluster.kubernetes.definitions import GROUP
 from fairlead.cluster.kubernetes.names import LEASE, MANAGED_BY, MANAGER
 
@@ -61,15 +62,21 @@ OPERATOR_RULES: Rules = [
     rule("", ("services", "configmaps"), ("create",)),
     rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
+    rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
+    rule("", ("configmaps",), ("get",), STATUS_NAME),  # whether the Cluster Autoscaler is there
+    rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder
+    rule("", ("events",), ("create", "patch")),  # what happened, for `kubectl describe`; the same again counts up
 ]
 
-# What applying `render_team` takes. Only these roles can be given to people, whatever they hold.
+# What keeping teams takes. Only these roles can be given to people, whatever they hold.
 TEAM_RULES: Rules = [
-    rule(GROUP, ("teams",), READ),
-    rule(GROUP, ("teams/status",), ("patch",)),
-    rule("", ("namespaces", "resourcequotas", "limitranges"), (*READ, "create", "patch")),
-    rule("networking.k8s.io", ("networkpolicies",), (*READ, "create", "patch")),
-    rule(API_GROUP, ("rolebindings",), (*READ, "create", "patch")),
+    rule(GROUP, ("teams", "pools"), ("list", "watch")),
+    rule(GROUP, ("teams/status", "pools/status"), ("patch",)),
+    rule("", ("namespaces",), ("get", "list", "watch", "create", "patch")),  # get: whose it is, before it is taken
+    rule("", ("resourcequotas",), ("list", "watch", "create", "patch", "delete")),  # a team may have none any more
+    rule("", ("limitranges",), ("list", "watch", "create", "patch")),
+    rule("networking.k8s.io", ("networkpolicies",), ("list", "watch", "create", "patch")),
+    rule(API_GROUP, ("rolebindings",), ("list", "watch", "create", "patch")),
     rule(API_GROUP, ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
@@ -83,7 +90,7 @@ LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create"
 
 
 def render_roles() -> list[dict[str, Any]]:
-    """The cluster's roles: those of people, the operator's, and that of whoever applies teams."""
+    """The cluster's roles: those of people, and the operator's two: for runs, and for teams."""
     return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
         _role("ClusterRole", OPERATOR, OPERATOR_RULES),
         _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
@@ -98,6 +105,7 @@ def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
     subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
     return [
         _binding("ClusterRoleBinding", OPERATOR, None, "ClusterRole", OPERATOR, [subject]),
+        _binding("ClusterRoleBinding", TEAM_KEEPER, None, "ClusterRole", TEAM_KEEPER, [subject]),
         {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
         _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
         {**_role("Role", SEEN, SEEN_RULES), "metadata": _metadata(SEEN, namespace)},

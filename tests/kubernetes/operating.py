@@ -1,0 +1,125 @@
+"""Operators and runs for tests on a real control plane with fake nodes."""
+
+import threading
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from fairlead.cluster.kubernetes.client import Client, Limits
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.config import Access
+from fairlead.cluster.kubernetes.credentials import FixedToken
+from fairlead.cluster.kubernetes.definitions import definitions
+from fairlead.cluster.kubernetes.pods import PodSettings
+from fairlead.cluster.kubernetes.roles import OPERATOR
+from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.control.operator import Operator, OperatorSettings
+from fairlead.specs.overlay import overlay
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Phase, Workload
+from tests.kubernetes.audit import token_of
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SERVED_TIMEOUT_S = 30.0
+GIB = 1024**3
+GPUS = 8
+OPERATED: set[str] = set()
+"""Namespaces in which an operator of these tests had its account."""
+
+HARMLESS = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@contextmanager
+def operating(access: Access, namespace: str, **settings: Any) -> Iterator[Operator]:
+    """An operator for one namespace, with the rights that an installed one has and no others."""
+    operator = an_operator(access, namespace, **settings)
+    thread = threading.Thread(target=operator.run, daemon=True)
+    thread.start()
+    try:
+        yield operator
+    finally:
+        operator.stop()
+        operator.view.wake()
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def an_operator(access: Access, namespace: str, **settings: Any) -> Operator:
+    installed = FixedToken(token_of(Client(access), namespace, OPERATOR))
+    OPERATED.add(namespace)
+    client = Client(replace(access, credentials=installed), Limits(patience_s=8.0))
+    pods = PodSettings(runtime=bundle_name())
+    given: dict[str, Any] = {"watch_namespace": namespace, "listen": ("127.0.0.1", 0), **settings}
+    own = OperatorSettings(namespace=namespace, **given)
+    return Operator(client, pods, own)
+
+
+def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPUS, **fakes: str) -> Training:
+    """A run whose pods behave as their annotations ``fake/...`` say."""
+    annotations = {f"fake/{key.replace('_', '-')}": value for key, value in fakes.items()}
+    resources = Resources(cpu_milli=1000, memory_bytes=GIB, gpu=GpuRequest(milli=1000 * gpus) if gpus else None)
+    spec = Training(name=name, team=namespace, run="work", nodes=nodes, resources=resources)
+    return replace(spec, kubernetes=overlay({"metadata": {"annotations": annotations}})) if annotations else spec
+
+
+def until(is_so: Callable[[], bool], timeout_s: float = 40.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.05)
+
+
+def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: int | None = None) -> Workload:
+    """The run, once it is there."""
+    namespace = cluster.workloads()[0].spec.team
+    found: list[Workload] = []
+
+    def there() -> bool:
+        found[:] = [cluster.named(name, namespace)]
+        status = found[0].status
+        return status.phase is phase and attempt in (None, status.attempt)
+
+    try:
+        until(there)
+    except AssertionError as error:
+        told = [event.reason.message for event in cluster.events(found[0].uid)]
+        raise AssertionError(f"{found[0].status}; {told}") from error
+    return found[0]
+
+
+def live_pods(cluster: KubernetesCluster, namespace: str) -> list[str]:
+    pods = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
+    return sorted(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running"))
+
+
+def teach_kinds(plane: ControlPlane) -> None:
+    """Put our kinds on a control plane, and wait until they are served."""
+    query = "fieldManager=test&force=true&fieldValidation=Strict"
+    for each in definitions():
+        path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
+        plane.request("PATCH", path, each, kind="apply-patch+yaml")
+    await_kinds(plane)
+
+
+def await_kinds(plane: ControlPlane) -> None:
+    """Wait until the API server serves our kinds."""
+    deadline = time.monotonic() + SERVED_TIMEOUT_S
+    while True:
+        try:
+            for plural in ("trainings", "teams", "pools"):
+                plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
+        except urllib.error.HTTPError:
+            assert time.monotonic() < deadline, "the kinds are not served"
+            time.sleep(0.2)
+        else:
+            break

@@ -1,0 +1,205 @@
+"""Nodes that a real Karpenter brings for gangs: placeholders ask for them, and make way for the gang when they come."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.client import Client
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.config import Access, load_access
+from fairlead.cluster.kubernetes.gathering import Gathering
+from fairlead.cluster.kubernetes.names import ROOM_FOR
+from fairlead.cluster.kubernetes.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from fairlead.specs.resources import GpuRequest
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase
+from tests.kubernetes.audit import RESTRICTED
+from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds, until
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.fakes import add_nodes
+from tests.kubernetes.testcluster.karpenter import Karpenter
+
+pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+
+QUICK = {"grow_patience_s": 12.0, "grow_pause_s": 60.0}
+
+
+@pytest.fixture(scope="module")
+def growing_plane() -> Iterator[ControlPlane]:
+    """A control plane of its own, with one node that has no GPU."""
+    plane = ControlPlane()
+    try:
+        plane.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        teach_kinds(plane)
+        for content in (render_priority_class(), *render_roles()):
+            applied(plane, content)
+        add_nodes(plane, 1, prefix="small", gpus=0)
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="module")
+def karpenter(growing_plane: ControlPlane) -> Iterator[Karpenter]:
+    with Karpenter(growing_plane, gpus=GPUS) as karpenter:
+        yield karpenter
+
+
+@pytest.fixture
+def access(growing_plane: ControlPlane) -> Access:
+    return load_access((growing_plane.kubeconfig(),))
+
+
+@pytest.fixture
+def team(growing_plane: ControlPlane, request: pytest.FixtureRequest) -> str:
+    """A namespace whose operator has the rights of an installed one."""
+    name = f"t-{abs(hash(request.node.name)) % 10**8}"
+    growing_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": RESTRICTED}})
+    growing_plane.await_namespace(name)
+    for binding in render_operator_bindings(name):
+        applied(growing_plane, binding)
+    return name
+
+
+@pytest.fixture
+def cluster(access: Access, karpenter: Karpenter, team: str) -> Iterator[KubernetesCluster]:
+    cluster = KubernetesCluster(Client(access), namespace=team)
+    yield cluster
+    with operating(access, team, **QUICK):
+        for run in cluster.workloads():
+            cluster.set_intent(run.uid, Intent.DELETE)
+        until(lambda: not cluster.workloads())
+    until(lambda: not pods(cluster, team))
+    for pool in cluster.client.items("/apis/karpenter.sh/v1/nodepools"):
+        cluster.client.delete(f"/apis/karpenter.sh/v1/nodepools/{pool['metadata']['name']}")
+    until(lambda: len(list(cluster.client.items("/api/v1/nodes"))) == 1)
+
+
+def pods(cluster: KubernetesCluster, team: str, *, placeholders: bool | None = None) -> list[dict[str, Any]]:
+    found = cluster.client.items(f"/api/v1/namespaces/{team}/pods")
+    return [pod for pod in found if placeholders in (None, ROOM_FOR in pod["metadata"]["labels"])]
+
+
+def of_model(spec: Training, model: str) -> Training:
+    return replace(spec, resources=replace(spec.resources, gpu=GpuRequest(milli=1000 * GPUS, model=model)))
+
+
+def test_nodes_come_for_a_gang_of_four_which_then_starts_whole(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu", model="NVIDIA-A100")
+    cluster.submit(of_model(gang(team, nodes=4), "A100"))
+    begun = time.monotonic()
+    with operating(access, team, **QUICK):
+        until(lambda: cluster.named("train", team).status.reason.code is Code.WAITING_FOR_NODES)
+        asked_s = time.monotonic() - begun
+        run = comes_to(cluster, "train", Phase.RUNNING)
+        took_s = time.monotonic() - begun
+        assert run.status.attempt == 0
+        assert live_pods(cluster, team) == [f"train-0-{index}" for index in range(4)]
+        until(lambda: not pods(cluster, team, placeholders=True))
+        assert len({pod["spec"]["nodeName"] for pod in pods(cluster, team)}) == 4
+        assert len(list(cluster.client.items("/api/v1/nodes"))) == 5
+    told = [event.reason.code for event in cluster.events(run.uid)]
+    assert told == [Code.SUBMITTED, Code.WAITING_FOR_NODES, Code.PLACED, Code.RANKS_STARTED]
+    print(f"asked after {asked_s:.1f} s, all four ran after {took_s:.1f} s")
+
+
+def test_gangs_that_wait_one_behind_the_other_get_their_nodes_together(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu")
+    for number in range(3):
+        cluster.submit(gang(team, f"run-{number}", nodes=2))
+    growth = Gathering(cluster.client).snapshot().growth
+    assert growth is not None
+    assert growth.by == "Karpenter"
+    with operating(access, team, **QUICK):
+        until(lambda: len(pods(cluster, team, placeholders=True)) == 6)
+        for number in range(3):
+            assert comes_to(cluster, f"run-{number}", Phase.RUNNING).status.attempt == 0
+        until(lambda: not pods(cluster, team, placeholders=True))
+    assert len({pod["spec"]["nodeName"] for pod in pods(cluster, team)}) == 6
+
+
+def test_a_gang_that_fills_its_quota_starts_in_the_room_its_placeholders_leave(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu")
+    a_quota(cluster, team, gpus=2 * GPUS)
+    cluster.submit(gang(team))
+    with operating(access, team, **QUICK):
+        assert comes_to(cluster, "train", Phase.RUNNING).status.attempt == 0
+    told = [event.reason.code for event in cluster.events()]
+    assert told == [Code.SUBMITTED, Code.WAITING_FOR_NODES, Code.PLACED, Code.RANKS_STARTED]
+
+
+def test_a_gang_beyond_its_quota_brings_no_node(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu")
+    a_quota(cluster, team, gpus=GPUS // 2)
+    cluster.submit(gang(team))
+    with operating(access, team, **QUICK):
+        until(lambda: cluster.named("train", team).status.reason.code is Code.NODES_NOT_COMING)
+    message = cluster.named("train", team).status.reason.message
+    assert "was not asked for nodes, for its placeholders are refused as its pods would be: the quota of" in message
+    assert pods(cluster, team) == []
+    assert len(list(cluster.client.items("/api/v1/nodes"))) == 1
+
+
+def a_quota(cluster: KubernetesCluster, team: str, *, gpus: int) -> None:
+    path = f"/api/v1/namespaces/{team}/resourcequotas"
+    spec = {"hard": {"requests.nvidia.com/gpu": str(gpus)}}
+    cluster.client.create(path, {"metadata": {"name": "bound"}, "spec": spec})
+    until(lambda: "hard" in (cluster.client.get(f"{path}/bound").get("status") or {}))
+
+
+def test_a_gang_that_the_limits_of_the_pool_never_hold_fails_at_once_and_says_so(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu", limits={"nvidia.com/gpu": 3 * GPUS})
+    cluster.submit(gang(team, nodes=4))
+    with operating(access, team, **QUICK):
+        run = comes_to(cluster, "train", Phase.FAILED)
+    assert "the limits of NodePool gpu allow 24 GPUs in all" in run.status.reason.message
+    assert "the gang needs 32 GPUs" in run.status.reason.message
+    assert pods(cluster, team) == []
+
+
+def test_what_karpenter_cannot_bring_is_given_up_in_its_own_words_and_leaves_nothing(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu")
+    cluster.submit(gang(team, nodes=1, gpus=2 * GPUS))  # more than any machine has
+    with operating(access, team, **QUICK):
+        until(lambda: bool(pods(cluster, team, placeholders=True)))
+        until(lambda: cluster.named("train", team).status.reason.code is Code.NODES_NOT_COMING)
+        until(lambda: not pods(cluster, team))
+        reason = cluster.named("train", team).status.reason
+    assert reason.message.startswith("Karpenter was asked for nodes and brings none; it says: ")
+    assert "no instance type has enough resources" in reason.message
+    assert cluster.named("train", team).status.phase is Phase.PENDING
+
+
+def test_runs_that_are_deleted_while_they_ask_leave_no_placeholder(
+    access: Access, cluster: KubernetesCluster, karpenter: Karpenter, team: str
+) -> None:
+    karpenter.pool("gpu")
+    cluster.submit(gang(team, nodes=1, gpus=2 * GPUS))  # nodes never come for it, and it holds up the one behind
+    cluster.submit(gang(team, "behind", nodes=2))
+    with operating(access, team, grow_patience_s=300.0, grow_pause_s=300.0):
+        until(lambda: len([pod for pod in pods(cluster, team) if pod["spec"].get("nodeName")]) == 2)
+        for run in cluster.workloads():
+            cluster.set_intent(run.uid, Intent.DELETE)
+        until(lambda: not pods(cluster, team) and not cluster.workloads())
