@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.cluster.kubernetes.definitions import definitions
 from fairlead.cluster.kubernetes.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 
 pytestmark = pytest.mark.kubernetes
@@ -335,3 +337,37 @@ def test_a_member_of_a_team_needs_no_right_beyond_the_role(desk: Desk, plane: Co
         for command in (("status",), ("status", "train"), ("events",), ("logs", "train")):
             user(*command)
         user("delete", "--yes", "train")
+
+
+@pytest.mark.slow
+def test_a_follower_outlives_an_outage_of_the_api_server_and_tells_of_it_once(tmp_path: Path) -> None:
+    try:
+        plane = ControlPlane()
+        plane.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        for each in definitions():
+            applied(plane, each)
+        for content in render_roles():
+            applied(plane, content)
+        add_nodes(plane, 1, gpus=0)
+        until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
+        (tmp_path / "desk").mkdir()
+        desk = a_desk(plane, "default", tmp_path / "desk")
+        with operating(desk):
+            file = desk.write("train", fake={"run": "60s"})
+            with subprocess.Popen(
+                [*COMMAND, "run", file], cwd=desk.directory, env=desk.environ, stderr=subprocess.PIPE, text=True
+            ) as follower:
+                until(lambda: any(run["phase"] == "Running" for run in runs(desk)))
+                plane.kill("apiserver")
+                time.sleep(5)
+                plane.restart("apiserver")
+                assert follower.wait(180) == 0
+                assert follower.stderr is not None
+                told = follower.stderr.read()
+        assert "train is Succeeded" in told
+        assert 1 <= told.count("What runs goes on, and is followed again") <= 2, told
+    finally:
+        plane.stop()
