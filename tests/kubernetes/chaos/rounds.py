@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -229,7 +230,7 @@ class Round:
             if item["metadata"]["name"] not in ("kube-root-ca.crt", bundle_name())
         ]
 
-    def _await(self, is_so: Any, found: list[str]) -> None:
+    def _await(self, is_so: Callable[[], bool], found: list[str]) -> None:
         try:
             until(is_so, "calm", SETTLE_S)
         except AssertionError as error:
