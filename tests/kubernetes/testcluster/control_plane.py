@@ -179,7 +179,7 @@ class ControlPlane:
     def _is_ready(self) -> bool:
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {ADMIN}"})
         try:
-            with urllib.request.urlopen(request, context=self._tls(), timeout=2) as answer:
+            with urllib.request.urlopen(request, context=self._tls(), timeout=10) as answer:
                 return bool(answer.status == 200)
         except (OSError, http.client.HTTPException):  # it does not listen yet, or is not ready
             return False
