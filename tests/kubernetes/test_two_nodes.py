@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.torch]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, EVERY = 90, 15
 RANKS = "ranks"
-PATIENCE_S = 400.0
+PATIENCE_S = 900.0  # a busy machine takes minutes to import PyTorch
 BITS = re.compile(r"bits per byte: unigram (?P<unigram>[\d.]+), model (?P<model>[\d.]+)")
 
 
