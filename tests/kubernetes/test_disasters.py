@@ -188,4 +188,5 @@ def test_a_namespace_that_is_deleted_goes_with_its_runs_and_nothing_is_created_a
         doomed_cluster.submit(gang(doomed))
         comes_to(doomed_cluster, "train", Phase.RUNNING)
         plane.request("DELETE", f"/api/v1/namespaces/{doomed}")
-        until(lambda: not plane.exists(f"/api/v1/namespaces/{doomed}"))
+        # The namespace controller looks again in growing intervals, so that it takes half a minute on a busy machine.
+        until(lambda: not plane.exists(f"/api/v1/namespaces/{doomed}"), timeout_s=120.0)

@@ -102,7 +102,10 @@ class Growing:
                 return _beside(self._refused(growth, asked.refused), why, fits_here=fits_here)
             if waited_s >= (growth.patience_s if asked.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
                 return _beside(self._given_up(growth, asked), why, fits_here=fits_here)
-            return Waits(reason=_asking(workload.spec, growth, why, fits_here=fits_here), asked_at=status.asked_at)
+            # Nodes that come one by one are no news until they are enough.
+            is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
+            reason = status.reason if is_told else _asking(workload.spec, growth, why, fits_here=fits_here)
+            return Waits(reason=reason, asked_at=status.asked_at)
         if status.ask_again_at is not None and self._now < status.ask_again_at:
             kept = why if fits_here or status.reason.code is not Code.NODES_NOT_COMING else status.reason
             return Waits(reason=kept, ask_again_at=status.ask_again_at)

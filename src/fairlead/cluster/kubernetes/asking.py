@@ -25,7 +25,7 @@ from fairlead.policy.devices import matches
 from fairlead.policy.growing import is_asking
 from fairlead.specs.resources import GpuRequest
 from fairlead.state.growth import Asked, Growth
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import Phase, Workload
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Askings:
         self._said: dict[str, str] = {}
         self._listened: dict[str, float] = {}
         self._gave_way: dict[str, float] = {}
+        self._cleared: dict[str, int] = {}
         self.is_watching = False
         """Whether time alone may bring something to do: while a run asks, its autoscaler is listened to."""
         view.pods.listen(self._pod_changed)
@@ -99,9 +100,10 @@ class Askings:
             self._said = {uid: said for uid, said in self._said.items() if uid in wanted}
             self._listened = {uid: at for uid, at in self._listened.items() if uid in wanted}
             self._gave_way = {uid: at for uid, at in self._gave_way.items() if self.is_making_way(uid)}
+        starting = self._newly_taken(runs) if held else frozenset()
         for uid, pods in held.items():
             for pod in pods.values():
-                if (uid not in wanted or pod.is_over) and pod.told_at is None:
+                if (uid not in wanted or pod.is_over or pod.node in starting) and pod.told_at is None:
                     self._gave_way[uid] = time.monotonic()
                     agent.submit(uid, f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
         for uid, run in wanted.items():
@@ -111,6 +113,20 @@ class Askings:
                     if index not in there:
                         agent.submit(uid, f"hold room {uid} {index}", partial(self._create, run, index))
             self._listen(agent, uid, held.get(uid, {}), now)
+
+    def _newly_taken(self, runs: Iterable[Workload]) -> frozenset[str]:
+        """Nodes on which a gang starts: whoever's placeholders are there leave before kube-scheduler has to see to it.
+
+        Each start is told once, for a placeholder that comes back may well fit beside it.
+        """
+        taken: set[str] = set()
+        starting = {run.uid: run.status.attempt for run in runs if run.status.phase is Phase.STARTING}
+        for uid, attempt in starting.items():
+            found = self._view.find(uid)
+            if found is not None and found.state.gang is not None and self._cleared.get(uid) != attempt:
+                taken.update(found.state.gang.nodes)
+        self._cleared = starting
+        return frozenset(taken)
 
     def _asked(self, uid: str) -> Asked:
         bound = [pod.bound_at for pod in self._held.get(uid, {}).values() if pod.bound_at is not None]
