@@ -60,3 +60,41 @@ def test_what_cannot_be_simulated_is_refused(files: tuple[Path, Path], tmp_path:
     with pytest.raises(CannotFit, match="8 x H100 asked for on one node, the most on any is 0"):
         call(files[0], "--cluster", files[1])
     assert call(files[0], "--cluster", files[1], "--repair", "soon").exit_code == 2
+
+
+CROWDED = (
+    "submit_s,duration_s,name,team,nodes,gpu,priority,max_duration\n"
+    "0,36000,pretrain,nlp,2,A100:4,0,12h\n"
+    "1800,7200,finetune,vision,1,A100:4,0,3h\n"
+    "3600,3600,small,others,1,A100:2,-1,2h\n"
+)
+TEAMS = "---\nkind: Team\nname: vision\nguaranteed: {gpu: 4}\n"
+
+
+def test_queues_are_compared_in_one_call(files: tuple[Path, Path], tmp_path: Path) -> None:
+    files[0].write_text(CROWDED)
+    files[1].write_text(POOL + TEAMS)
+    page = tmp_path / "report.html"
+    result = call(files[0], "--cluster", files[1], "--policy", "fifo", "--policy", "default", "--json", "--html", page)
+    fifo, default = map(json.loads, result.stdout.splitlines())
+    assert (fifo["policy"], default["policy"]) == ("fifo", "default")
+    # First come, first served they wait for ten hours; what vision is guaranteed comes back after ten seconds.
+    started = [{run["name"]: run["held"][0][0] for run in told["runs"]} for told in (fifo, default)]
+    assert started[0] == {"pretrain": 0, "finetune": 36_000, "small": 36_000}
+    assert started[1] == {"pretrain": 0, "finetune": 1810, "small": 3600}
+    assert default["summary"]["whole"]["interruptions"] == 1
+    text = page.read_text()
+    assert text.count("<svg") == 6
+    assert "GPUs held, default" in text
+
+
+def test_declared_durations_let_short_runs_pass(files: tuple[Path, Path]) -> None:
+    files[0].write_text(
+        "submit_s,duration_s,name,nodes,gpu\n0,3600,long,1,4\n60,600,whole,2,4\n120,300,short,1,4\n"
+    )  # fmt: skip
+    starts = {}
+    for more in ((), ("--declare", 2)):
+        told = json.loads(call(files[0], "--cluster", files[1], "--policy", "backfill", "--json", *more).stdout)
+        starts[more] = [run["held"][0][0] for run in told["runs"]]
+    assert starts == {(): [0, 3600, 4200], ("--declare", 2): [0, 3600, 120]}
+    assert call(files[0], "--cluster", files[1], "--declare", 1).exit_code == 2

@@ -134,7 +134,7 @@ def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
         return None
     shape = Shape.of(workload.spec.resources)
     idle = [
-        sum(room.gpu_milli[each.uuid] == WHOLE_GPU for each in such)
+        sum(room.gpu_milli[each.uuid] == each.milli for each in such)
         for room in timeline.rooms.values()
         if (such := matching(room.node, shape))
     ]

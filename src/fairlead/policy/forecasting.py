@@ -9,8 +9,8 @@ import math
 from collections import defaultdict
 
 from fairlead.policy.durations import Durations
+from fairlead.policy.placement import shape_of
 from fairlead.policy.quotas import Ledger
-from fairlead.policy.shapes import Shape
 from fairlead.policy.shares import capacity
 from fairlead.policy.timeline import Timeline
 from fairlead.policy.turns import fairly
@@ -41,7 +41,7 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
     ]
     found = {}
     for run in fairly(waiting, ledger, now)[0][:MOST]:
-        claim = timeline.earliest(Shape.of(run.spec.resources), run.spec.nodes, durations.length_s(run, now))
+        claim = timeline.earliest(shape_of(run.spec, timeline.doors), run.spec.nodes, durations.length_s(run, now))
         if claim.start == math.inf:
             break
         found[run.uid] = max(claim.start, run.status.retry_at or 0.0)
