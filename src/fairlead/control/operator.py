@@ -223,6 +223,7 @@ class Operator:
             "fairlead_changes_total": float(self._counts["changes"]),
             "fairlead_pass_seconds_total": self._pass_s,
             "fairlead_api_requests_total": float(self._client.num_requests),
+            "fairlead_log_requests_total": float(self._listener.num_asked),
             "fairlead_api_waiting": float(self.agent.num_waiting),
             "fairlead_watch_lists_total": float(sum(cache.num_lists for cache in self.view.caches)),
             "fairlead_watch_silent_seconds": max(now - cache.heard_at for cache in self.view.caches),

@@ -65,7 +65,7 @@ def ensure_karpenter() -> tuple[Path, list[Path]]:
     """
     module = MODULES / "karpenter"
     binary = _made("karpenter", module, KARPENTER, "its own module", "-s -w")
-    asked = [_go(), "mod", "download", "-json", KARPENTER_MODULE]
+    asked = [go(), "mod", "download", "-json", KARPENTER_MODULE]
     found = subprocess.run(asked, cwd=module, capture_output=True, text=True, check=False)
     if found.returncode != 0:
         raise Broken(f"where the kinds of Karpenter are: {found.stderr[-500:]}")
@@ -126,13 +126,13 @@ def alone(directory: Path) -> Iterator[None]:
 
 
 def _build(name: str, module: Path, package: str, of: str, flags: str, directory: Path) -> None:
-    go = _go()
+    program = go()
     what = f"building {name} of {of} (once; minutes the first time) ..."
     began = time.monotonic()
     with _telling(what), tempfile.TemporaryDirectory(dir=directory) as scratch:
         target = Path(scratch) / name
         built = subprocess.run(
-            [go, "build", "-trimpath", f"-ldflags={flags}", "-o", str(target), package],
+            [program, "build", "-trimpath", f"-ldflags={flags}", "-o", str(target), package],
             cwd=module,
             env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"},
             preexec_fn=lambda: os.nice(10),
@@ -146,7 +146,8 @@ def _build(name: str, module: Path, package: str, of: str, flags: str, directory
     say(f"built {name} in {time.monotonic() - began:.0f} s")
 
 
-def _go() -> str:
+def go() -> str:
+    """The Go toolchain: the one on PATH, or one that is installed for us."""
     known = shutil.which("go")
     if known is not None:
         return known

@@ -44,6 +44,7 @@ class Listener:
         self._cluster = cluster
         self._marks = cluster.view.marks()
         self._turns: dict[str, _Turn] = {}
+        self.num_asked = 0
 
     def listen(self, now: float, agent: Agent) -> None:
         """Ask those whose turn has come."""
@@ -53,6 +54,7 @@ class Listener:
         for uid, turn in self._turns.items():
             if now - turn.asked_at >= max(least_s, turn.every_s(now)):
                 turn.asked_at = now
+                self.num_asked += 1
                 agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn))
 
     def _meet(self, uid: str, now: float) -> None:

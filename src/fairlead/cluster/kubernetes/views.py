@@ -232,9 +232,8 @@ class View:
         if last is None:
             return
         with self._lock:
-            # Of two threads that tell of one pod the slower may come last, so what counts is what the cache holds now.
-            now, known = self.pods.get(last.key), self._index.get(last.key)
-            now = now if now is None else remembering(known, now)
+            known = self._index.get(last.key)
+            now = after if after is None else remembering(known, after)
             self._index.follow(last.key, now)
         if after is None and last.run_uid:
             self._remember(known if known is not None and known.uid == last.uid else last)

@@ -47,7 +47,7 @@ class Cache(Generic[T]):
 
     Args:
         read: Slims an object; None leaves it out.
-        changed: Called, outside the lock, with the kept value before and after each change; None for none.
+        changed: Called, for one change at a time, with the kept value before and after each change; None for none.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class Cache(Generic[T]):
         self._query = query or {}
         self._idle_s = idle_s
         self._lock = threading.Lock()
+        # Whoever puts something in returns when its listeners were told, by whichever thread.
+        self._telling = threading.Lock()
         self._kept: dict[str, T] = {}
         self._tombstones: dict[str, int] = {}
         self._version = ""
@@ -126,10 +128,11 @@ class Cache(Generic[T]):
 
     def drop(self, key: str, version: int) -> None:
         """Forget an object that was shown to be gone as it was at a version; a younger one of its name stays."""
-        with self._lock:
-            before = self._pop(key, version)
-        if before is not None:
-            self._changed(before, None)
+        with self._telling:
+            with self._lock:
+                before = self._pop(key, version)
+            if before is not None:
+                self._changed(before, None)
 
     def _changed(self, before: T | None, after: T | None) -> None:
         for listener in self._listeners:
@@ -230,23 +233,25 @@ class Cache(Generic[T]):
         self._version = version or self._version
 
     def _take(self, value: T) -> None:
-        with self._lock:
-            before = self._kept.get(value.key)
-            if before is not None and before.version >= value.version:
-                return
-            if self._tombstones.get(value.key, -1) >= value.version:
-                return
-            self._kept[value.key] = value
-        self._changed(before, value)
+        with self._telling:
+            with self._lock:
+                before = self._kept.get(value.key)
+                if before is not None and before.version >= value.version:
+                    return
+                if self._tombstones.get(value.key, -1) >= value.version:
+                    return
+                self._kept[value.key] = value
+            self._changed(before, value)
 
     def _bury(self, key: str, version: int) -> None:
-        with self._lock:
-            before = self._pop(key, version)
-            self._tombstones[key] = max(version, self._tombstones.get(key, -1))
-            while len(self._tombstones) > MOST_TOMBSTONES:
-                del self._tombstones[next(iter(self._tombstones))]
-        if before is not None:
-            self._changed(before, None)
+        with self._telling:
+            with self._lock:
+                before = self._pop(key, version)
+                self._tombstones[key] = max(version, self._tombstones.get(key, -1))
+                while len(self._tombstones) > MOST_TOMBSTONES:
+                    del self._tombstones[next(iter(self._tombstones))]
+            if before is not None:
+                self._changed(before, None)
 
     def _pop(self, key: str, version: int) -> T | None:
         """Take out what is not younger: the name may have been taken again before we heard that it was free."""

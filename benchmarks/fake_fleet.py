@@ -1,0 +1,155 @@
+"""A control plane with fake nodes for benchmarks, with Fairlead's kinds, its operator, and clients to load it with."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairlead.cluster.kubernetes.client import ApiError, Client, Limits, Object
+from fairlead.cluster.kubernetes.config import load_access
+from fairlead.cluster.kubernetes.definitions import definitions
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.kubernetes.testcluster.processes import Server, free_ports
+
+NAMESPACE = "team"
+POD_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CONNECTIONS = 50
+CLIENT_QPS = 5_000
+PATIENCE_S = 600.0
+
+
+@contextmanager
+def fleet(num_nodes: int) -> Iterator[tuple[ControlPlane, Client]]:
+    """A control plane with ready nodes of 8 GPUs, whose own clients may send ``CLIENT_QPS``, and one of ours."""
+    with ControlPlane(client_qps=CLIENT_QPS) as plane:
+        client = Client(
+            load_access((plane.kubeconfig(),)), Limits(per_second=1e6, burst=10**6, in_flight=64, patience_s=120)
+        )
+        for each in definitions():
+            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{each['metadata']['name']}"
+            client.apply(path, each)
+        client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        plane.await_namespace(NAMESPACE)
+        add_nodes(plane, num_nodes)
+        until(lambda: all(is_ready(node) for node in client.items("/api/v1/nodes")))
+        until(lambda: _is_served(plane))
+        yield plane, client
+        client.close()
+
+
+class OperatorProcess:
+    """``fairlead operator`` as a process of its own, with its default limits."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        (port,) = free_ports(1)
+        self.url = f"http://127.0.0.1:{port}"
+        os.environ["KUBECONFIG"] = str(plane.kubeconfig())
+        argv = ["-m", "fairlead.cli.main", "operator", "--namespace", NAMESPACE, "--listen", f"127.0.0.1:{port}"]
+        self._server = Server("operator", [sys.executable, *argv], plane.home / "operator.log")
+
+    def start(self) -> float:
+        """Seconds until it leads and has everything."""
+        begun = time.monotonic()
+        self._server.start()
+        self._server.until(lambda: "leading now" in self._server.log_tail(), "leading")
+        return time.monotonic() - begun
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.stop()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._server.pid is not None, self._server.log_tail()
+        return self._server.pid
+
+
+class Counting:
+    """Counts pods that get bound, in a process of its own: what is measured must not wait for who measures it."""
+
+    def __init__(self, plane: ControlPlane, most: int) -> None:
+        argv = [sys.executable, "-m", "benchmarks.fake_fleet", str(plane.kubeconfig()), str(most)]
+        self._process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def wait(self) -> float:
+        """The Unix time at which the last one was bound."""
+        out, _ = self._process.communicate(timeout=PATIENCE_S)
+        return float(json.loads(out))
+
+
+def in_parallel(work: Callable[[int], object], items: Sequence[int]) -> None:
+    """Do it over so many connections."""
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        list(pool.map(work, items))
+
+
+def delete_pods(client: Client) -> None:
+    """Take away what pods there are, and wait until they are gone."""
+    names = [pod["metadata"]["name"] for pod in client.items(POD_PATH)]
+    in_parallel(lambda index: _delete(client, f"{POD_PATH}/{names[index]}"), range(len(names)))
+    until(lambda: next(client.items(POD_PATH), None) is None)
+
+
+def plain_pod(name: str = "") -> Object:
+    """A pod of one GPU; without a name it is a template."""
+    amounts = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
+    container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
+    metadata = {"metadata": {"name": name}} if name else {}
+    return {**metadata, "spec": {"restartPolicy": "Never", "containers": [container]}}
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.2)
+
+
+def _delete(client: Client, path: str) -> None:
+    try:
+        client.delete(path, {"gracePeriodSeconds": 0})
+    except ApiError as error:
+        if error.status != 404:
+            raise
+
+
+def _is_served(plane: ControlPlane) -> bool:
+    try:
+        plane.request("GET", "/apis/fairlead.dev/v1alpha1/trainings")
+    except urllib.error.HTTPError:
+        return False
+    return True
+
+
+def _count(config: str, most: int) -> None:
+    """Print ``ready``, and the time when so many pods more have been bound."""
+    client = Client(load_access((Path(config),)))
+    version = str(client.get(POD_PATH, {"limit": "1"})["metadata"]["resourceVersion"])
+    print("ready", flush=True)
+    seen = 0
+    while seen < most:
+        query = {"watch": "true", "resourceVersion": version, "fieldSelector": "spec.nodeName!="}
+        with client.stream(POD_PATH, query, idle_s=PATIENCE_S) as stream:
+            for line in stream:
+                # With this selector a pod is added when it is bound. A server may end a watch; the next goes on.
+                seen += line.startswith(b'{"type":"ADDED"')
+                begin = line.find(b'"resourceVersion":"') + 19
+                version = line[begin : line.find(b'"', begin)].decode()
+                if seen >= most:
+                    break
+    print(time.time(), flush=True)
+
+
+if __name__ == "__main__":
+    _count(sys.argv[1], int(sys.argv[2]))

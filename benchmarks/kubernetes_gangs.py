@@ -1,0 +1,192 @@
+"""From submitting a gang to all of its pods bound, beside bare pods, a plain Job and Kueue, on one control plane.
+
+    python -m benchmarks.kubernetes_gangs [--sizes 8,100,1000] [--repeats 3] [--nodes 200] [--json]
+
+kwok plays nodes of 8 GPUs; every pod asks for one. In each repeat all four take their turn, so that what else the
+machine does meets them alike; the figures are medians, with the least and the most. *Bare pods* are created over 50
+connections and are no gang. *Job* is one of Kubernetes, indexed, with kube-scheduler. *Kueue* admits such a Job.
+kube-scheduler, the controller manager, Kueue and the client that creates bare pods may each send 5,000 requests a
+second, far above their defaults; Fairlead has its defaults, 200 with 2,000 at once.
+
+Then 100 gangs of 8 are submitted at once, in order, where 60 fit: how long until 480 pods are bound, how many gangs are
+whole and how many in part, and whether the first 60 are those that run. Kueue's quota says that 60 fit; Fairlead and
+kube-scheduler see it from the nodes. Kueue needs root, and is left out without it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks import kueue_server
+from benchmarks.fake_fleet import (
+    CLIENT_QPS,
+    NAMESPACE,
+    POD_PATH,
+    Counting,
+    OperatorProcess,
+    delete_pods,
+    fleet,
+    in_parallel,
+    plain_pod,
+    until,
+)
+from fairlead.cluster.kubernetes.client import Client, Object
+from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Intent
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+GPUS_ON_A_NODE, SIZE_OF_MANY, NUM_MANY, NUM_FITTING = 8, 8, 100, 60
+SETTLE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to have gangs: how one is submitted, and how all are taken away."""
+
+    name: str
+    submit: Callable[[str, int], object]
+    clean: Callable[[], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="8,100,1000", help="pods of a gang (default 8,100,1000)")
+    parser.add_argument("--repeats", type=int, default=3, help="times that each is measured (default 3)")
+    parser.add_argument("--nodes", type=int, default=200, help="fake nodes of 8 GPUs (default 200)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    arguments = parser.parse_args()
+    sizes = [int(size) for size in arguments.sizes.split(",")]
+    load_before = os.getloadavg()[0]
+    with fleet(arguments.nodes) as (plane, client):
+        ways = _ways(plane, client, arguments.nodes)
+        taken: dict[tuple[str, int], list[float]] = {}
+        for size in sizes:
+            for _ in range(arguments.repeats):
+                for way in ways:
+                    taken.setdefault((way.name, size), []).append(_measure(plane, way, size))
+                    way.clean()
+        crowds = _crowds(plane, client, ways, arguments.nodes)
+    if arguments.json:
+        seconds = [{"way": name, "size": size, "seconds": found} for (name, size), found in taken.items()]
+        print(json.dumps({"load": load_before, "bound": seconds, "crowds": crowds}))
+        return
+    print(f"{arguments.nodes} nodes, {os.cpu_count()} cores, load {load_before:.1f} to {os.getloadavg()[0]:.1f}")
+    print(f"{'seconds until all are bound':28}" + "".join(f"{size:>20,}" for size in sizes))
+    for way in ways:
+        cells = (taken[way.name, size] for size in sizes)
+        shown = (f"{statistics.median(cell):.1f} ({min(cell):.1f}-{max(cell):.1f})" for cell in cells)
+        print(f"{way.name:28}" + "".join(f"{cell:>20}" for cell in shown))
+    print(f"{NUM_MANY} gangs of {SIZE_OF_MANY} where {NUM_FITTING} fit")
+    for name, crowd in crowds.items():
+        print(f"{name:28}" + ", ".join(f"{what} {value}" for what, value in crowd.items()))
+
+
+def _ways(plane: ControlPlane, client: Client, num_nodes: int) -> list[Way]:
+    def bare(name: str, size: int) -> None:
+        in_parallel(lambda index: client.create(POD_PATH, plain_pod(f"{name}-{index}")), range(size))
+
+    def clean_jobs() -> None:
+        for job in list(client.items(JOBS)):
+            client.delete(f"{JOBS}/{job['metadata']['name']}", {"propagationPolicy": "Background"})
+        delete_pods(client)
+
+    cluster = KubernetesCluster(client, namespace=NAMESPACE)
+
+    def submit(name: str, size: int) -> None:
+        one = Resources(cpu_milli=1000, memory_bytes=2**30, gpu=GpuRequest(milli=1000))
+        cluster.submit(Training(name=name, team=NAMESPACE, run="work", nodes=size, resources=one))
+
+    def clean_runs() -> None:
+        for run in cluster.workloads():
+            cluster.set_intent(run.uid, Intent.DELETE)
+        until(lambda: not cluster.workloads())
+        delete_pods(client)
+
+    ways = [
+        Way(name="bare pods", submit=bare, clean=lambda: delete_pods(client)),
+        Way(name="Job", submit=lambda name, size: client.create(JOBS, _job(name, size)), clean=clean_jobs),
+    ]
+    if os.geteuid() == 0:
+        kueue_server.start(plane, qps=CLIENT_QPS)
+        _set_quota(plane, GPUS_ON_A_NODE * num_nodes)
+        queued = {"kueue.x-k8s.io/queue-name": kueue_server.QUEUE}
+        ways.append(
+            Way(
+                name="Kueue",
+                submit=lambda name, size: client.create(JOBS, _job(name, size, labels=queued)),
+                clean=clean_jobs,
+            )
+        )
+    OperatorProcess(plane).start()
+    return [*ways, Way(name="Fairlead", submit=submit, clean=clean_runs)]
+
+
+def _measure(plane: ControlPlane, way: Way, size: int) -> float:
+    counting = Counting(plane, size)
+    begun = time.time()
+    way.submit(f"gang-{size}", size)
+    return counting.wait() - begun
+
+
+def _crowds(plane: ControlPlane, client: Client, ways: list[Way], num_nodes: int) -> dict[str, dict[str, object]]:
+    """More gangs than fit, for each way but bare pods, which are no gangs."""
+    for index in range(NUM_FITTING * SIZE_OF_MANY // GPUS_ON_A_NODE, num_nodes):
+        client.merge(f"/api/v1/nodes/fake-{index}", {"spec": {"unschedulable": True}})
+    if os.geteuid() == 0:
+        _set_quota(plane, NUM_FITTING * SIZE_OF_MANY)
+    found: dict[str, dict[str, object]] = {}
+    for way in ways[1:]:
+        counting = Counting(plane, NUM_FITTING * SIZE_OF_MANY)
+        begun = time.time()
+        for number in range(NUM_MANY):
+            way.submit(f"gang-{number:03}", SIZE_OF_MANY)
+        took = counting.wait() - begun
+        time.sleep(SETTLE_S)
+        bound = Counter(_gang_of(pod) for pod in client.items(POD_PATH) if pod["spec"].get("nodeName"))
+        whole = [name for name, number in bound.items() if number == SIZE_OF_MANY]
+        first = {f"gang-{number:03}" for number in range(NUM_FITTING)}
+        found[way.name] = {
+            "seconds": round(took, 1),
+            "whole": len(whole),
+            "in part": len(bound) - len(whole),
+            "of the first 60": len(first & set(whole)),
+        }
+        way.clean()
+    return found
+
+
+def _gang_of(pod: Object) -> str:
+    labels = pod["metadata"]["labels"]
+    return str(labels.get("fairlead.dev/run") or labels.get("batch.kubernetes.io/job-name"))
+
+
+def _set_quota(plane: ControlPlane, gpus: int) -> None:
+    kueue_server.set_quota(plane, NAMESPACE, {"cpu": gpus, "memory": f"{gpus}Gi", "nvidia.com/gpu": gpus})
+
+
+def _job(name: str, size: int, *, labels: dict[str, str] | None = None) -> Object:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {
+            "parallelism": size,
+            "completions": size,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "suspend": labels is not None,
+            "template": plain_pod(),
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
