@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -73,6 +74,7 @@ def main() -> None:
                 for way in ways:
                     taken.setdefault((way.name, size), []).append(_measure(plane, way, size))
                     way.clean()
+                    _say(f"{way.name}, {size}: {taken[way.name, size][-1]:.2f} s at a load of {os.getloadavg()[0]:.1f}")
         crowds = _crowds(plane, client, ways, arguments.nodes)
     if arguments.json:
         seconds = [{"way": name, "size": size, "seconds": found} for (name, size), found in taken.items()]
@@ -159,8 +161,13 @@ def _crowds(plane: ControlPlane, client: Client, ways: list[Way], num_nodes: int
             "in part": len(bound) - len(whole),
             "of the first 60": len(first & set(whole)),
         }
+        _say(f"{way.name}: {found[way.name]}")
         way.clean()
     return found
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _gang_of(pod: Object) -> str:
