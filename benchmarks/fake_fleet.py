@@ -22,7 +22,7 @@ NAMESPACE = "team"
 POD_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 CONNECTIONS = 50
 CLIENT_QPS = 5_000
-PATIENCE_S = 600.0
+PATIENCE_S = 1200.0
 
 
 @contextmanager
@@ -108,12 +108,12 @@ def plain_pod(name: str = "") -> Object:
     return {**metadata, "spec": {"restartPolicy": "Never", "containers": [container]}}
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something."""
+def until(is_so: Callable[[], bool], *, every_s: float = 0.2) -> None:
+    """Wait for something that is looked for so often."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.2)
+        time.sleep(every_s)
 
 
 def _delete(client: Client, path: str) -> None:

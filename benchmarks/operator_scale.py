@@ -93,7 +93,9 @@ def _fill(client: Client, num_pods: int) -> None:
         cluster.submit(Training(name=f"run-{number}", team=NAMESPACE, run="work", nodes=SIZE, resources=one))
 
     in_parallel(submit, range(num_pods // SIZE))
-    until(lambda: all((run.get("status") or {}).get("phase") == "Running" for run in client.items(TRAININGS)))
+    until(
+        lambda: all((run.get("status") or {}).get("phase") == "Running" for run in client.items(TRAININGS)), every_s=5
+    )
 
 
 def _reactions(client: Client, num_losses: int) -> list[float]:

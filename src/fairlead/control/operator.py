@@ -4,6 +4,7 @@ Crash-only: killed at any instant, another begins where the objects say. It foll
 so that it takes over at once.
 """
 
+import importlib
 import logging
 import os
 import socket
@@ -135,6 +136,8 @@ class Operator:
         server = serve(self.health, *self._settings.listen) if self._settings.listen is not None else None
         try:
             sys.setswitchinterval(SWITCH_S)
+            # Loaded with the first gang it would keep that one waiting.
+            importlib.import_module("fairlead.policy.packed_rooms")
             self.view.start()
             log.info(
                 "following %d nodes, %d pods and %d runs of %s",

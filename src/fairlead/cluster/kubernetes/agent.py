@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -174,9 +175,14 @@ class Agent:
         with self._equipping.setdefault(found.uid, threading.Lock()):
             if self._equipped.get(found.uid) == attempt:
                 return
-            self._ensure(f"/api/v1/{place}/configmaps", render_bundle(found.namespace))
-            self._ensure(f"/api/v1/{place}/services", render_service(found.workload))
-            self._ensure(f"/apis/networking.k8s.io/v1/{place}/networkpolicies", render_run_policy(found.workload))
+            wanted = {
+                f"/api/v1/{place}/configmaps": render_bundle(found.namespace),
+                f"/api/v1/{place}/services": render_service(found.workload),
+                f"/apis/networking.k8s.io/v1/{place}/networkpolicies": render_run_policy(found.workload),
+            }
+            # All pods wait for them, so they are asked for together.
+            with ThreadPoolExecutor(len(wanted), thread_name_prefix="equip") as at_once:
+                list(at_once.map(self._ensure, wanted, wanted.values()))
             self._equipped[found.uid] = attempt
 
     def _ensure(self, path: str, content: dict[str, Any]) -> None:
