@@ -93,6 +93,15 @@ def in_parallel(work: Callable[[int], object], items: Sequence[int]) -> None:
         list(pool.map(work, items))
 
 
+def create_pod(client: Client, pod: Object) -> None:
+    """Create it, if an earlier try of the same request has not."""
+    try:
+        client.create(POD_PATH, pod)
+    except ApiError as error:
+        if not (error.unsure and error.reason == "AlreadyExists"):
+            raise
+
+
 def delete_pods(client: Client) -> None:
     """Take away what pods there are, and wait until they are gone."""
     names = [pod["metadata"]["name"] for pod in client.items(POD_PATH)]

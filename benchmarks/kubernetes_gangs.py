@@ -30,6 +30,7 @@ from benchmarks.fake_fleet import (
     POD_PATH,
     Counting,
     OperatorProcess,
+    create_pod,
     delete_pods,
     fleet,
     in_parallel,
@@ -93,7 +94,7 @@ def main() -> None:
 
 def _ways(plane: ControlPlane, client: Client, num_nodes: int) -> list[Way]:
     def bare(name: str, size: int) -> None:
-        in_parallel(lambda index: client.create(POD_PATH, plain_pod(f"{name}-{index}")), range(size))
+        in_parallel(lambda index: create_pod(client, plain_pod(f"{name}-{index}")), range(size))
 
     def clean_jobs() -> None:
         for job in list(client.items(JOBS)):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.policy.devices import matches
 from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
-from fairlead.policy.gangs import Chooser, place_gang, release
+from fairlead.policy.gangs import Chooser, holds, place_gang, release
 from fairlead.policy.packing import Packing
 from fairlead.policy.placement import Room
 from fairlead.policy.shapes import WHOLE_GPU, Shape
@@ -21,6 +21,9 @@ from tests.policy.fleets import node, nodes, shape, shapes
 Request = tuple[Shape, int]
 Place = Callable[[Shape, int, Fleet, Chooser], tuple[Spot, ...] | None]
 REQUESTS = st.lists(st.tuples(shapes(), st.integers(1, 4)), min_size=1, max_size=12)
+
+
+MOST_MEMBERS = 12
 
 
 class Held:
@@ -99,6 +102,29 @@ def test_a_shape_fits_by_the_arrays_just_where_it_fits_by_the_room_of_one_node(
             free = {gpu.uuid: int(fleet.gpu_milli[i, j]) for j, gpu in enumerate(machine.gpus)}
             room = Room(machine, int(fleet.cpu_milli[i]), int(fleet.memory_bytes[i]), free)
             assert (room.fit(wanted) is not None) == bool(fits[i])
+
+
+@settings(deadline=None, max_examples=25)
+@given(nodes(), REQUESTS, shapes())
+def test_a_gang_is_said_to_fit_just_when_its_members_find_places_one_by_one(
+    machines: tuple[Node, ...], requests: list[Request], wanted: Shape
+) -> None:
+    fleet = Held(machines, requests).fleet
+    most = len(one_by_one(wanted, fleet))
+    for count in range(1, MOST_MEMBERS + 1):
+        assert holds(wanted, count, fleet) == (count <= most)
+
+
+def one_by_one(wanted: Shape, fleet: Fleet) -> list[Spot]:
+    """Places for as many members as find one, up to ``MOST_MEMBERS``; nothing is taken after it."""
+    packing = Packing(fleet, TaskMix())
+    spots: list[Spot] = []
+    while len(spots) < MOST_MEMBERS and (spot := packing.choose(wanted)) is not None:
+        fleet.take(spot.node, wanted.cpu_milli, wanted.memory_bytes, spot.devices, wanted.gpu_milli)
+        spots.append(spot)
+    for spot in spots:
+        fleet.release(spot.node, wanted.cpu_milli, wanted.memory_bytes, spot.devices, wanted.gpu_milli)
+    return spots
 
 
 @settings(deadline=None, max_examples=15)

@@ -37,7 +37,7 @@ def holds(shape: Shape, count: int, fleet: Fleet) -> bool:
     """Whether so many members of one shape fit: what one takes from its node leaves the others as they are."""
     everywhere = np.arange(len(fleet))
     usable = fleet.usable(everywhere, shape)
-    most = np.where(fleet.fits(everywhere, shape, usable), count, 0)
+    most = np.full(len(fleet), count)
     if shape.cpu_milli:
         most = np.minimum(most, fleet.cpu_milli // shape.cpu_milli)
     if shape.memory_bytes:
@@ -46,7 +46,7 @@ def holds(shape: Shape, count: int, fleet: Fleet) -> bool:
         most = np.minimum(most, (usable * (fleet.gpu_milli // shape.gpu_milli)).sum(axis=1))
     elif shape.num_gpus:
         most = np.minimum(most, usable.sum(axis=1) // shape.num_gpus)
-    return int(most.sum()) >= count
+    return int(most[fleet.fits(everywhere, shape, usable)].sum()) >= count
 
 
 def release(shape: Shape, spot: Spot, fleet: Fleet) -> None:
