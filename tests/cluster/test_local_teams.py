@@ -15,7 +15,8 @@ from tests.builders import status, training
 def test_teams_and_what_runs_took_are_shown_while_somebody_waits(tmp_path: Path) -> None:
     (tmp_path / "teams.yaml").write_text("kind: Team\nname: vision\nguaranteed: {cpu: 2}\nquota: {cpu: 4}\n")
     cluster = LocalCluster.open(tmp_path)
-    assert cluster.snapshot().teams == cluster.snapshot().completed == ()
+    before = cluster.snapshot()
+    assert (before.teams, before.completed) == ((), ())
     done = cluster.submit(training("done", team="vision"), environ={})
     ended = status(Phase.SUCCEEDED, started_at=100.0, finished_at=160.0)
     cluster.apply(Plan(changes=(Change(workload_uid=done.uid, version=done.version, status=ended),)))

@@ -29,14 +29,16 @@ def test_a_pod_that_is_bound_later_is_on_its_node_then() -> None:
     index, waiting = PodIndex(), replace(POD, node="")
     index.follow(POD.key, waiting)
     assert not index.on_node("n")
-    assert index.follow(POD.key, POD) is waiting
+    assert index.get(POD.key) is waiting
+    index.follow(POD.key, POD)
     assert dict(index.on_node("n")) == {POD.key: POD}
 
 
 def test_a_pod_that_is_gone_is_nowhere() -> None:
     index = PodIndex()
     index.follow(POD.key, POD)
-    assert index.follow(POD.key, None) is POD
+    index.follow(POD.key, None)
+    assert index.get(POD.key) is None
     assert not index.of_run("r")
     assert not index.on_node("n")
 
