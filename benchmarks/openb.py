@@ -4,7 +4,10 @@ import csv
 import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
+
+import numpy as np
 
 from fairlead.policy.shapes import Shape
 from fairlead.state.snapshot import Gpu, Node
@@ -31,8 +34,19 @@ class Workload:
     orders: dict[int, tuple[int, ...]]
 
     def arrivals(self, seed: int) -> Iterator[Shape]:
-        """Shapes in the order of arrival."""
-        return (self.shapes[i] for i in self.orders[seed])
+        """Shapes in the order of arrival; for a seed without a published order in one that is drawn likewise."""
+        return (self.shapes[i] for i in self.orders.get(seed) or self._drawn(seed))
+
+    def _drawn(self, seed: int) -> Iterator[int]:
+        """The list in random order, then any of its pods again, until as many GPUs are asked for as in other orders."""
+        rng = np.random.default_rng(seed)
+        left_milli = sum(self.shapes[i].total_gpu_milli for i in next(iter(self.orders.values())))
+        num = len(self.shapes)
+        for i in chain((int(i) for i in rng.permutation(num)), (int(rng.integers(num)) for _ in count())):
+            left_milli -= self.shapes[i].total_gpu_milli
+            if left_milli < 0:
+                return
+            yield i
 
 
 def read_nodes(data: Path) -> tuple[Node, ...]:

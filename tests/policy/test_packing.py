@@ -15,6 +15,7 @@ from fairlead.policy.packing import Packing
 from fairlead.policy.placement import Room
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix
+from fairlead.policy.worth import FORCED_WEIGHT, Demand, table
 from fairlead.state.snapshot import Node
 from tests.policy.fleets import node, nodes, shape, shapes
 
@@ -253,3 +254,11 @@ def test_a_model_is_not_another_whose_name_begins_alike() -> None:
     assert matches("NVIDIA A10", 0, "A10", None)
     assert not matches("NVIDIA A100-SXM4-40GB", 0, "A10", None)
     assert matches("NVIDIA A100-SXM4-40GB", 0, "H100|a100", None)
+
+
+def test_an_idle_device_is_worth_less_if_a_pod_that_leaves_a_dead_rest_may_come_first() -> None:
+    spoiling = Demand(widths=(50, 81), cores=(1.0, 1.0), rates=(1.0, 1.0))
+    forced, free = table(spoiling, 20.0, 1.0)[:, 0], table(spoiling, 20.0, 0.0)[:, 0]
+    assert free[100] > 0.99
+    assert forced[100] == pytest.approx(free[100] - FORCED_WEIGHT * 0.19 * 81 / 131, abs=0.01)
+    assert forced[60] == free[60]

@@ -31,6 +31,8 @@ CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
 TOGETHER_WEIGHT = 3.0
+# With this turnover, what pods lose that must be taken no longer counts.
+TURNOVER_WITHOUT_FORCE = 0.5
 # Of the cores that nodes have over, pods without devices are expected to use this part: they leave rests too.
 SURPLUS_USABLE = 0.25
 # The worth is worked out again when so much of the fleet has been taken or given back, and for multiples of it.
@@ -88,7 +90,9 @@ class Packing:
         self._learn_again = next_size(mix.num_observed)
         free = STALE_FREE * round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli) / STALE_FREE)
         candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
-        self._worth = np.stack([table(demand, candidates) for demand in demands(mix, fleet)])
+        # Where pods leave, room that a wide pod spoils comes back, and pods that need several devices need them idle.
+        forced = round(max(0.0, 1.0 - fleet.turnover / TURNOVER_WITHOUT_FORCE), 1)
+        self._worth = np.stack([table(demand, candidates, forced) for demand in demands(mix, fleet)])
         self._cores_each = self._cores_for_each_device()
         self._together = self._worth_together()
         self._ranking.forget()

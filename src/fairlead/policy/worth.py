@@ -91,10 +91,13 @@ def _demand(entries: dict[tuple[int, float], float]) -> Demand:
 
 
 @lru_cache(maxsize=256)
-def table(demand: Demand, num_candidates: float) -> Floats:
+def table(demand: Demand, num_candidates: float, forced: float = 1.0) -> Floats:
     """Worth in devices of free steps on one device at each of ``PRICES`` (LEVELS, prices), read-only.
 
     The same demand has the same samples and so the same table.
+
+    Args:
+        forced: How much of what forced pods lose counts: 1 in a fleet that only fills up, 0 where rooms come back.
     """
     fewest = _fewest_cores(demand, num_candidates)
     steps = np.arange(LEVELS, dtype=np.uint8)[:, None, None]
@@ -103,7 +106,7 @@ def table(demand: Demand, num_candidates: float) -> Floats:
         np.maximum(most[level], most[level - 1], out=most[level])
     within = most.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
     worth: Floats = (within[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
-    worth *= 1.0 - FORCED_WEIGHT * _lost_when_forced(demand, worth[:, 0])[:, None]
+    worth *= 1.0 - forced * FORCED_WEIGHT * _lost_when_forced(demand, worth[:, 0])[:, None]
     worth.flags.writeable = False
     return worth
 
