@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
-OPEN_S = 15.0
+# A busy node takes its time to start a process; a server that is not there was noticed by the requests before.
+OPEN_S = 60.0
+JOIN_S = 5.0
 PIECE_BYTES = 32 * 1024
 LINGER_S = 5.0
 MOST_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -174,7 +176,7 @@ def forward(access: Access, path: str, port: int, local: socket.socket, *, linge
             way.heard.set()
             _hang_up(local)
             connection.close()
-            sender.join(timeout=OPEN_S)
+            sender.join(timeout=JOIN_S)
 
 
 class _Way:
@@ -240,6 +242,10 @@ def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterato
     except InvalidStatus as error:
         status, body = error.response.status_code, bytes(error.response.body or b"")
         raise (NotAllowed if status == 403 else ClusterError)(_refusal(what, status, body)) from error
+    except TimeoutError as error:
+        raise ClusterError(
+            f"{access.server} opened no stream to {what} within {OPEN_S:g} s; whether it was begun there is not known."
+        ) from error
     except (WebSocketException, OSError) as error:
         raise ClusterError(
             f"{access.server} opens no stream to {what}: {error}. Does a proxy stand between that knows no WebSocket?"
