@@ -7,7 +7,6 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 from fairlead.cluster.kubernetes import rooms
 from fairlead.cluster.kubernetes.daemons import due
@@ -73,8 +72,8 @@ class Picture:
         places = [self._places[name] for name in self._names]
         nothing = Grant()
         if self._completed is None:
-            newest = heapq.nlargest(MOST_COMPLETED, self._ended.values(), key=itemgetter(0))
-            self._completed = tuple(completed for _, completed in newest)
+            newest = heapq.nlargest(MOST_COMPLETED, self._ended.items(), key=lambda each: (each[1][0], each[0]))
+            self._completed = tuple(completed for _, (_, completed) in newest)
         self._shown = Snapshot(
             teams=teams,
             completed=self._completed,
