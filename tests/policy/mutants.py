@@ -81,7 +81,7 @@ def delete_what_ended(workload: Workload, status: Status) -> Change:
     return replace(change, intent=Intent.DELETE) if status.phase.is_final else change
 
 
-def wait_in_silence(workload: Workload, reason: object, now: float) -> list[Change]:
+def wait_in_silence(workload: Workload, reason: object, now: float, **asks: Any) -> list[Change]:
     return []
 
 
