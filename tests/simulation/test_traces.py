@@ -50,6 +50,35 @@ def test_philly_counts_seconds(tmp_path: Path) -> None:
     assert (job.at_s, job.duration_s, job.num_gpus) == (5, 7, 0)
 
 
+OPENB = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+)
+
+
+def test_openb_pods_take_shares_models_and_the_time_since_they_were_scheduled(tmp_path: Path) -> None:
+    rows = "p-1,6000,12288,1,460,,LS,Running,10,100,20\np-2,500,1024,2,1000,T4|V100|V100,LS,Pending,30,90,\n"
+    share, whole = read_trace(write(tmp_path, OPENB + rows + "p-3,1000,10,0,0,,BE,Running,40,50,40\n"))[:2]
+    assert (share.at_s, share.duration_s, share.num_gpus, share.spec.name) == (10, 80, 0.46, "p-1")
+    assert (share.spec.resources.cpu_milli, share.spec.resources.memory_bytes) == (6000, 12 * 2**30)
+    assert (whole.at_s, whole.duration_s, whole.num_gpus) == (30, 60, 2)
+    assert whole.spec.resources.gpu is not None
+    assert whole.spec.resources.gpu.model == "T4|V100"
+
+
+def test_a_pod_of_openb_that_ends_before_it_begins_is_told_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"trace\.csv:2: deletion_time: 5 is before scheduled_time, 20"):
+        read_trace(write(tmp_path, OPENB + "p-1,6000,12288,1,460,,LS,Running,10,5,20\n"))
+
+
+def test_shockwave_has_tabs_and_no_header(tmp_path: Path) -> None:
+    line = "ResNet-18 (batch size 32)\tpython3 main.py\timages\t--num_steps\t1\t143450\t{}\taccordion\t1\t-1\t{}\t{}\n"
+    first, second = read_trace(write(tmp_path, line.format(1, 3338, 55) + line.format(16, "900.5", 64), "jobs.trace"))
+    assert (first.at_s, first.duration_s, first.num_gpus, first.spec.name) == (55, 3338, 1, "resnet-18")
+    assert (second.duration_s, second.num_gpus, second.spec.nodes, second.spec.name) == (900.5, 16, 2, "resnet-18-2")
+    with pytest.raises(InvalidSpec, match=r"jobs\.trace:3: duration: 'long' is not a number of 0 or more"):
+        read_trace(write(tmp_path, line.format(1, 1, 1) + "\n" + line.format(1, "long", 1), "jobs.trace"))
+
+
 def test_a_spec_file_is_a_trace_of_runs_that_say_how_long_they_take(tmp_path: Path) -> None:
     text = "name: a\nrun: x\nmax_duration: 2h\n---\nname: b\nrun: y\nmax_duration: 30s\n"
     assert [arrival.duration_s for arrival in read_trace(write(tmp_path, text, "runs.yaml"))] == [7200, 30]

@@ -1,0 +1,90 @@
+"""Rows of public traces into arrivals: Microsoft's Philly, Muri, Alibaba's openb, and Shockwave."""
+
+import re
+
+from fairlead.errors import InvalidSpec
+from fairlead.traces.arrivals import Arrival
+from fairlead.traces.rows import Row, arrival_of, seconds
+
+GPUS_PER_NODE = 8
+"""Traces of whole-GPU jobs say how many GPUs, not how many nodes; theirs had eight GPUs each."""
+
+# What Shockwave (NSDI'23) has in each line, between tabs; the file has no header.
+SHOCKWAVE = (
+    "job_type", "command", "working_directory", "steps_argument", "needs_data", "total_steps", "num_gpus", "mode",
+    "weight", "deadline", "duration", "arrival",
+)  # fmt: skip
+
+
+def of_philly(row: Row, index: int, where: str, *, unit_s: float = 1.0) -> Arrival:
+    """Jobs as in the tables made of Microsoft's Philly: num_gpu, submit_time and duration, in seconds."""
+    return _job(
+        where,
+        num_gpus=int(seconds(row, "num_gpu", where)),
+        at_s=seconds(row, "submit_time", where) * unit_s,
+        duration_s=seconds(row, "duration", where) * unit_s,
+        name=f"job-{row.get('job_id') or index + 1}".lower(),
+    )
+
+
+def of_muri(row: Row, index: int, where: str) -> Arrival:
+    """The tables of Muri (SIGCOMM'22): as Philly's, in milliseconds."""
+    return of_philly(row, index, where, unit_s=0.001)
+
+
+def of_openb(row: Row, index: int, where: str) -> Arrival:
+    """Pods of Alibaba's openb lists (cluster-trace-gpu-v2023): shares of devices, cores, memory and models.
+
+    A pod takes from when it was scheduled, or created where it never was, until it was deleted; seconds.
+    """
+    began = "scheduled_time" if row.get("scheduled_time") else "creation_time"
+    duration_s = seconds(row, "deletion_time", where) - seconds(row, began, where)
+    if duration_s < 0:
+        raise InvalidSpec((f"{where}: deletion_time: {row['deletion_time']} is before {began}, {row[began]}",))
+    resources: dict[str, object] = {}
+    if cpu_milli := seconds(row, "cpu_milli", where):
+        resources["cpu"] = f"{cpu_milli:.0f}m"
+    if memory_mib := seconds(row, "memory_mib", where):
+        resources["memory"] = f"{memory_mib:.0f}Mi"
+    num = int(seconds(row, "num_gpu", where))
+    if num:
+        gpus = seconds(row, "gpu_milli", where) / 1000 if num == 1 else float(num)
+        models = "|".join(dict.fromkeys(name for name in row.get("gpu_spec", "").split("|") if name))
+        resources["gpu"] = f"{models}:{gpus:g}" if models else f"{gpus:g}"
+    return arrival_of(
+        where,
+        at_s=seconds(row, "creation_time", where),
+        duration_s=duration_s,
+        name=row.get("name") or f"pod-{index + 1}",
+        team="",
+        nodes="1",
+        resources=resources,
+        priority="",
+    )
+
+
+def of_shockwave(row: Row, index: int, where: str) -> Arrival:
+    """Jobs of Shockwave: each as long as with its first batch size, named after its model."""
+    model = re.sub(r"[^a-z0-9]+", "-", row["job_type"].partition("(")[0].lower()).strip("-")
+    return _job(
+        where,
+        num_gpus=int(seconds(row, "num_gpus", where)),
+        at_s=seconds(row, "arrival", where),
+        duration_s=seconds(row, "duration", where),
+        name=model or f"job-{index + 1}",
+    )
+
+
+def _job(where: str, *, num_gpus: int, at_s: float, duration_s: float, name: str) -> Arrival:
+    """A job of whole GPUs on as few nodes of eight as it takes."""
+    nodes = max(1, -(-num_gpus // GPUS_PER_NODE))
+    return arrival_of(
+        where,
+        at_s=at_s,
+        duration_s=duration_s,
+        name=name,
+        team="",
+        nodes=str(nodes),
+        resources={"gpu": num_gpus // nodes} if num_gpus else {},
+        priority="",
+    )

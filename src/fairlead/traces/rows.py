@@ -1,0 +1,62 @@
+"""Rows of a table into arrivals, whoever made the table: numbers, and quantities by the parser of specs."""
+
+import json
+from collections.abc import Mapping
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.reading import parse
+from fairlead.specs.training import Training
+from fairlead.traces.arrivals import Arrival
+
+Row = Mapping[str, str]
+
+
+def arrival_of(
+    where: str,
+    *,
+    at_s: float,
+    duration_s: float,
+    name: str,
+    team: str,
+    nodes: str,
+    resources: Mapping[str, object],
+    priority: str,
+    max_duration: str = "",
+) -> Arrival:
+    """A row through the parser of specs, so that it means what the same words mean there."""
+    document: dict[str, object] = {"name": name, "run": "simulated", "nodes": whole(nodes)}
+    if resources:
+        document["resources"] = dict(resources)
+    if team:
+        document["team"] = team
+    if max_duration:
+        document["max_duration"] = max_duration
+    if priority:
+        document["priority"] = whole(priority)
+    try:
+        (spec,) = parse(json.dumps(document), source="row")
+    except InvalidSpec as error:
+        told = (problem.removeprefix("row:1: ") for problem in error.problems)
+        raise InvalidSpec(tuple(f"{where}: {problem}" for problem in told)) from None
+    assert isinstance(spec, Training)
+    return Arrival(at_s=at_s, duration_s=duration_s, spec=spec)
+
+
+def seconds(row: Row, column: str, where: str) -> float:
+    """A number of 0 or more in a column.
+
+    Raises:
+        InvalidSpec: It is anything else; file, line and column are told.
+    """
+    try:
+        value = float(row[column])
+    except (KeyError, ValueError):
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InvalidSpec((f"{where}: {column}: {row.get(column, '')!r} is not a number of 0 or more",))
+    return value
+
+
+def whole(text: str) -> object:
+    """A whole number where it is one; anything else goes on to the parser, which says what is wrong with it."""
+    return int(text) if text.strip().lstrip("-").isdigit() else text
