@@ -31,7 +31,7 @@ CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
 TOGETHER_WEIGHT = 3.0
-# With this turnover, what pods lose that must be taken no longer counts.
+# With this turnover, what pods lose that must be taken no longer counts. Its ends were measured, not its slope.
 TURNOVER_WITHOUT_FORCE = 0.5
 # Of the cores that nodes have over, pods without devices are expected to use this part: they leave rests too.
 SURPLUS_USABLE = 0.25

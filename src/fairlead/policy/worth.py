@@ -34,7 +34,7 @@ CORES = np.concatenate([np.arange(0.0, 16.0, 0.5), np.arange(16.0, 49.0, 2.0)]).
 NUM_SAMPLES = 1000
 # Pods wider than this have a device to themselves, but for what fits beside them.
 HALF = (LEVELS - 1) // 2
-# How much of what they lose counts: measured with benchmarks/packing.py, as good from 1 to 1.6.
+# How much of what they lose counts: on six lists as good from 1 to 1.6; see docs/decisions/0005.
 FORCED_WEIGHT = 1.3
 # Shares count as at least this part of the pods with one device.
 LEAST_SHARES = 0.1
