@@ -8,7 +8,7 @@ from fairlead.policy.training import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.growth import Amount, Asked, Growth, Source
-from fairlead.state.reasons import Code
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Status, Workload
 from tests.builders import node, status, training
 
@@ -26,8 +26,9 @@ def gang(name: str = "train", nodes: int = 2, *, model: str | None = None, **cha
 
 
 def run(spec: Training, number: int = 0, **changes: Any) -> Workload:
+    first = {"reason": Reason(code=Code.SUBMITTED, message="submitted"), **changes}
     return Workload(
-        uid=spec.name, spec=spec, intent=Intent.RUN, status=status(**changes), version=1, created_at=float(number)
+        uid=spec.name, spec=spec, intent=Intent.RUN, status=status(**first), version=1, created_at=float(number)
     )
 
 

@@ -1,8 +1,11 @@
-"""A finished run that is to go on, and what may stand in its way."""
+"""A run that is to go on: one that had finished, one whose nodes have left, and what may stand in their way."""
+
+from dataclasses import replace
 
 from fairlead.policy.training import decide
+from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
-from fairlead.state.reasons import Code
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 from tests.builders import node, status, training
 
@@ -37,3 +40,23 @@ def test_a_run_of_that_name_in_another_team_is_not_in_the_way() -> None:
     assert [change.status.phase for change in changes if change.workload_uid == "a" and change.status] == [
         Phase.PENDING
     ]
+
+
+def test_a_run_that_fitted_once_waits_for_the_nodes_that_have_left() -> None:
+    wide = workload("a", training("wide", nodes=3, resources=Resources(cpu_milli=4000)), Phase.PENDING)
+    here = (node("one"), node("two"))
+    first = replace(wide, status=status(reason=Reason(code=Code.SUBMITTED, message="submitted")))
+    (refused,) = decide(Snapshot(nodes=here, workloads=(first,), pods=()), NOW).changes
+    assert refused.status is not None
+    assert refused.status.phase is Phase.FAILED
+    waits = replace(wide, status=status(reason=Reason(code=Code.WAITING_FOR_RESOURCES, message="needs 3 nodes")))
+    (told,) = decide(Snapshot(nodes=here, workloads=(waits,), pods=()), NOW).changes
+    assert told.status is not None
+    assert told.status.phase is Phase.PENDING
+    assert told.status.reason.message.startswith(
+        "it fitted when it was submitted, and nodes have left since: wide needs 3"
+    )
+    back = (*here, node("three"))
+    again = replace(wide, status=told.status, version=wide.version + 1)
+    (started,) = decide(Snapshot(nodes=back, workloads=(again,), pods=()), NOW).changes
+    assert len(started.create) == 3

@@ -127,6 +127,15 @@ def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) 
     return f"starts when {names} has saved its work and left"
 
 
+def nodes_left(never: Reason) -> Reason:
+    """It fitted when it was first looked at, and does not fit any more whoever leaves."""
+    return Reason(
+        code=Code.WAITING_FOR_RESOURCES,
+        message=f"it fitted when it was submitted, and nodes have left since: {never.message}",
+        remedy="It starts when such nodes are back, or new ones have come.",
+    )
+
+
 def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
     """How many nodes have devices of the kind, and what is idle on the one with most of them idle."""
     gpu = workload.spec.resources.gpu

@@ -33,6 +33,9 @@ from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
 
+# Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
+FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
+
 
 def start(
     waiting: Sequence[Workload],
@@ -131,15 +134,17 @@ class Queue:
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
         spec, now = workload.spec, self.now
-        if self.first is not None and self.rules.backfill is Backfill.NONE:
-            return self._wait(workload, explaining.behind(workload, self.first))
         shape = shape_of(spec, self.free.doors)
         if spec.nodes > self.known_to_fit.get(shape, 0):
             never = why_never(spec, self.snapshot.nodes)
             if never is not None and (ever := self.growing.why_never(spec, never)) is not None:
-                return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
+                if workload.status.reason.code in FIRST_LOOK:
+                    return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
+                return self._wait(workload, explaining.nodes_left(ever), fits_here=False)
             if never is None:
                 self.known_to_fit[shape] = spec.nodes
+        if self.first is not None and self.rules.backfill is Backfill.NONE:
+            return self._wait(workload, explaining.behind(workload, self.first))
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
         if exceeded is not None:
             return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
