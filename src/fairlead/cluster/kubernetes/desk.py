@@ -10,11 +10,11 @@ from pathlib import Path
 
 from fairlead.cluster.facing import Prepared
 from fairlead.cluster.kubernetes import luggage
-from fairlead.cluster.kubernetes.attendance import unattended
 from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.cluster import KubernetesCluster, name_taken, trainings_path
 from fairlead.cluster.kubernetes.gathering import Gathering
 from fairlead.cluster.kubernetes.keeping import TrainingObject, filled, read_training, submitted
+from fairlead.cluster.kubernetes.leasing import unattended
 from fairlead.cluster.kubernetes.names import is_object_name
 from fairlead.cluster.kubernetes.objects import read_node
 from fairlead.cluster.kubernetes.podlogs import PodLogs
