@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairlead.cluster.kubernetes.client import ApiError, Client, Limits, Object
-from fairlead.cluster.kubernetes.config import load_access
-from fairlead.cluster.kubernetes.definitions import definitions
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits, Object
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.kubernetes.testcluster.processes import Server, free_ports

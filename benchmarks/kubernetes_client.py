@@ -24,9 +24,9 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 # The body of each sees URL and CONFIG (a kubeconfig file) and keeps in `kept` what an operator would keep.
 LIBRARIES = {
     "fairlead": """
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.config import load_access
-from fairlead.cluster.kubernetes.objects import read_pod
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.api.objects import read_pod
 imported()
 kept = {pod.key: pod for pod in map(read_pod, Client(load_access((Path(CONFIG),))).items("/api/v1/pods"))}
 """,

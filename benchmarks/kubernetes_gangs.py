@@ -41,8 +41,8 @@ from benchmarks.fake_fleet import (
     plain_pod,
     until,
 )
-from fairlead.cluster.kubernetes.client import Client, Object
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.api.client import Client, Object
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent

@@ -18,14 +18,14 @@ from typing import Any
 
 import psutil
 
-from fairlead.cluster.kubernetes.agent import Agent
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.credentials import Anonymous
-from fairlead.cluster.kubernetes.keeping import changed, state_plain
-from fairlead.cluster.kubernetes.pods import PodSettings, render_pod
-from fairlead.cluster.kubernetes.views import View
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.operating.agent import Agent
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.keeping import changed, state_plain
+from fairlead.cluster.kubernetes.operating.views import View
+from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
 from fairlead.policy.training import decide
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason

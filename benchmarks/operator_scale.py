@@ -21,9 +21,9 @@ import urllib.request
 import psutil
 
 from benchmarks.fake_fleet import NAMESPACE, POD_PATH, OperatorProcess, fleet, in_parallel, until
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.election import BEAT_S
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.election import BEAT_S
 from fairlead.errors import ClusterError
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.cluster.kubernetes.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)

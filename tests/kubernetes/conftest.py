@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.placeholders import render_priority_class
-from fairlead.cluster.kubernetes.roles import (
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.rendering.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.rendering.roles import (
     LEADER_RULES,
     OPERATOR,
     OPERATOR_RULES,

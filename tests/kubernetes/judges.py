@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.cluster.kubernetes.definitions import PLURALS
+from fairlead.cluster.kubernetes.rendering.definitions import PLURALS
 from fairlead.errors import InvalidSpec
 from fairlead.specs.reading import parse
 

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import urllib3
 
-from fairlead.cluster.kubernetes.client import Client, Limits
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.credentials import Anonymous
+from fairlead.cluster.kubernetes.api.client import Client, Limits
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import Anonymous
 
 Object = dict[str, Any]
 

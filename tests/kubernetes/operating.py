@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from fairlead.cluster.kubernetes.client import Client, Limits
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.credentials import FixedToken
-from fairlead.cluster.kubernetes.definitions import definitions
-from fairlead.cluster.kubernetes.pods import PodSettings
-from fairlead.cluster.kubernetes.roles import OPERATOR
-from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.api.client import Client, Limits
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.rendering.definitions import definitions
+from fairlead.cluster.kubernetes.rendering.pods import PodSettings
+from fairlead.cluster.kubernetes.rendering.roles import OPERATOR
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.control.operator import Operator, OperatorSettings
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources

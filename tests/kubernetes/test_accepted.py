@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.networks import render_run_policy
-from fairlead.cluster.kubernetes.pods import render_pod
-from fairlead.cluster.kubernetes.runtime_bundle import render_bundle
-from fairlead.cluster.kubernetes.services import render_service
-from fairlead.cluster.kubernetes.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
+from fairlead.cluster.kubernetes.rendering.pods import render_pod
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import render_bundle
+from fairlead.cluster.kubernetes.rendering.services import render_service
+from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.builders import SETTINGS, a_creation, a_training, a_workload
 from tests.kubernetes.test_pods import CASES

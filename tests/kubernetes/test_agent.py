@@ -3,9 +3,9 @@
 import time
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, serving
 from tests.kubernetes.operating import comes_to, gang, live_pods, operating, until

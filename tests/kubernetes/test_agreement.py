@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.definitions import UNCHANGEABLE, definitions
-from fairlead.cluster.kubernetes.manifests import read_object, write_object
-from fairlead.cluster.kubernetes.statuses import training_status
+from fairlead.cluster.kubernetes.rendering.definitions import UNCHANGEABLE, definitions
+from fairlead.cluster.kubernetes.rendering.manifests import read_object, write_object
+from fairlead.cluster.kubernetes.rendering.statuses import training_status
 from fairlead.specs.reading import parse
 from fairlead.state.snapshot import Progress
 from tests.kubernetes.builders import a_training, a_workload

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
 from tests.kubernetes.operating import operating, until
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import ApiError, Unreachable
-from fairlead.cluster.kubernetes.dispatching import Dispatcher
-from fairlead.cluster.kubernetes.pacing import Pace
+from fairlead.cluster.kubernetes.api.client import ApiError, Unreachable
+from fairlead.cluster.kubernetes.api.pacing import Pace
+from fairlead.cluster.kubernetes.operating.dispatching import Dispatcher
 from tests.kubernetes.loopback import Answering, FaultyProxy, LoseAnswer, Object, Refuse, Stall, client_of, serving
 
 

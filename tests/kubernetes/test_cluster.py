@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.agent import Agent
-from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.objects import PodObject
-from fairlead.cluster.kubernetes.pods import PodSettings
-from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
-from fairlead.cluster.kubernetes.views import PODS, TRAININGS, View
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
+from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.operating.agent import Agent
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.views import PODS, TRAININGS, View
+from fairlead.cluster.kubernetes.rendering.pods import PodSettings
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.cluster.port import LogLine
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources

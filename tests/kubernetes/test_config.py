@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.config import Access, contexts, find_access
-from fairlead.cluster.kubernetes.credentials import ExecPlugin
+from fairlead.cluster.kubernetes.api.config import Access, contexts, find_access
+from fairlead.cluster.kubernetes.api.credentials import ExecPlugin
 from fairlead.errors import ClusterError
 
 

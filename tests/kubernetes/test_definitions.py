@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.definitions import definition, definitions, object_schema, with_fewer_rules
-from fairlead.cluster.kubernetes.manifests import read_object, write_object
+from fairlead.cluster.kubernetes.rendering.definitions import definition, definitions, object_schema, with_fewer_rules
+from fairlead.cluster.kubernetes.rendering.manifests import read_object, write_object
 from fairlead.errors import InvalidSpec
 from fairlead.specs.keys import KINDS
 from fairlead.specs.kinds import Section

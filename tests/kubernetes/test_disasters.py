@@ -12,8 +12,8 @@ from typing import Any
 
 import trustme
 
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, live_pods, operating, until

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.definitions import definitions
-from fairlead.cluster.kubernetes.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.rendering.definitions import definitions
+from fairlead.cluster.kubernetes.rendering.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.gathering import Gathering
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.names import ROOM_FOR
-from fairlead.cluster.kubernetes.placeholders import render_priority_class
-from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.people.gathering import Gathering
+from fairlead.cluster.kubernetes.rendering.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
 from fairlead.specs.resources import GpuRequest
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code

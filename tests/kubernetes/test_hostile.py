@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.keeping import read_training
-from fairlead.cluster.kubernetes.networks import render_run_policy
-from fairlead.cluster.kubernetes.pods import render_pod
-from fairlead.cluster.kubernetes.services import render_service
-from fairlead.cluster.kubernetes.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.operating.keeping import read_training
+from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
+from fairlead.cluster.kubernetes.rendering.pods import render_pod
+from fairlead.cluster.kubernetes.rendering.services import render_service
+from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.specs.team import Team
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.builders import SETTINGS, a_creation

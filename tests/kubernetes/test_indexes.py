@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes.indexes import Marks, PodIndex
-from fairlead.cluster.kubernetes.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.operating.indexes import Marks, PodIndex
 
 POD = PodObject(
     key="t/a-0-0", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0, run_uid="r"

@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from fairlead import __version__
-from fairlead.cluster.kubernetes.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.roles import OPERATOR_RULES, ROLES, TEAM_RULES
+from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.rendering.roles import OPERATOR_RULES, ROLES, TEAM_RULES
 from tests.kubernetes.goldens import check_golden
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fairlead.cli import main
-from fairlead.cluster.kubernetes.client import ApiError, Client, Limits
-from fairlead.cluster.kubernetes.config import load_access
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
+from fairlead.cluster.kubernetes.api.config import load_access
 from tests.cli.conftest import Answer
 from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.testcluster import binaries

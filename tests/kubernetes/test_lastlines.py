@@ -2,11 +2,18 @@
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster, trainings_path
-from fairlead.cluster.kubernetes.config import load_access
-from fairlead.cluster.kubernetes.keeping import TrainingObject, read_training
-from fairlead.cluster.kubernetes.lastlines import MOST_BYTES, MOST_POD_BYTES, MOST_STARTS, kept_lines, share, write
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster, trainings_path
+from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, read_training
+from fairlead.cluster.kubernetes.operating.lastlines import (
+    MOST_BYTES,
+    MOST_POD_BYTES,
+    MOST_STARTS,
+    kept_lines,
+    share,
+    write,
+)
 from tests.kubernetes.builders import a_training
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 

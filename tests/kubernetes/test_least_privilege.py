@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client, Limits
-from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.credentials import FixedToken
-from fairlead.cluster.kubernetes.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.pods import PodSettings
-from fairlead.cluster.kubernetes.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES
-from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.api.client import Client, Limits
+from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.rendering.pods import PodSettings
+from fairlead.cluster.kubernetes.rendering.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.control.operator import Operator, OperatorSettings
 from tests.kubernetes.audit import RESTRICTED, Asked, requests, rights, token_of
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, Say, serving

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.kubernetes.luggage import choose
+from fairlead.cluster.kubernetes.people.luggage import choose
 from fairlead.errors import Conflict
 from tests.kubernetes.builders import a_training
 

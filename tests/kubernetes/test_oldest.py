@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.definitions import definitions, with_fewer_rules
+from fairlead.cluster.kubernetes.rendering.definitions import definitions, with_fewer_rules
 from tests.kubernetes import test_cluster as newest
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.names import LEASE
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
 from fairlead.state.snapshot import Intent, Phase

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes import picture
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.credentials import Anonymous
-from fairlead.cluster.kubernetes.keeping import changed, state_plain
-from fairlead.cluster.kubernetes.picture import Picture
-from fairlead.cluster.kubernetes.views import View
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.operating import picture
+from fairlead.cluster.kubernetes.operating.keeping import changed, state_plain
+from fairlead.cluster.kubernetes.operating.picture import Picture
+from fairlead.cluster.kubernetes.operating.views import View
 from fairlead.policy.training import decide
 from fairlead.state.snapshot import Progress, Snapshot
 

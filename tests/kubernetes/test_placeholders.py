@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from fairlead.cluster.kubernetes.autoscalers import UPDATED, gpu_labels, read_pools, read_status
+from fairlead.cluster.kubernetes.api.objects import pod_requests, read_pod
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.indexes import PodIndex
-from fairlead.cluster.kubernetes.objects import pod_requests, read_pod
-from fairlead.cluster.kubernetes.placeholders import PRIORITY, render_placeholder, render_priority_class
-from fairlead.cluster.kubernetes.pods import render_pod
+from fairlead.cluster.kubernetes.operating.autoscalers import UPDATED, gpu_labels, read_pools, read_status
+from fairlead.cluster.kubernetes.operating.indexes import PodIndex
+from fairlead.cluster.kubernetes.rendering.placeholders import PRIORITY, render_placeholder, render_priority_class
+from fairlead.cluster.kubernetes.rendering.pods import render_pod
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.growth import Amount, Source

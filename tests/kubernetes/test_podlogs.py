@@ -8,11 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import ApiError, Client
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.credentials import Anonymous
-from fairlead.cluster.kubernetes.lastlines import last_lines
-from fairlead.cluster.kubernetes.podlogs import Mark, PodLogs, parse
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.operating.lastlines import last_lines
+from fairlead.cluster.kubernetes.people.podlogs import Mark, PodLogs, parse
 from fairlead.cluster.port import LogLine
 from fairlead.errors import ClusterError
 from tests.kubernetes.loopback import serving

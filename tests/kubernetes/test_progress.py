@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairlead.cluster.kubernetes.objects import Amounts, PodObject
-from fairlead.cluster.kubernetes.progress import EVERY_S, MOST_S, _Turn
+from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.operating.progress import EVERY_S, MOST_S, _Turn
 
 POD = PodObject(key="t/a", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0)
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.config import load_access
-from fairlead.cluster.kubernetes.install import InstallSettings
-from fairlead.cluster.kubernetes.installing import install
-from fairlead.cluster.kubernetes.roles import render_binding
-from fairlead.cluster.kubernetes.streams import V4, exec_stream
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.api.streams import V4, exec_stream
+from fairlead.cluster.kubernetes.people.installing import install
+from fairlead.cluster.kubernetes.rendering.install import InstallSettings
+from fairlead.cluster.kubernetes.rendering.roles import render_binding
 from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import pod, until, until_phase

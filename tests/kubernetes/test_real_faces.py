@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.definitions import definitions
-from fairlead.cluster.kubernetes.roles import render_roles
+from fairlead.cluster.kubernetes.rendering.definitions import definitions
+from fairlead.cluster.kubernetes.rendering.roles import render_roles
 from tests.kubernetes.operating import DEFINITIONS
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operating, until

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.networks import render_run_policy
-from fairlead.cluster.kubernetes.pods import REPORTER, PodSettings, render_pod
-from fairlead.cluster.kubernetes.reports import read_ending, read_report
-from fairlead.cluster.kubernetes.runtime_bundle import bundle_name, render_bundle
-from fairlead.cluster.kubernetes.services import render_service
+from fairlead.cluster.kubernetes.operating.reports import read_ending, read_report
+from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
+from fairlead.cluster.kubernetes.rendering.pods import REPORTER, PodSettings, render_pod
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, render_bundle
+from fairlead.cluster.kubernetes.rendering.services import render_service
 from fairlead.state.snapshot import Grant, Workload
 from tests.kubernetes.builders import a_creation, a_training, a_workload
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, until, until_phase

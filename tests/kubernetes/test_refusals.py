@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import ApiError
-from fairlead.cluster.kubernetes.refusals import explain
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.operating.refusals import explain
 from fairlead.state.snapshot import PodPhase
 
 CASES = {

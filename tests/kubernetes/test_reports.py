@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.cluster.kubernetes.reports import read_ending, read_report
+from fairlead.cluster.kubernetes.operating.reports import read_ending, read_report
 from fairlead.runtime.reporting import MOST_EXIT_BYTES, MOST_REPORT_BYTES, exit_code, pack_exit, pack_report
 
 

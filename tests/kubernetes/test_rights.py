@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.pods import render_pod
-from fairlead.cluster.kubernetes.roles import OPERATOR, render_operator_bindings, render_roles
-from fairlead.cluster.kubernetes.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.rendering.pods import render_pod
+from fairlead.cluster.kubernetes.rendering.roles import OPERATOR, render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.specs.overlay import overlay
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.builders import SETTINGS, a_creation, a_training, a_workload

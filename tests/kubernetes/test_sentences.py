@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import load_access
-from fairlead.cluster.kubernetes.definitions import definitions
-from fairlead.cluster.kubernetes.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.rendering.definitions import definitions
+from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training
 from tests.kubernetes.operating import operating

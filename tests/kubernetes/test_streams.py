@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.config import Access, load_access
-from fairlead.cluster.kubernetes.credentials import Anonymous
-from fairlead.cluster.kubernetes.streams import exec_stream, exit_code
+from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.api.streams import exec_stream, exit_code
 from fairlead.errors import ClusterError, NotAllowed
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.processes import free_ports

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from fairlead.cluster.kubernetes.manifests import write_object
-from fairlead.cluster.kubernetes.teaming import read_team
+from fairlead.cluster.kubernetes.operating.teaming import read_team
+from fairlead.cluster.kubernetes.rendering.manifests import write_object
 from fairlead.specs.team import Quota, Team
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.drift import is_as_rendered, surplus
-from fairlead.cluster.kubernetes.manifests import write_object
+from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.names import TEAM
-from fairlead.cluster.kubernetes.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.drift import is_as_rendered, surplus
+from fairlead.cluster.kubernetes.rendering.manifests import write_object
+from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.operating import operating, until

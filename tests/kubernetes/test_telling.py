@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import Access
-from fairlead.cluster.kubernetes.telling import BURST, NOTE_MOST, Teller, Telling, render_event
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.telling import BURST, NOTE_MOST, Teller, Telling, render_event
 from fairlead.control.operator import Operator
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import comes_to, gang, operating, until

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.config import load_access
-from fairlead.cluster.kubernetes.roles import render_binding, render_roles
-from fairlead.cluster.kubernetes.usages import gpus_of_pods, samples
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.people.usages import gpus_of_pods, samples
+from fairlead.cluster.kubernetes.rendering.roles import render_binding, render_roles
 from fairlead.cluster.usages import GpuUsage
 from tests.kubernetes.operating import until
 from tests.kubernetes.test_accepted import applied

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes.objects import Amounts, PodObject
-from fairlead.cluster.kubernetes.verdicts import remembering, see
+from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.operating.verdicts import remembering, see
 from fairlead.state.snapshot import PodPhase
 from tests.kubernetes.builders import a_creation
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from fairlead.cluster.kubernetes import views
-from fairlead.cluster.kubernetes.client import ApiError
-from fairlead.cluster.kubernetes.views import View
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.operating import views
+from fairlead.cluster.kubernetes.operating.views import View
 from tests.kubernetes.loopback import Answering, Listing, client_of, serving
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fairlead.cluster.kubernetes import watching
-from fairlead.cluster.kubernetes.client import PAGE, Object
-from fairlead.cluster.kubernetes.watching import Cache
+from fairlead.cluster.kubernetes.api import watching
+from fairlead.cluster.kubernetes.api.client import PAGE, Object
+from fairlead.cluster.kubernetes.api.watching import Cache
 from tests.kubernetes.loopback import Listing, client_of, serving
 
 

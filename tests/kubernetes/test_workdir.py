@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.kubernetes import workdir
-from fairlead.cluster.kubernetes.workdir import MOST_PARTS, PART_BYTES, files, pack, part_names, render_parts
+from fairlead.cluster.kubernetes.rendering import workdir
+from fairlead.cluster.kubernetes.rendering.workdir import MOST_PARTS, PART_BYTES, files, pack, part_names, render_parts
 from fairlead.errors import Conflict
 from fairlead.runtime.inpod import unpack
 from tests.kubernetes.builders import a_workload

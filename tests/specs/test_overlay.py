@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.cluster.kubernetes.overlays import lay_over
+from fairlead.cluster.kubernetes.rendering.overlays import lay_over
 from fairlead.errors import InvalidSpec
 from fairlead.specs.overlay import Overlay, overlay
 from fairlead.specs.reading import parse

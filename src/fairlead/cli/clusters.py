@@ -10,7 +10,7 @@ from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.target import LOCAL, Target, cluster_options
 
 if TYPE_CHECKING:
-    from fairlead.cluster.kubernetes.discovery import Operator, Overview
+    from fairlead.cluster.kubernetes.people.discovery import Operator, Overview
     from fairlead.state.snapshot import Node
 
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @json_option
 def clusters(target: Target, json_: bool) -> None:
     """List this machine and every context of the kubeconfig; `*` marks the one that commands speak to."""
-    from fairlead.cluster.kubernetes.config import contexts
-    from fairlead.cluster.kubernetes.discovery import look_at_all
+    from fairlead.cluster.kubernetes.api.config import contexts
+    from fairlead.cluster.kubernetes.people.discovery import look_at_all
 
     names, current = contexts()
     found = look_at_all(names, current)

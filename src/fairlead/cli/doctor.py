@@ -45,7 +45,7 @@ def doctor(target: Target, json_: bool) -> int:
 def _on_kubernetes(target: Target) -> list[Finding]:
     from dataclasses import replace
 
-    from fairlead.cluster.kubernetes.checkup import check
+    from fairlead.cluster.kubernetes.people.checkup import check
 
     client = target.client()
     client.limits = replace(client.limits, try_s=ANSWER_S, patience_s=ANSWER_S)

@@ -17,7 +17,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import ClusterError, Conflict
 
 if TYPE_CHECKING:
-    from fairlead.cluster.kubernetes.streams import ExecStream
+    from fairlead.cluster.kubernetes.api.streams import ExecStream
     from fairlead.state.snapshot import Workload
 
 PIECE_BYTES = 32 * 1024
@@ -40,8 +40,8 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
         return _here(run, command, rank)
     if tty and not (sys.stdin is not None and sys.stdin.isatty()):
         raise click.UsageError("there is no terminal to hand on; leave -t out.")
-    from fairlead.cluster.kubernetes.members import member_of
-    from fairlead.cluster.kubernetes.streams import exec_stream
+    from fairlead.cluster.kubernetes.api.streams import exec_stream
+    from fairlead.cluster.kubernetes.people.members import member_of
 
     client = target.client()
     member = member_of(client, run, rank)

@@ -11,7 +11,7 @@ from fairlead.cli.target import VARIABLES
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 
 if TYPE_CHECKING:
-    from fairlead.cluster.kubernetes.applying import Done
+    from fairlead.cluster.kubernetes.api.applying import Done
 
 
 @click.command()
@@ -49,7 +49,7 @@ def install(
 
     Says of each object whether it was created, changed or is as it was. What it did not make it does not touch.
     """
-    from fairlead.cluster.kubernetes.install import InstallSettings, render_install
+    from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
 
     settings = InstallSettings(
         namespace=namespace, image=image, replicas=replicas, fewer_rules=fewer_rules, version=__version__
@@ -57,15 +57,15 @@ def install(
     if only_render:
         if context is not None or dry_run or wait or json_:
             raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
-        from fairlead.cluster.kubernetes.manifests import to_yaml
+        from fairlead.cluster.kubernetes.rendering.manifests import to_yaml
 
         print(to_yaml(render_install(settings)), end="")
         return
     if dry_run and wait:
         raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
-    from fairlead.cluster.kubernetes import installing
-    from fairlead.cluster.kubernetes.client import Client
-    from fairlead.cluster.kubernetes.config import find_access
+    from fairlead.cluster.kubernetes.api.client import Client
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.people import installing
 
     client = Client(find_access(context=context))
     done = installing.install(client, settings, dry=dry_run, tell=(lambda _: None) if json_ else show_done)
@@ -88,7 +88,7 @@ def done_json(done: "Done") -> dict[str, Any]:
 
 
 def _summary(done: list["Done"], context: str, replicas: int, *, dry: bool, ready: bool) -> str:
-    from fairlead.cluster.kubernetes.applying import Outcome
+    from fairlead.cluster.kubernetes.api.applying import Outcome
 
     counts = {outcome: sum(each.outcome is outcome for each in done) for outcome in Outcome}
     new, changed = counts[Outcome.CREATED], counts[Outcome.CHANGED]

@@ -35,10 +35,10 @@ def operator(
     log_format: str,
 ) -> None:
     """Run the operator until it is told to stop; several may run, of which one acts."""
-    from fairlead.cluster.kubernetes.client import Client, Limits
-    from fairlead.cluster.kubernetes.config import find_access
-    from fairlead.cluster.kubernetes.pods import PodSettings
-    from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
+    from fairlead.cluster.kubernetes.api.client import Client, Limits
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.rendering.pods import PodSettings
+    from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
     from fairlead.control.operator import Operator, OperatorSettings
 
     pod = os.environ.get("POD_NAME")

@@ -47,7 +47,7 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         raise click.UsageError(
             f"{name} runs on this machine: its ports are here already, on {LOOPBACK}. --context names another cluster."
         )
-    from fairlead.cluster.kubernetes.members import member_of
+    from fairlead.cluster.kubernetes.people.members import member_of
 
     client, cluster = target.client(), target.quietly()
     member_of(client, find(cluster, name), rank)
@@ -59,7 +59,7 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         message(f"{LOOPBACK}:{local} leads to port {remote} of rank {rank} of {name}; Ctrl-C ends it.")
 
     def join(connection: socket.socket, remote: int) -> None:
-        from fairlead.cluster.kubernetes.streams import forward
+        from fairlead.cluster.kubernetes.api.streams import forward
 
         try:
             member = member_of(client, find(cluster, name), rank)

@@ -16,7 +16,7 @@ NO_UID = "00000000-0000-0000-0000-000000000000"
 @click.option("--pods", is_flag=True, help="Also what the operator would create for the first start.")
 def render(files: tuple[str, ...], pods: bool) -> int:
     """Print FILES in the Kubernetes form, as YAML."""
-    from fairlead.cluster.kubernetes.manifests import to_yaml, write_object
+    from fairlead.cluster.kubernetes.rendering.manifests import to_yaml, write_object
     from fairlead.specs.reading import load_file
 
     objects: list[dict[str, Any]] = []
@@ -36,10 +36,10 @@ def render(files: tuple[str, ...], pods: bool) -> int:
 def _created(spec: Training) -> list[dict[str, Any]]:
     """What the operator creates; the node, the uid and the resource of a GPU are known only then."""
     from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
-    from fairlead.cluster.kubernetes.networks import render_run_policy
-    from fairlead.cluster.kubernetes.pods import PodSettings, render_pod
-    from fairlead.cluster.kubernetes.runtime_bundle import bundle_name
-    from fairlead.cluster.kubernetes.services import render_service
+    from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
+    from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
+    from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
+    from fairlead.cluster.kubernetes.rendering.services import render_service
     from fairlead.policy.defaults import complete
     from fairlead.state.plan import CreatePod
     from fairlead.state.reasons import Code, Reason

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from fairlead.cluster.facing import Facing
-    from fairlead.cluster.kubernetes.client import Client
-    from fairlead.cluster.kubernetes.config import Access
+    from fairlead.cluster.kubernetes.api.client import Client
+    from fairlead.cluster.kubernetes.api.config import Access
 
 LOCAL, KUBERNETES = "local", "kubernetes"
 VARIABLES = {"cluster": "FAIRLEAD_CLUSTER", "context": "FAIRLEAD_CONTEXT", "namespace": "FAIRLEAD_NAMESPACE"}
@@ -79,15 +79,15 @@ class Target:
         """
         from dataclasses import replace
 
-        from fairlead.cluster.kubernetes.config import find_access
+        from fairlead.cluster.kubernetes.api.config import find_access
 
         access = find_access(context=self.context)
         return access if self.namespace is None else replace(access, namespace=self.namespace)
 
     def client(self) -> "Client":
         """A client of the Kubernetes cluster, with bounds that fit one person's command."""
-        from fairlead.cluster.kubernetes.client import Client
-        from fairlead.cluster.kubernetes.desk import PERSONAL
+        from fairlead.cluster.kubernetes.api.client import Client
+        from fairlead.cluster.kubernetes.people.desk import PERSONAL
 
         return Client(self.access(), PERSONAL)
 

@@ -38,7 +38,7 @@ def top(name: str | None, target: Target, json_: bool) -> None:
 
 
 def _on_kubernetes(target: Target, name: str | None) -> Usages:
-    from fairlead.cluster.kubernetes.usages import usages
+    from fairlead.cluster.kubernetes.people.usages import usages
 
     client = target.client()
     if name is None:

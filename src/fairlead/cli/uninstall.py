@@ -28,10 +28,10 @@ def uninstall(
 
     Runs are not touched without --with-runs, and kinds with objects stay. What stays is told.
     """
-    from fairlead.cluster.kubernetes.client import Client
-    from fairlead.cluster.kubernetes.config import find_access
-    from fairlead.cluster.kubernetes.installing import installed_in
-    from fairlead.cluster.kubernetes.uninstalling import uninstall as take_away
+    from fairlead.cluster.kubernetes.api.client import Client
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.people.installing import installed_in
+    from fairlead.cluster.kubernetes.people.uninstalling import uninstall as take_away
 
     client = Client(find_access(context=context))
     if not yes:

@@ -22,9 +22,9 @@ def open_kubernetes(
     Raises:
         ClusterError: There is no such context, or it cannot be used.
     """
-    from fairlead.cluster.kubernetes.client import Client
-    from fairlead.cluster.kubernetes.config import find_access
-    from fairlead.cluster.kubernetes.desk import PERSONAL, Desk
+    from fairlead.cluster.kubernetes.api.client import Client
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.people.desk import PERSONAL, Desk
 
     access = find_access(context=context)
     told = namespace is not None

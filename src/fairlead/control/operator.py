@@ -15,21 +15,21 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.cluster.kubernetes.agent import Agent
-from fairlead.cluster.kubernetes.asking import Askings
-from fairlead.cluster.kubernetes.autoscalers import Autoscalers
-from fairlead.cluster.kubernetes.client import Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.election import BEAT_S, DEADLINE_S, DURATION_S, Election
-from fairlead.cluster.kubernetes.lastlines import LastLines
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.watching import IDLE_S
 from fairlead.cluster.kubernetes.names import LEASE
-from fairlead.cluster.kubernetes.pods import PodSettings
-from fairlead.cluster.kubernetes.poolkeeping import PoolKeeper
-from fairlead.cluster.kubernetes.progress import Listener
-from fairlead.cluster.kubernetes.teamkeeping import TeamKeeper
-from fairlead.cluster.kubernetes.telling import Teller
-from fairlead.cluster.kubernetes.views import View
-from fairlead.cluster.kubernetes.watching import IDLE_S
+from fairlead.cluster.kubernetes.operating.agent import Agent
+from fairlead.cluster.kubernetes.operating.asking import Askings
+from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.election import BEAT_S, DEADLINE_S, DURATION_S, Election
+from fairlead.cluster.kubernetes.operating.lastlines import LastLines
+from fairlead.cluster.kubernetes.operating.poolkeeping import PoolKeeper
+from fairlead.cluster.kubernetes.operating.progress import Listener
+from fairlead.cluster.kubernetes.operating.teamkeeping import TeamKeeper
+from fairlead.cluster.kubernetes.operating.telling import Teller
+from fairlead.cluster.kubernetes.operating.views import View
+from fairlead.cluster.kubernetes.rendering.pods import PodSettings
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fairlead.cluster.kubernetes.client import Client, Object
+from fairlead.cluster.kubernetes.api.client import Client, Object
 from fairlead.state.snapshot import Intent, Workload
 
 LIVE = ("Pending", "Running")

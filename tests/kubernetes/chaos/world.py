@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from fairlead.cluster.kubernetes.client import ApiError, Client
-from fairlead.cluster.kubernetes.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.config import load_access
-from fairlead.cluster.kubernetes.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.roles import OPERATOR
-from fairlead.cluster.kubernetes.views import TRAININGS
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.views import TRAININGS
+from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.rendering.roles import OPERATOR
 from tests.kubernetes.audit import token_of
 from tests.kubernetes.chaos.history import KEEP_HISTORY, STORED_AS_JSON, History
 from tests.kubernetes.loopback import Fault, FaultyProxy, LoseAnswer, Refuse, Stall, serving

@@ -1,0 +1,395 @@
+"""Requests to an API server as plain data: retried while that is safe, bounded in number and time, told apart by cause.
+
+An object is the ``dict`` that JSON makes of it; which parts matter is the business of those who read it. Safe to use
+from several threads. Every error is a ``ClusterError`` that says what was tried.
+"""
+
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.pacing import Pace
+from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
+from fairlead.errors import ClusterError
+
+Object = dict[str, Any]
+
+PAGE = 500  # kubectl's and client-go's size of a page
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+MANAGER = "fairlead"
+FIRST_BACKOFF_S, MOST_BACKOFF_S = 0.1, 5.0
+RETRIED = frozenset({429, 500, 502, 503, 504})
+# Dead peers are noticed by the kernel after 15 + 3 x 5 s, also where no answer is awaited.
+_KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+]
+
+
+class Unreachable(ClusterError):
+    """No answer came; whether a write was carried out is not known."""
+
+
+class ApiError(ClusterError):
+    """The API server's answer was no.
+
+    Attributes:
+        status: The HTTP status.
+        reason: One word of the server, such as ``AlreadyExists``.
+        said: The server's own sentence.
+        unsure: An earlier try of the same request got no answer and may have been carried out.
+    """
+
+    def __init__(self, what: str, status: int, reason: str, said: str, *, unsure: bool = False) -> None:
+        super().__init__(f"{what}: {said} (HTTP {status} {reason})".rstrip())
+        self.status = status
+        self.reason = reason
+        self.said = said
+        self.unsure = unsure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a client allows itself.
+
+    Attributes:
+        per_second: Requests each second in the long run.
+        burst: Requests at once after a pause.
+        in_flight: Requests that await their answer.
+        try_s: Seconds without a byte after which one try is given up.
+        patience_s: Seconds after which a request is no more retried.
+    """
+
+    per_second: float = 200.0
+    burst: int = 2000
+    in_flight: int = 32
+    try_s: float = 15.0
+    patience_s: float = 30.0
+
+
+class Client:
+    """A connection pool to one API server."""
+
+    def __init__(self, access: Access, limits: Limits = Limits()) -> None:
+        self.access = access
+        self.limits = limits
+        self.num_requests = 0
+        self._pace = Pace(per_second=limits.per_second, burst=limits.burst)
+        self._in_flight = threading.BoundedSemaphore(limits.in_flight)
+        self._lock = threading.Lock()
+        self._pool: tuple[object, str, urllib3.HTTPConnectionPool] | None = None
+
+    def close(self) -> None:
+        """Close the connections that idle."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool[2].close()
+                self._pool = None
+
+    def get(self, path: str, query: Mapping[str, str] | None = None, *, patience_s: float | None = None) -> Object:
+        """One object."""
+        return self.request("GET", path, query=query, patience_s=patience_s)
+
+    def text(self, path: str, query: Mapping[str, str] | None = None) -> str:
+        """Something that is no object, such as a log; asked for once."""
+        deadline = time.monotonic() + self.limits.try_s
+        self._pace.wait()
+        try:
+            with self._in_flight:
+                answer = self._send("GET", path, query, None, "", deadline)
+                content = answer.data
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable("GET", path, error) from error
+        if answer.status >= 300:
+            raise _refusal(f"GET {path}", answer.status, content)
+        return content.decode(errors="replace")
+
+    def pages(self, path: str, query: Mapping[str, str] | None = None, *, size: int = PAGE) -> Iterator[Object]:
+        """The pages of a list, each with its ``items`` and ``metadata``.
+
+        Raises:
+            ApiError: Among others 410 when the list took so long that its instant is no longer kept.
+        """
+        onward: Mapping[str, str] = {"limit": str(size), **(query or {})}
+        while True:
+            page = self.get(path, onward)
+            yield page
+            token = (page.get("metadata") or {}).get("continue")
+            if not token:
+                return
+            onward = {"limit": str(size), **(query or {}), "continue": token}
+
+    def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Object]:
+        """The objects of a list, in pages."""
+        for page in self.pages(path, query):
+            yield from page.get("items") or ()
+
+    def create(
+        self, path: str, body: Object, query: Mapping[str, str] | None = None, *, patience_s: float | None = None
+    ) -> Object:
+        """A new object of ours; ``path`` is that of its list."""
+        return self.request("POST", path, body, query={"fieldManager": MANAGER, **(query or {})}, patience_s=patience_s)
+
+    def replace(self, path: str, body: Object) -> Object:
+        """An object as it is to be, guarded by the resourceVersion in it."""
+        return self.request("PUT", path, body, query={"fieldManager": MANAGER})
+
+    def apply(self, path: str, body: Object, *, force: bool = True) -> Object:
+        """Server-side apply: the fields in the body are ours and get these values."""
+        query = {"fieldManager": MANAGER, "force": "true" if force else "false"}
+        return self.request("PATCH", path, body, query=query, content_type=APPLY)
+
+    def merge(self, path: str, body: Object) -> Object:
+        """A JSON merge patch."""
+        return self.request("PATCH", path, body, query={"fieldManager": MANAGER}, content_type=MERGE)
+
+    def delete(self, path: str, body: Object | None = None) -> Object:
+        """Delete; ``body`` are DeleteOptions."""
+        return self.request("DELETE", path, body)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        patience_s: float | None = None,
+    ) -> Object:
+        """Send, and send again while the server is busy or away.
+
+        Every request that is sent here may be repeated: creations go by name, other writes are guarded or idempotent.
+        When a try got no answer, a later 409 or 404 says so in ``unsure``.
+
+        Raises:
+            ApiError: The server refused.
+            Unreachable: Nobody answered in time.
+        """
+        deadline = time.monotonic() + (self.limits.patience_s if patience_s is None else patience_s)
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        backoff_s, unsure, rejected = FIRST_BACKOFF_S, False, False
+        while True:
+            self._pace.wait()
+            asked_to_wait_s: float | None = None
+            try:
+                with self._in_flight:
+                    answer = self._send(method, path, query, data, content_type, deadline)
+                    content = answer.data
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                trouble: ClusterError = self._unreachable(method, path, error)
+                unsure = unsure or not _never_sent(error)
+            else:
+                if answer.status < 300:
+                    return _decoded(content, method, path)
+                trouble = refusal = _refusal(f"{method} {path}", answer.status, content, unsure=unsure)
+                if answer.status == 401 and not rejected:
+                    rejected = True
+                    if self.access.credentials.reject():
+                        continue
+                if answer.status not in RETRIED or refusal.reason == "AlreadyExists":
+                    raise trouble
+                unsure = unsure or answer.status not in (429, 503)
+                asked_to_wait_s = _seconds(answer.headers.get("Retry-After"))
+            wait_s = random.uniform(0.5, 1.0) * backoff_s if asked_to_wait_s is None else asked_to_wait_s
+            if time.monotonic() + wait_s > deadline:
+                raise trouble
+            time.sleep(wait_s)
+            backoff_s = min(2 * backoff_s, MOST_BACKOFF_S)
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, str], *, idle_s: float) -> Iterator["Stream"]:
+        """An answer that does not end, line by line; given up when no byte comes for ``idle_s`` seconds.
+
+        Raises:
+            ApiError, Unreachable: The stream could not be opened.
+        """
+        self._pace.wait()
+        timeout = urllib3.Timeout(connect=self.limits.try_s, read=idle_s)
+        try:
+            answer = self._open("GET", path, query, None, "", timeout, preload=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable("GET", path, error) from error
+        stream = Stream(answer, path)
+        try:
+            if answer.status >= 300:
+                raise _refusal(f"GET {path}", answer.status, stream.rest())
+            yield stream
+        finally:
+            stream.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+        content_type: str,
+        deadline: float,
+    ) -> urllib3.BaseHTTPResponse:
+        left_s = max(0.1, deadline - time.monotonic())
+        timeout = urllib3.Timeout(connect=min(self.limits.try_s, left_s), read=min(self.limits.try_s, left_s))
+        return self._open(method, path, query, data, content_type, timeout, preload=True)
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+        content_type: str,
+        timeout: urllib3.Timeout,
+        *,
+        preload: bool,
+    ) -> urllib3.BaseHTTPResponse:
+        self.num_requests += 1
+        headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "fairlead"})
+        if data is not None:
+            headers["Content-Type"] = content_type
+        for name, value in identity_headers(self.access):
+            headers.add(name, value)
+        place, connections = self._connections()
+        target = f"{place}{path}" + (f"?{urlencode(query)}" if query else "")
+        return connections.urlopen(
+            method, target, body=data, headers=headers, timeout=timeout, retries=False, redirect=False,
+            assert_same_host=False, preload_content=preload,
+        )  # fmt: skip
+
+    def _connections(self) -> tuple[str, urllib3.HTTPConnectionPool]:
+        """What comes before a path, and the pool; a new one when the client's certificate was renewed.
+
+        To find the pool of a URL takes a quarter of all that a request costs, so it is done once.
+        """
+        certificate, server = self.access.certificate or self.access.credentials.certificate(), self.access.server
+        with self._lock:
+            if self._pool is None or self._pool[0] != (server, certificate):
+                manager = _pool(self.access, certificate, self.limits.in_flight)
+                # A proxy that passes on what is not encrypted wants to be told the server with each request.
+                is_told = isinstance(manager, urllib3.ProxyManager) and server.startswith("http:")
+                place = server if is_told else urlsplit(server).path.rstrip("/")
+                self._pool = ((server, certificate), place, manager.connection_from_url(server))
+            return self._pool[1:]
+
+    def _unreachable(self, method: str, path: str, error: Exception) -> Unreachable:
+        reason = getattr(error, "reason", None) or error
+        return Unreachable(
+            f"{self.access.server} does not answer ({method} {path}: {_plain(reason)}). Is the cluster up, is context "
+            f"{self.access.context!r} the right one, and does a VPN or proxy stand between?"
+        )
+
+
+class Stream:
+    """Lines of an answer that goes on; ``close`` from another thread ends it."""
+
+    def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
+        self._answer = answer
+        self._path = path
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Complete lines; ends when the server ends it.
+
+        Raises:
+            Unreachable: The connection broke, or was silent for too long.
+        """
+        parts: list[bytes] = []
+        try:
+            for chunk in self._answer.stream(65_536):
+                *lines, rest = chunk.split(b"\n")
+                for line in lines:
+                    parts.append(line)
+                    whole = b"".join(parts)
+                    parts.clear()
+                    if whole:
+                        yield whole
+                if rest:
+                    parts.append(rest)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            # AttributeError and ValueError: the connection was closed under a reader, by ``close``.
+            raise Unreachable(f"the stream of {self._path} broke: {_plain(error)}") from error
+
+    def rest(self) -> bytes:
+        """All that is left, of a short answer."""
+        try:
+            return bytes(self._answer.read() or b"")
+        except (urllib3.exceptions.HTTPError, OSError):
+            return b""
+
+    def close(self) -> None:
+        """End it now; a reader that waits in another thread is woken."""
+        connection = getattr(self._answer, "connection", None)
+        raw = getattr(connection, "sock", None)
+        if raw is not None:
+            try:
+                raw.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                # It was closed already, which is what is wanted.
+                self._answer.close()
+                return
+        self._answer.close()
+
+
+def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) -> urllib3.PoolManager:
+    context = tls_context(access, certificate) if access.server.startswith("https:") else None
+    more: dict[str, Any] = {"maxsize": size + 8, "block": False, "socket_options": _KEEPALIVE}
+    if context is not None:
+        more |= {"ssl_context": context}
+        if access.tls_server_name:
+            more |= {"server_hostname": access.tls_server_name, "assert_hostname": access.tls_server_name}
+        if not access.verify:
+            more |= {"cert_reqs": "CERT_NONE", "assert_hostname": False}
+    proxy = access.proxy or proxy_of_environment(access.server)
+    if proxy is None:
+        return urllib3.PoolManager(**more)
+    if proxy.startswith("socks"):
+        raise ClusterError(
+            f"Context {access.context!r} goes through {proxy}; SOCKS proxies are not supported. "
+            "Give an HTTP proxy in `proxy-url`, or open a tunnel and point `server` at it."
+        )
+    return urllib3.ProxyManager(proxy, **more)
+
+
+def _never_sent(error: Exception) -> bool:
+    """Whether the request cannot have reached the server."""
+    return isinstance(error, (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError))
+
+
+def _decoded(content: bytes, method: str, path: str) -> Object:
+    try:
+        found: Object = json.loads(content) if content else {}
+    except ValueError as error:
+        raise Unreachable(f"the answer to {method} {path} is no JSON; is a proxy or portal in between?") from error
+    return found
+
+
+def _refusal(what: str, status: int, content: bytes, *, unsure: bool = False) -> ApiError:
+    try:
+        said = json.loads(content)
+        return ApiError(what, status, str(said.get("reason") or ""), str(said.get("message") or ""), unsure=unsure)
+    except (ValueError, AttributeError):
+        return ApiError(what, status, "", content[:300].decode(errors="replace").strip(), unsure=unsure)
+
+
+def _seconds(value: str | None) -> float | None:
+    """Of the header ``Retry-After``; a date in it is not used by API servers."""
+    return float(value) if value is not None and value.strip().isdigit() else None
+
+
+def _plain(error: object) -> str:
+    text = str(error)
+    return text.partition("): ")[2] or text or type(error).__name__

@@ -1,0 +1,262 @@
+"""Two-way streams into pods over WebSocket: a command that runs there, and connections to a port there.
+
+Messages carry their channel in the first byte, as Kubernetes' subprotocols ``v4.channel.k8s.io`` and
+``v5.channel.k8s.io`` have it (KEP-4006); only the fifth can say that the input has ended.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
+from fairlead.errors import ClusterError, NotAllowed
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
+STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+# A busy node takes its time to start a process; a server that is not there was noticed by the requests before.
+OPEN_S = 60.0
+JOIN_S = 5.0
+PIECE_BYTES = 32 * 1024
+LINGER_S = 5.0
+MOST_MESSAGE_BYTES = 16 * 1024 * 1024
+# A middle that forgets silent connections hears of this one; nobody has to answer in time, for a program that does not
+# read its input holds up the answers too.
+PING_S = 20.0
+
+
+class ExecStream:
+    """A command that runs in a container; its methods may be called from several threads."""
+
+    def __init__(self, connection: "ClientConnection", where: str) -> None:
+        self._connection = connection
+        self._where = where
+
+    @property
+    def can_end_input(self) -> bool:
+        """Whether the server understands ``end_input``."""
+        return self._connection.subprotocol == V5
+
+    def write(self, data: bytes) -> None:
+        """To its standard input.
+
+        Raises:
+            ClusterError: The connection is gone.
+        """
+        self._send(STDIN, data)
+
+    def end_input(self) -> None:
+        """Its standard input ends here; nothing happens where that cannot be said."""
+        if self.can_end_input:
+            self._send(CLOSE, bytes([STDIN]))
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Its terminal has this size from now on."""
+        self._send(RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
+
+    def run(self, out: Callable[[bytes], object], err: Callable[[bytes], object]) -> int:
+        """Hand on its output until it ends; its exit code.
+
+        Raises:
+            ClusterError: It could not be started, or the connection broke before it had ended.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        status: bytes | None = None
+        try:
+            while True:
+                message = self._connection.recv()
+                data = message.encode() if isinstance(message, str) else message
+                channel, content = data[:1], data[1:]
+                if channel == bytes([STDOUT]) and content:
+                    out(content)
+                elif channel == bytes([STDERR]) and content:
+                    err(content)
+                elif channel == bytes([STATUS]):
+                    status = content
+        except ConnectionClosed as error:
+            if status is None:
+                raise ClusterError(
+                    f"The connection to {self._where} broke before the command had ended ({error}); "
+                    "whether it goes on there is not known."
+                ) from error
+        return exit_code(json.loads(status), self._where)
+
+    def _send(self, channel: int, data: bytes) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            self._connection.send(bytes([channel]) + data)
+        except ConnectionClosed as error:
+            raise ClusterError(f"The connection to {self._where} is gone: {error}") from error
+
+
+@contextmanager
+def exec_stream(
+    access: Access,
+    path: str,
+    command: Iterable[str],
+    *,
+    container: str,
+    stdin: bool,
+    tty: bool,
+    protocols: tuple[str, ...] = (V5, V4),
+) -> Iterator[ExecStream]:
+    """Start a command in a container of a pod.
+
+    Args:
+        path: Of the pod.
+        protocols: Of which the server takes the first that it knows.
+
+    Raises:
+        ClusterError: The API server refuses, or the library is missing.
+    """
+    flags = {"container": container, "stdout": "true", "stderr": str(not tty).lower()}
+    flags |= {"stdin": str(stdin).lower(), "tty": str(tty).lower()}
+    query = urlencode([*flags.items(), *(("command", each) for each in command)])
+    with _connected(access, f"{path}/exec?{query}", protocols) as connection:
+        yield ExecStream(connection, path.rpartition("/")[2])
+
+
+def exit_code(status: Mapping[str, Any], where: str) -> int:
+    """Of the command, from the status that ends its stream.
+
+    Raises:
+        ClusterError: It did not run.
+    """
+    if status.get("status") == "Success":
+        return 0
+    if status.get("reason") == "NonZeroExitCode":
+        for cause in (status.get("details") or {}).get("causes") or ():
+            if cause.get("reason") == "ExitCode":
+                return int(cause["message"])
+    raise ClusterError(f"The command did not run in {where}: {status.get('message') or status}")
+
+
+def forward(access: Access, path: str, port: int, local: socket.socket, *, linger_s: float = LINGER_S) -> None:
+    """Join a connection of this machine to a port of a pod until either side is done; closes it.
+
+    That this side has nothing more to say cannot be told to the pod without ending its answer too: the answer may go on
+    until it has been silent for ``linger_s`` seconds.
+
+    Raises:
+        ClusterError: The API server refuses, or nobody listens there.
+    """
+    from websockets.exceptions import ConnectionClosed
+
+    with local, _connected(access, f"{path}/portforward?ports={port}", (V4,)) as connection:
+        way = _Way(local, connection, linger_s)
+        sender = threading.Thread(target=way.send_all, name="forward", daemon=True)
+        sender.start()
+        greeted = set()
+        try:
+            while True:
+                message = connection.recv()
+                way.heard.set()
+                data = message.encode() if isinstance(message, str) else message
+                channel, content = data[0], data[1:]
+                if channel not in greeted:  # the first message of each channel is the number of the port
+                    greeted.add(channel)
+                elif channel == 1:
+                    raise ClusterError(f"Port {port} of {path.rpartition('/')[2]}: {content.decode(errors='replace')}")
+                else:
+                    local.sendall(content)
+        except (ConnectionClosed, OSError):
+            # Either side has hung up, which is how every connection ends.
+            return
+        finally:
+            way.over.set()
+            way.heard.set()
+            _hang_up(local)
+            connection.close()
+            sender.join(timeout=JOIN_S)
+
+
+class _Way:
+    """From this machine into the pod."""
+
+    def __init__(self, local: socket.socket, connection: "ClientConnection", linger_s: float) -> None:
+        self._local, self._connection, self._linger_s = local, connection, linger_s
+        self.heard = threading.Event()
+        self.over = threading.Event()
+
+    def send_all(self) -> None:
+        """All that comes, and then wait until the pod is silent or the other direction is over."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            while data := self._local.recv(PIECE_BYTES):
+                self._connection.send(b"\x00" + data)
+            while not self.over.is_set():
+                self.heard.clear()
+                if not self.heard.wait(self._linger_s):
+                    break
+        except (ConnectionClosed, OSError):
+            # Whoever is left on the other side is let go below.
+            self.over.set()
+        self._connection.close()
+
+
+def _hang_up(local: socket.socket) -> None:
+    try:
+        local.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is closed already
+
+
+@contextmanager
+def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterator["ClientConnection"]:
+    try:
+        from websockets.exceptions import InvalidStatus, WebSocketException
+        from websockets.sync.client import connect
+        from websockets.typing import Subprotocol
+    except ImportError as error:
+        raise ClusterError(
+            "This needs the library `websockets`: `pip install 'fairlead[cluster]'` brings it."
+        ) from error
+    certificate = access.certificate or access.credentials.certificate()
+    is_safe = access.server.startswith("https:")
+    what = path.partition("?")[0]
+    try:
+        connection = connect(
+            access.server.replace("http", "ws", 1) + path,
+            ssl=tls_context(access, certificate) if is_safe else None,
+            server_hostname=access.tls_server_name if is_safe else None,
+            subprotocols=[Subprotocol(each) for each in protocols],
+            additional_headers=identity_headers(access),
+            proxy=access.proxy or proxy_of_environment(access.server),
+            compression=None,
+            open_timeout=OPEN_S,
+            ping_interval=PING_S,
+            ping_timeout=None,
+            close_timeout=2.0,
+            max_size=MOST_MESSAGE_BYTES,
+        )
+    except InvalidStatus as error:
+        status, body = error.response.status_code, bytes(error.response.body or b"")
+        raise (NotAllowed if status == 403 else ClusterError)(_refusal(what, status, body)) from error
+    except TimeoutError as error:
+        raise ClusterError(
+            f"{access.server} opened no stream to {what} within {OPEN_S:g} s; whether it was begun there is not known."
+        ) from error
+    except (WebSocketException, OSError) as error:
+        raise ClusterError(
+            f"{access.server} opens no stream to {what}: {error}. Does a proxy stand between that knows no WebSocket?"
+        ) from error
+    with connection:
+        yield connection
+
+
+def _refusal(what: str, status: int, body: bytes) -> str:
+    try:
+        said = json.loads(body).get("message")
+    except (ValueError, AttributeError):
+        said = body.decode(errors="replace").strip()[:300]
+    return f"{what} was refused: {said or 'no reason was given'} (HTTP {status})"

@@ -1,0 +1,1 @@
+"""What the operator keeps and does: what is true, what follows from it, and who acts."""

@@ -1,0 +1,165 @@
+"""Which of several operators acts: the one that holds a Lease and has renewed it in time.
+
+Times of other machines are never compared with ours: a holder is gone when its Lease has not changed for as long as it
+lasts by our own clock. We stop acting well before another may begin.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+# client-go's defaults are 15, 10 and 2; a slower beat asks less of an API server at rest, 720 times an hour.
+DURATION_S = 15.0
+DEADLINE_S = 10.0
+BEAT_S = 5.0
+
+
+class Election:
+    """Keeps asking for the Lease in a thread of its own.
+
+    Args:
+        identity: Ours; no other process may have it.
+        changed: Called when we begin to lead or cease to.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        changed: Callable[[], None] = lambda: None,
+        duration_s: float = DURATION_S,
+        deadline_s: float = DEADLINE_S,
+        beat_s: float = BEAT_S,
+    ) -> None:
+        self._client = client
+        self._list = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._list}/{name}"
+        self._namespace, self._name = namespace, name
+        self.identity = identity
+        self._changed = changed
+        self._duration_s, self._deadline_s, self._beat_s = duration_s, deadline_s, beat_s
+        self._renewed_at: float | None = None
+        self._seen: tuple[str, float] = ("", 0.0)
+        self._held: Object | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+        self.num_terms = 0
+        self.holder = ""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether we may act now."""
+        renewed_at = self._renewed_at
+        return renewed_at is not None and time.monotonic() - renewed_at < self._deadline_s
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more, and give the Lease back so that another need not wait."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=self._deadline_s)
+        if self.is_leader:
+            self._renewed_at = None
+            try:
+                lease = self._client.get(self._path, patience_s=2.0)
+                if lease["spec"].get("holderIdentity") == self.identity:
+                    lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                    self._client.replace(self._path, lease)
+            except ClusterError as error:
+                log.info("the lease could not be given back: %s", error)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            was = self.is_leader
+            asked_at = time.monotonic()
+            try:
+                if self._ask():
+                    self._renewed_at = asked_at
+                else:
+                    self._renewed_at = None
+            except ClusterError as error:
+                log.warning("the lease could not be asked for: %s", error)
+            if self.is_leader != was:
+                self.num_terms += self.is_leader
+                log.info("%s now", "leading" if self.is_leader else "not leading any more")
+                self._changed()
+            self._stopping.wait(self._beat_s if self.is_leader or self._renewed_at is None else 0.2)
+
+    def _ask(self) -> bool:
+        """Take or renew the Lease; whether it is ours. Time counts from before the asking."""
+        if self._held is not None:
+            # Nobody else may have touched it, or this is refused: so it need not be read first.
+            held, self._held = self._held, None
+            if self._write(lambda: self._client.replace(self._path, _renewed(held))):
+                return True
+        patience_s = self._beat_s
+        try:
+            lease = self._client.get(self._path, patience_s=patience_s)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return self._write(lambda: self._client.create(self._list, self._lease()))
+        spec = lease.get("spec") or {}
+        self.holder = str(spec.get("holderIdentity") or "")
+        version = str(lease["metadata"]["resourceVersion"])
+        if version != self._seen[0]:
+            self._seen = (version, time.monotonic())
+        lasts_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
+        if self.holder not in ("", self.identity) and time.monotonic() - self._seen[1] < lasts_s:
+            return False
+        taken = self.holder != self.identity
+        now = _now()
+        spec |= {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": max(1, round(self._duration_s)),
+            "renewTime": now,
+            "acquireTime": now if taken else spec.get("acquireTime") or now,
+            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + taken,
+        }
+        return self._write(lambda: self._client.replace(self._path, {**lease, "spec": spec}))
+
+    def _write(self, write: Callable[[], Object]) -> bool:
+        try:
+            self._held = write()
+        except ApiError as error:
+            if error.status == 409:
+                return False
+            raise
+        self.holder = self.identity
+        return True
+
+    def _lease(self) -> Object:
+        now = _now()
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": max(1, round(self._duration_s)),
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": 0,
+            },
+        }
+
+
+def _renewed(lease: Object) -> Object:
+    return {**lease, "spec": {**lease["spec"], "renewTime": _now()}}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,93 @@
+"""What runs say of themselves: the last line of the log of each run's reporter, asked for now and then.
+
+Pods have no way to the API server; kubelet's log endpoint is the way that is always there. Each question is a request,
+so a run is asked the less often the longer it has said nothing new; one that cannot be asked now, because its node is
+slow or has no kubelet, counts as silent.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.operating.agent import Agent
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.reports import Report, read_report
+from fairlead.cluster.kubernetes.rendering.pods import REPORTER
+
+EVERY_S, MOST_S = 5.0, 900.0
+# News is taken in late by this part of the time that there was none, and by this part of what counts as a stall.
+LATE = 0.25
+# Of all runs together, so that a thousand of them are asked every 50 s.
+PER_SECOND = 20.0
+MOST_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A run that is asked; ``most_s`` is how long it may be left alone."""
+
+    pod: PodObject
+    most_s: float
+    news_at: float
+    asked_at: float = 0.0
+    said: Report | None = None
+
+    def every_s(self, now: float) -> float:
+        return max(EVERY_S, min(LATE * (now - self.news_at), self.most_s))
+
+
+class Listener:
+    """Asks the running runs in turn."""
+
+    def __init__(self, cluster: KubernetesCluster) -> None:
+        self._cluster = cluster
+        self._marks = cluster.view.marks()
+        self._turns: dict[str, _Turn] = {}
+        self.num_asked = 0
+
+    def listen(self, now: float, agent: Agent) -> None:
+        """Ask those whose turn has come."""
+        for uid in self._marks.take()[0]:
+            self._meet(uid, now)
+        least_s = len(self._turns) / PER_SECOND
+        for uid, turn in self._turns.items():
+            if now - turn.asked_at >= max(least_s, turn.every_s(now)):
+                turn.asked_at = now
+                self.num_asked += 1
+                agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn))
+
+    def _meet(self, uid: str, now: float) -> None:
+        """Begin to ask a run, or cease to."""
+        pod, known = self._reporter(uid), self._turns.get(uid)
+        if pod is None:
+            self._turns.pop(uid, None)
+        elif known is None or known.pod.uid != pod.uid:
+            found = self._cluster.view.find(uid)
+            stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
+            most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
+            self._turns[uid] = _Turn(pod=pod, most_s=most_s, news_at=now)
+
+    def _reporter(self, uid: str) -> PodObject | None:
+        """The pod that speaks for a run; None while none runs."""
+        found = self._cluster.view.find(uid)
+        if found is None or found.workload is None or found.state.gang is None or found.state.status.phase.is_final:
+            return None
+        for pod in self._cluster.view.pods_of(uid).values():
+            if pod.index == 0 and pod.attempt == found.state.gang.attempt:
+                return pod if pod.started_at is not None and not pod.is_over else None
+        return None
+
+    def _ask(self, uid: str, turn: _Turn) -> None:
+        namespace, _, name = turn.pod.key.partition("/")
+        query = {"container": REPORTER, "tailLines": "1", "limitBytes": str(MOST_BYTES)}
+        try:
+            text = self._cluster.client.text(f"/api/v1/namespaces/{namespace}/pods/{name}/log", query)
+        except ApiError as error:
+            if error.status in (400, 404, 500, 502, 503):
+                return
+            raise
+        report = read_report(text.strip())
+        if report is not None and report != turn.said:
+            turn.said, turn.news_at = report, turn.asked_at
+            self._cluster.report(uid, report.progress, report.active_at)

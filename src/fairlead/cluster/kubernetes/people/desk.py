@@ -1,0 +1,321 @@
+"""A Kubernetes cluster as its users meet it: with their own rights, in one namespace, and without the operator's help.
+
+A command that looks once asks once. One that waits keeps a watch on the runs, and is answered from that.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.cluster.facing import Prepared
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
+from fairlead.cluster.kubernetes.api.objects import read_node
+from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.names import is_object_name
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster, name_taken, trainings_path
+from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, filled, read_training, submitted
+from fairlead.cluster.kubernetes.operating.rooms import node_of
+from fairlead.cluster.kubernetes.operating.views import NODES
+from fairlead.cluster.kubernetes.people import luggage
+from fairlead.cluster.kubernetes.people.gathering import Gathering
+from fairlead.cluster.kubernetes.people.leasing import unattended
+from fairlead.cluster.kubernetes.people.podlogs import PodLogs
+from fairlead.cluster.kubernetes.rendering.workdir import pack
+from fairlead.cluster.names import unknown
+from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
+from fairlead.policy.quantities import plural, say_cpu, say_memory
+from fairlead.specs.training import Training
+from fairlead.state.plan import Plan
+from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
+
+PERSONAL = Limits(per_second=50.0, burst=200)
+"""What one person's command asks of an API server at most."""
+DEFAULT_TEAM = "default"
+SYNC_S = 30.0
+LEAST_UID = 4
+"""Characters of a uid that name a run."""
+
+
+class Desk:
+    """The runs of one namespace; those of another are reached by TEAM/NAME.
+
+    Args:
+        is_told: The namespace was asked for, and is not only that of the context.
+        options: Those that a command needs in order to mean this cluster and namespace.
+    """
+
+    has_containers = True
+
+    def __init__(self, client: Client, *, namespace: str, is_told: bool = False, options: tuple[str, ...] = ()) -> None:
+        self.client = client
+        self.namespace = namespace
+        self._is_told = is_told
+        self._options = options
+        self._keys: dict[str, tuple[str, str]] = {}
+        self._watches: dict[str, Cache[TrainingObject]] = {}
+        self._changed = threading.Condition()
+        self._epoch = self._seen = 0
+
+    def another(self) -> "Desk":
+        other = Desk(self.client, namespace=self.namespace, is_told=self._is_told, options=self._options)
+        other._keys = dict(self._keys)
+        return other
+
+    def close(self) -> None:
+        for watch in self._watches.values():
+            watch.stop()
+        self.client.close()
+
+    def prepare(self, spec: Training, directory: Path) -> Prepared:
+        """In the namespace that is meant, with the amounts that its pods will ask for."""
+        if spec.team == DEFAULT_TEAM:
+            spec = replace(spec, team=self.namespace)
+        elif self._is_told and spec.team != self.namespace:
+            raise Conflict(
+                f"{spec.name}: `team` is {spec.team!r}, which is its namespace, and --namespace is "
+                f"{self.namespace!r}. Leave one of them out."
+            )
+        complete = filled(spec)
+        notes = _notes(spec, complete)
+        found = luggage.choose(complete, directory)
+        if found.note is not None:
+            notes.append(f"workdir: {found.note}")
+        return Prepared(spec=found.spec, directory=found.directory, taken=found.sentence, notes=tuple(notes))
+
+    def launch(
+        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload:
+        """Submit it; its program inherits nothing of our environment."""
+        place = self._of(spec.team)
+        if directory is None:
+            return self._known(place.submit(spec))
+        there = self._read(spec.team, spec.name)
+        if there is not None and not _run_of(there).status.phase.is_final:
+            # Told before anything is sent, so that no files are left that nothing owns.
+            raise name_taken(spec)
+        return self._known(luggage.send(self.client, spec, directory, place.submit))
+
+    def has_files_of(self, workload: Workload, directory: Path) -> bool:
+        return self._object(workload.uid).workdir == pack(directory).annotation
+
+    def submit(self, spec: Training) -> Workload:
+        return self.launch(spec)
+
+    def set_intent(self, uid: str, intent: Intent) -> Workload:
+        namespace, _ = self._key(uid)
+        return self._known(self._of(namespace).set_intent(uid, intent))
+
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(node_of(read_node(content), 0) for content in self.client.items(NODES))
+
+    def snapshot(self) -> Snapshot:
+        """Everything on the cluster, asked for once.
+
+        Raises:
+            NotAllowed: Our account may not look at nodes, or at pods and runs of all namespaces.
+        """
+        try:
+            return Gathering(self.client).snapshot()
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise NotAllowed(f"your account may not look at the whole cluster: {error.said}") from error
+
+    def apply(self, plan: Plan) -> tuple[bool, ...]:
+        """Nothing: only the operator acts."""
+        raise ClusterError("Plans are carried out by the operator alone; that is a mistake of ours.")
+
+    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+        newest = sorted(self._runs(self.namespace), key=lambda run: (-run.created_at, run.uid))
+        return tuple(newest[:limit])
+
+    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+        runs = sorted(self._runs(team or self.namespace), key=lambda run: (run.created_at, run.uid))
+        return tuple(run for run in runs if not run.status.phase.is_final)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(run.spec.name for run in self.workloads())
+
+    def finished_names(self, team: str) -> frozenset[str]:
+        return frozenset(run.spec.name for run in self._runs(team) if run.status.phase.is_final)
+
+    def get(self, uid: str) -> Workload:
+        return _run_of(self._object(uid))
+
+    def find(self, name: str, team: str | None = None) -> Workload:
+        namespace = team or self.namespace
+        if not is_object_name(namespace):
+            raise NotFound(f"There is no namespace {namespace!r}: no namespace can have that name.")
+        found = self._read(namespace, name) if is_object_name(name) else None
+        if found is not None:
+            return self._known(_run_of(found))
+        runs = sorted(self._runs(namespace), key=lambda run: -run.created_at)
+        same = [run for run in runs if run.uid.startswith(name)]
+        if len(same) == 1 and len(name) >= LEAST_UID:
+            return same[0]
+        raise unknown(name, [run.spec.name for run in runs], where=f" in the namespace {namespace!r}")
+
+    def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
+        try:
+            found = self._objects(self.namespace) if uid is None else (self._object(uid),)
+        except NotFound:
+            return ()
+        told = [
+            EventRecord(
+                id=kept.id, at=kept.at, workload_uid=each.uid, run=each.name, type=kept.type, reason=kept.reason
+            )
+            for each in found
+            for kept in (submitted(each), *each.state.events)
+            if kept.id > after
+        ]
+        return tuple(sorted(told, key=lambda event: event.id))
+
+    def pods(self, uid: str) -> tuple[Pod, ...]:
+        return Gathering(self.client).pods(self._object(uid))
+
+    def logs(
+        self,
+        uid: str,
+        *,
+        rank: int | None = None,
+        attempt: int | None = None,
+        follow: bool = False,
+        stop: Callable[[], bool] | None = None,
+    ) -> Iterator[LogLine]:
+        found = self._object(uid)
+        ranks = _run_of(found).spec.ranks_on_each_node
+        logs = PodLogs(self.client, found.namespace, uid, ranks_per_pod=ranks, rank=rank, attempt=attempt)
+        if not follow:
+            return logs.all()
+
+        def over() -> bool:
+            try:
+                return (stop is not None and stop()) or self.get(uid).status.phase.is_final
+            except NotFound:
+                return True
+
+        return logs.follow(over)
+
+    def where(self, workload: Workload) -> str:
+        return f" in the namespace {workload.spec.team} of {self.client.access.context}"
+
+    def named(self, *workloads: Workload) -> str:
+        home = self.namespace
+        names = (run.spec.name if run.spec.team == home else f"{run.spec.team}/{run.spec.name}" for run in workloads)
+        return " ".join((*names, *self._options))
+
+    def kept_at(self, workload: Workload) -> str:
+        where = f"{workload.spec.name} -n {workload.spec.team} --context {self.client.access.context}"
+        return f"`kubectl describe training {where}`"
+
+    def nudge(self) -> None:
+        """Nothing: the operator sees every change by itself."""
+
+    def unattended(self) -> str | None:
+        return unattended(self.client)
+
+    def trouble(self) -> str | None:
+        troubles = (watch.trouble for watch in self._watches.values())
+        return next((str(trouble) for trouble in troubles if trouble is not None), None)
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when a run has changed; the first wait begins to watch."""
+        for namespace in {self.namespace, *(namespace for namespace, _ in self._keys.values())}:
+            if namespace not in self._watches:
+                watch = Cache(self.client, trainings_path(namespace), read_training, self._wake)
+                self._watches[namespace] = watch
+                watch.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._epoch != self._seen, timeout_s)
+            self._seen = self._epoch
+
+    def _wake(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
+        with self._changed:
+            self._epoch += 1
+            self._changed.notify_all()
+
+    def _of(self, namespace: str) -> KubernetesCluster:
+        return KubernetesCluster(self.client, namespace=namespace)
+
+    def _known(self, run: Workload) -> Workload:
+        self._keys[run.uid] = (run.spec.team, run.spec.name)
+        return run
+
+    def _key(self, uid: str) -> tuple[str, str]:
+        if uid not in self._keys:
+            self._runs(self.namespace)
+        if uid not in self._keys:
+            raise NotFound(f"There is no run with the id {uid!r} in the namespace {self.namespace!r}.")
+        return self._keys[uid]
+
+    def _object(self, uid: str) -> TrainingObject:
+        namespace, name = self._key(uid)
+        watch = self._watches.get(namespace)
+        if watch is not None and watch.is_synced:
+            if isinstance(watch.trouble, ApiError) and watch.trouble.status in (401, 403):
+                raise _explained(watch.trouble, namespace)
+            found = watch.get(f"{namespace}/{name}")
+        else:
+            found = self._read(namespace, name)
+        if found is None or found.uid != uid:
+            raise NotFound(f"The run {name} is not there any more.")
+        return found
+
+    def _objects(self, namespace: str) -> tuple[TrainingObject, ...]:
+        watch = self._watches.get(namespace)
+        if watch is not None and watch.is_synced:
+            return watch.all()
+        try:
+            return tuple(read_training(content) for content in self.client.items(trainings_path(namespace)))
+        except ApiError as error:
+            raise _explained(error, namespace) from error
+
+    def _runs(self, namespace: str) -> list[Workload]:
+        return [self._known(each.workload) for each in self._objects(namespace) if each.workload is not None]
+
+    def _read(self, namespace: str, name: str) -> TrainingObject | None:
+        try:
+            return read_training(self.client.get(trainings_path(namespace, name)))
+        except ApiError as error:
+            if error.status == 404 and f'"{name}" not found' in error.said:
+                return None
+            raise _explained(error, namespace) from error
+
+
+def _run_of(found: TrainingObject) -> Workload:
+    if found.workload is None:
+        raise ClusterError(f"The run {found.name} cannot be read by this Fairlead: {found.problem}")
+    return found.workload
+
+
+def _notes(given: Training, complete: Training) -> list[str]:
+    """What the pods ask for beyond what was given, and what becomes of checkpoints."""
+    notes, asked = [], given.resources
+    ranks = complete.ranks_on_each_node
+    if given.ranks_per_node is None:
+        why = "one for each GPU" if asked.gpu is not None else "no GPU asked for"
+        notes.append(f"ranks_per_node: {ranks} ({why})")
+    if asked.cpu_milli is None:
+        cpu = say_cpu(complete.resources.cpu_milli or 0)
+        notes.append(f"resources.cpu: {cpu} for each of {plural(given.nodes, 'node')} (one core for each rank)")
+    if asked.memory_bytes is None:
+        memory = say_memory(complete.resources.memory_bytes or 0)
+        notes.append(f"resources.memory: {memory} for each of {plural(given.nodes, 'node')} (4 GiB for each rank)")
+    if given.image is None:
+        notes.append("image: the operator's for runs that name none")
+    if given.checkpoint.to is None:
+        notes.append("checkpoint.to: where the operator was told; if it was not, no checkpoint outlives its pod")
+    return notes
+
+
+def _explained(error: ApiError, namespace: str) -> ClusterError:
+    if error.status == 404:
+        return ClusterError("This cluster does not know Fairlead's kinds. `fairlead install` sets them up.")
+    if error.status == 403:
+        return NotAllowed(
+            f"Your account may not look at runs in the namespace {namespace!r}: {error.said}. Ask for the role "
+            "fairlead-viewer or fairlead-user there, or choose another with `--namespace`."
+        )
+    return error

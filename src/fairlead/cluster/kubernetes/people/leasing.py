@@ -1,0 +1,92 @@
+"""Who looks after a cluster's runs just now, as its Lease tells everybody who asks."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.names import LEASE, SYSTEM_NAMESPACE
+from fairlead.cluster.kubernetes.operating.election import DURATION_S
+from fairlead.policy.quantities import say_duration
+
+API = "/apis/coordination.k8s.io/v1"
+# Beyond what the Lease itself allows: clocks differ, and the next of several operators needs a moment.
+SLACK_S = 10.0
+REMEDY = (
+    "Nothing starts, stops or restarts until one does: `fairlead operator` runs one from here, `fairlead install` puts "
+    "it into the cluster."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """An operator that holds its Lease.
+
+    Attributes:
+        age_s: Since it last renewed the Lease, by our clock.
+        lasts_s: How long a renewal lasts.
+    """
+
+    name: str
+    namespace: str
+    age_s: float
+    lasts_s: float
+
+    @property
+    def leads(self) -> bool:
+        """It renews its Lease."""
+        return self.age_s <= self.lasts_s + SLACK_S
+
+
+def holder_of(client: Client, namespace: str, *, patience_s: float | None = None) -> Holder | None:
+    """The operator that holds the Lease of a namespace and renews it; None when none does.
+
+    Raises:
+        ClusterError: The Lease cannot be read.
+    """
+    found = _lease(client, namespace, patience_s)
+    holder = None if found is None else _holder(found)
+    return holder if holder is not None and holder.leads else None
+
+
+def unattended(client: Client) -> str | None:
+    """That no operator renews its Lease, and what to do; None when one does, or when we may not look."""
+    try:
+        usual = _lease(client, SYSTEM_NAMESPACE, 5.0)
+        anywhere = {"fieldSelector": f"metadata.name={LEASE}"}
+        leases = [usual] if usual is not None else list(client.items(f"{API}/leases", anywhere))
+    except ApiError:  # no right to look, or something that the command itself will tell
+        return None
+    if not leases:
+        return f"No operator has ever run on this cluster. {REMEDY}"
+    holders = [holder for lease in leases if (holder := _holder(lease)) is not None]
+    if not holders:
+        return f"No operator runs on this cluster: the last one has stopped. {REMEDY}"
+    youngest = min(holders, key=lambda holder: holder.age_s)
+    if youngest.leads:
+        return None
+    ago = say_duration(youngest.age_s)
+    return f"No operator runs on this cluster: its Lease was last renewed {ago} ago. {REMEDY}"
+
+
+def _lease(client: Client, namespace: str, patience_s: float | None) -> dict[str, Any] | None:
+    try:
+        return client.get(f"{API}/namespaces/{namespace}/leases/{LEASE}", patience_s=patience_s)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+def _holder(lease: dict[str, Any]) -> Holder | None:
+    """Who has it; None when it was given back."""
+    spec = lease.get("spec") or {}
+    if not spec.get("holderIdentity") or not spec.get("renewTime"):
+        return None
+    return Holder(
+        name=str(spec["holderIdentity"]),
+        namespace=str(lease["metadata"]["namespace"]),
+        age_s=max(0.0, time.time() - seconds(spec["renewTime"])),
+        lasts_s=float(spec.get("leaseDurationSeconds") or DURATION_S),
+    )

@@ -1,0 +1,160 @@
+"""What the pods of runs use: by the metrics API where it is served, and for GPUs by DCGM's exporter on their nodes."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.api.objects import pod_requests, quantity
+from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
+from fairlead.errors import ClusterError
+
+EXPORTERS = "app in (nvidia-dcgm-exporter, dcgm-exporter)", "app.kubernetes.io/name=dcgm-exporter"
+EXPORTER_PORT = 9400
+AT_ONCE = 8
+MIB = 2**20
+_SAMPLE = re.compile(r"(\w+)\{([^}]*)\}\s+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# The share of the engine's time works for parts of a GPU too, but not every exporter is told to give it.
+ENGINE_ACTIVE, UTILIZATION, MEMORY_MIB = (
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_FB_USED",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One line of an exposition."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
+    """What the pods of a namespace's runs, or of one of them, use now.
+
+    Raises:
+        ClusterError: The pods themselves cannot be read.
+    """
+    selector = names.RUN_UID if run is None else f"{names.RUN}={run}"
+    query = {"labelSelector": selector}
+    pods = [
+        pod
+        for pod in client.items(f"/api/v1/namespaces/{namespace}/pods", query)
+        if (pod.get("status") or {}).get("phase") == "Running"
+    ]
+    used, missing = _used(client, namespace, query)
+    gpus: dict[str, tuple[GpuUsage, ...]] = {}
+    if any(pod_requests(pod["spec"]).devices for pod in pods):
+        gpus, more = _gpus(client, namespace, {str(pod["spec"].get("nodeName")) for pod in pods})
+        missing += more
+    return Usages(pods=tuple(_usage(pod, used, gpus) for pod in pods), missing=tuple(missing) if pods else ())
+
+
+def samples(exposition: str) -> Iterator[Sample]:
+    """The lines of Prometheus' text format that have labels; what is none is passed over."""
+    for line in exposition.splitlines():
+        found = _SAMPLE.match(line)
+        if found is None:
+            continue
+        try:
+            value = float(found[3])
+        except ValueError:
+            continue
+        yield Sample(name=found[1], labels=dict(_LABEL.findall(found[2])), value=value)
+
+
+def gpus_of_pods(found: Iterable[Sample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
+    """Pods of a namespace to the GPUs that an exporter says they hold.
+
+    Of a GPU that pods share in time the exporter names one pod only.
+    """
+    values: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
+    for sample in found:
+        labels = sample.labels
+        pod = labels.get("exported_pod") or labels.get("pod")
+        if not pod or (labels.get("exported_namespace") or labels.get("namespace")) != namespace:
+            continue
+        part = labels.get("GPU_I_ID")
+        uuid = labels.get("UUID") or f"gpu {labels.get('gpu', '?')}"
+        key = (f"{uuid}/{part}" if part else uuid, labels.get("modelName", "").removeprefix("NVIDIA "))
+        values.setdefault(pod, {}).setdefault(key, {})[sample.name] = sample.value
+    return {pod: tuple(_gpu(*key, each) for key, each in sorted(gpus.items())) for pod, gpus in values.items()}
+
+
+def _gpu(name: str, model: str, values: Mapping[str, float]) -> GpuUsage:
+    busy = values.get(ENGINE_ACTIVE)
+    if busy is None and UTILIZATION in values:
+        busy = values[UTILIZATION] / 100
+    memory = values.get(MEMORY_MIB)
+    return GpuUsage(name=name, model=model, busy=busy, memory_bytes=None if memory is None else int(memory * MIB))
+
+
+def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[GpuUsage, ...]]) -> PodUsage:
+    metadata, asked = pod["metadata"], pod_requests(pod["spec"])
+    name, labels = str(metadata["name"]), metadata.get("labels") or {}
+    containers = (used.get(name) or {}).get("containers")
+    cpu = memory = None
+    if containers is not None:
+        cpu = float(1000 * sum(quantity(each["usage"].get("cpu", 0)) for each in containers))
+        memory = int(sum(quantity(each["usage"].get("memory", 0)) for each in containers))
+    return PodUsage(
+        run=str(labels.get(names.RUN) or ""),
+        team=str(metadata["namespace"]),
+        pod=name,
+        index=int(labels.get(names.INDEX) or 0),
+        node=str(pod["spec"].get("nodeName") or ""),
+        cpu_milli=cpu,
+        memory_bytes=memory,
+        granted_cpu_milli=asked.cpu_milli,
+        granted_memory_bytes=asked.memory_bytes,
+        gpus=gpus.get(name, ()),
+    )
+
+
+def _used(client: Client, namespace: str, query: dict[str, str]) -> tuple[dict[str, Object], list[str]]:
+    path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
+    try:
+        return {str(each["metadata"]["name"]): each for each in client.items(path, query)}, []
+    except ApiError as error:
+        if error.status == 403:
+            return {}, [f"processor and memory are not known: {error.said}"]
+        if error.status in (404, 503):
+            why = "this cluster has no metrics server" if error.status == 404 else f"its metrics server: {error.said}"
+            return {}, [f"processor and memory are not known: {why}; `fairlead doctor` says how to get one"]
+        raise
+
+
+def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tuple[GpuUsage, ...]], list[str]]:
+    try:
+        exporters = [
+            pod
+            for selector in EXPORTERS
+            for pod in client.items("/api/v1/pods", {"labelSelector": selector})
+            if pod["spec"].get("nodeName") in nodes and (pod.get("status") or {}).get("phase") == "Running"
+        ]
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return {}, [f"what GPUs do is not known: {error.said}"]
+    if not exporters:
+        return {}, ["what GPUs do is not known: no DCGM exporter runs on the nodes of these pods"]
+    with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="exporters") as pool:
+        told = list(pool.map(lambda pod: _ask(client, pod), exporters))
+    found = gpus_of_pods((sample for text, _ in told for sample in samples(text)), namespace)
+    return found, sorted({why for _, why in told if why})
+
+
+def _ask(client: Client, pod: Object) -> tuple[str, str]:
+    """What an exporter says, and why it says nothing."""
+    metadata = pod["metadata"]
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{EXPORTER_PORT}/proxy/metrics"
+    try:
+        return client.text(path), ""
+    except ClusterError as error:
+        node = pod["spec"].get("nodeName")
+        return "", f"what GPUs of {node} do is not known: {error.said if isinstance(error, ApiError) else error}"

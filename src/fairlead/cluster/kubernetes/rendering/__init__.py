@@ -1,0 +1,1 @@
+"""What Fairlead puts onto a cluster, as pure functions from specs to objects."""
