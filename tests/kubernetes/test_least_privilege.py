@@ -14,12 +14,16 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS
 from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.rendering.manifests import write_object
 from fairlead.cluster.kubernetes.rendering.pods import PodSettings
-from fairlead.cluster.kubernetes.rendering.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES
+from fairlead.cluster.kubernetes.rendering.roles import API_GROUP, LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.control.operator import Operator, OperatorSettings
-from tests.kubernetes.audit import RESTRICTED, Asked, requests, rights, token_of
+from fairlead.specs.pool import Hardware, Pool
+from fairlead.specs.team import Quota, Team
+from tests.kubernetes.audit import RESTRICTED, Asked, Right, requests, rights, token_of
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, Say, serving
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -31,7 +35,16 @@ pytestmark = pytest.mark.kubernetes
 SYSTEM, TEAM = "fairlead-system", "careful"
 RUNS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings"
 PODS = f"/api/v1/namespaces/{TEAM}/pods"
+SET_UP = "set-up"
+POOL = "/apis/fairlead.dev/v1alpha1/pools/a-pool"
 TIMEOUT_S = 60.0
+# Rights that the log shows no request for: an apply of what is not there asks for `create` beside its `patch`, and who
+# gives a role to people is asked whether it may `bind` it.
+APPLIED = (("", "namespaces"), ("", "resourcequotas"), ("", "limitranges"), (API_GROUP, "rolebindings"))
+IMPLIED = {
+    *(Right(group=group, resource=resource, verb="create") for group, resource in APPLIED),
+    Right(group=API_GROUP, resource="clusterroles", verb="bind"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +73,8 @@ def asked(plane: ControlPlane) -> list[Asked]:
     client = Client(load_access((plane.kubeconfig(),)))
     until(lambda: all(is_ready(node) for node in client.items("/api/v1/nodes")))
     a_run_from_its_first_pod_to_its_last(plane, client)
+    a_run_that_asks_for_nodes(plane, client)
+    a_team_from_its_namespace_to_its_last_bound(plane, client)
     return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
 
 
@@ -103,17 +118,52 @@ def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) ->
     assert refused
 
 
+def a_run_that_asks_for_nodes(plane: ControlPlane, client: Client) -> None:
+    """A cluster whose autoscaler is there and brings nothing."""
+    client.create("/api/v1/namespaces/kube-system/configmaps", {"metadata": {"name": AUTOSCALER_STATUS}})
+    with operating(plane, token_of(client, SYSTEM, OPERATOR)):
+        client.create(RUNS, {
+            "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": "wide"},
+            "spec": {"run": "work", "nodes": 3, "image": "python:3.12", "resources": {"gpu": 8}},
+        })  # fmt: skip
+        until(lambda: len(list(client.items(PODS))) == 3)
+        until(lambda: any("events?" in path and "fieldSelector" in path for path in paths_of(plane)))
+        client.delete(f"{RUNS}/wide")
+        until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
+
+
+def a_team_from_its_namespace_to_its_last_bound(plane: ControlPlane, client: Client) -> None:
+    """A team that is made, changed by somebody who should not, and then unbounded; and a pool, which means nothing."""
+    team = Team(name=SET_UP, quota=Quota(cpu_milli=64_000))
+    pool = Pool(name="a-pool", hardware=Hardware(cpu_milli=1000, memory_bytes=2**30))
+    with operating(plane, token_of(client, SYSTEM, OPERATOR)):
+        for plural, spec in (("teams", team), ("pools", pool)):
+            client.create(f"/apis/fairlead.dev/v1alpha1/{plural}", write_object(spec))
+
+        def says(plural: str, name: str, condition: str) -> bool:
+            status = client.get(f"/apis/fairlead.dev/v1alpha1/{plural}/{name}").get("status") or {}
+            return any(each["type"] == condition for each in status.get("conditions") or ())
+
+        until(lambda: says("teams", SET_UP, "Ready") and bool(client.get(POOL).get("status")))
+        quotas = f"/api/v1/namespaces/{SET_UP}/resourcequotas"
+        until(lambda: len(list(client.items(quotas))) == 1)
+        client.merge(f"/apis/fairlead.dev/v1alpha1/teams/{SET_UP}", {"spec": {"quota": None}})
+        until(lambda: not list(client.items(quotas)))
+
+
 def paths_of(plane: ControlPlane) -> list[str]:
     return [each.uri for each in requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}")]
 
 
 @contextmanager
-def operating(plane: ControlPlane, token: str, choose: Callable[[str, str], Fault]) -> Iterator[None]:
+def operating(
+    plane: ControlPlane, token: str, choose: Callable[[str, str], Fault] = lambda _method, _path: None
+) -> Iterator[None]:
     """An operator with the token of the installed account, behind a proxy."""
     proxy = FaultyProxy(plane.url, choose, ca=(plane.home / "ca.pem").read_bytes())
     with serving(proxy.handler()) as url:
         access = Access(context="proxy", server=url, credentials=FixedToken(token))
-        settings = OperatorSettings(namespace=SYSTEM)
+        settings = OperatorSettings(namespace=SYSTEM, grow_patience_s=6.0)
         operator = Operator(Client(access, Limits(patience_s=8.0)), PodSettings(runtime=bundle_name()), settings)
         thread = threading.Thread(target=operator.run, daemon=True)
         thread.start()
@@ -138,12 +188,19 @@ def test_no_request_of_the_operator_is_refused(asked: list[Asked]) -> None:
 
 
 def test_the_operator_uses_every_right_that_its_roles_grant_and_asks_for_no_other(asked: list[Asked]) -> None:
-    assert {each.right for each in asked} == rights(OPERATOR_RULES) | rights(LEADER_RULES)
+    granted = rights(OPERATOR_RULES) | rights(TEAM_RULES) | rights(LEADER_RULES)
+    assert {each.right for each in asked} == granted - IMPLIED
 
 
 def test_the_operator_writes_into_no_namespace_but_those_of_runs_and_its_own(asked: list[Asked]) -> None:
     writes = {each.uri.split("?")[0] for each in asked if each.right.verb not in ("get", "list", "watch")}
     assert writes
+    own = f"/namespaces/{SYSTEM}/leases", f"/api/v1/namespaces/{SET_UP}", "/api/v1/namespaces/default/events"
+    kinds = "/apis/fairlead.dev/v1alpha1/teams/", "/apis/fairlead.dev/v1alpha1/pools/"
     for uri in writes:
-        assert uri.startswith((f"/api/v1/namespaces/{TEAM}/", "/apis/")), uri
-        assert f"/namespaces/{TEAM}/" in uri or f"/namespaces/{SYSTEM}/leases" in uri, uri
+        assert (
+            f"/namespaces/{TEAM}/" in uri
+            or f"/namespaces/{SET_UP}/" in uri
+            or uri.startswith(kinds)
+            or any(place in uri for place in own)
+        ), uri

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES
+from fairlead.cluster.kubernetes.rendering.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
 from tests.kubernetes.audit import requests, rights
 from tests.kubernetes.chaos.rounds import begin
 from tests.kubernetes.chaos.world import SYSTEM, World, a_world
@@ -42,4 +42,4 @@ def test_no_fault_loses_doubles_or_splits_a_gang(seed: int, world: World) -> Non
 def test_the_operators_asked_for_nothing_that_their_roles_do_not_grant(world: World) -> None:
     asked = {each.right for each in requests(world.plane.audit_log, f"{SYSTEM}:{OPERATOR}")}
     assert asked
-    assert asked <= rights(OPERATOR_RULES) | rights(LEADER_RULES)
+    assert asked <= rights(OPERATOR_RULES) | rights(TEAM_RULES) | rights(LEADER_RULES)
