@@ -186,7 +186,7 @@ def test_nobody_gives_rights_that_they_do_not_have(fresh: ControlPlane, fairlead
     rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "create", "patch", "delete", "list"]}]
     rules[0]["resources"] = [
         "namespaces", "customresourcedefinitions", "serviceaccounts", "clusterroles", "clusterrolebindings", "roles",
-        "rolebindings", "networkpolicies", "poddisruptionbudgets", "deployments",
+        "rolebindings", "networkpolicies", "poddisruptionbudgets", "deployments", "priorityclasses",
     ]  # fmt: skip
     api = "rbac.authorization.k8s.io"
     role = {"metadata": {"name": "half"}, "rules": rules}

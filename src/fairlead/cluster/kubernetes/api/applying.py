@@ -10,8 +10,8 @@ from fairlead.cluster.kubernetes.api.client import APPLY, MANAGER, ApiError, Cli
 from fairlead.errors import ClusterError
 
 LOOK_S = 0.2
-_UNSCOPED = frozenset({"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"})
-_PLURALS = {"NetworkPolicy": "networkpolicies"}
+_UNSCOPED = frozenset({"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass"})
+_PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses"}
 
 
 class Outcome(StrEnum):
