@@ -18,6 +18,7 @@ import yaml
 
 from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
+from tests.kubernetes.operating import teach_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -66,6 +67,30 @@ class Desk:
             content["kubernetes"] = {"metadata": {"annotations": fakes}}
         (self.directory / file).write_text(yaml.safe_dump(content))
         return file
+
+
+@pytest.fixture(scope="module")
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane of its own, for here people are told what is free on all its nodes."""
+    plane = ControlPlane(users={"nobody": ["people"]})
+    try:
+        plane.start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        teach_kinds(plane)
+        yield plane
+    finally:
+        plane.stop(keep_logs=request.session.testsfailed > 0)
+
+
+@pytest.fixture
+def namespace(plane: ControlPlane) -> str:
+    """A namespace of the test's own."""
+    name = f"t-{secrets.token_hex(3)}"
+    plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    plane.await_namespace(name)
+    return name
 
 
 @pytest.fixture(scope="module")

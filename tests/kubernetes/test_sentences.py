@@ -89,7 +89,7 @@ def test_gpus_exist_but_are_taken(runs: KubernetesCluster) -> None:
     message, remedy = told(runs, "second", "free")
     assert message.startswith("needs 1 node with 1 GPU")
     assert "node-1 has 0 of 2 GPUs" in message
-    assert message.endswith("held by first")
+    assert "; held by first; nobody can say when: " in message
     assert remedy == "It starts when first ends; `fairlead suspend first` would free it now."
     for name in ("second", "first"):
         runs.client.delete(f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/{name}")
