@@ -19,6 +19,7 @@ from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.audit import RESTRICTED
+from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds, until
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -26,7 +27,7 @@ from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.kubernetes.testcluster.karpenter import Karpenter
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
 QUICK = {"grow_patience_s": 12.0, "grow_pause_s": 60.0}
 

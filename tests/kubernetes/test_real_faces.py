@@ -10,6 +10,7 @@ import yaml
 
 from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.roles import render_roles
+from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import DEFINITIONS
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operating, until
@@ -18,7 +19,7 @@ from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
 PROGRAM = """
 import os, sys, time

@@ -30,6 +30,7 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.snapshot import Phase, Workload
+from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, pod
@@ -37,7 +38,7 @@ from tests.kubernetes.testcluster import own_python, volumes
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.torch]
+pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.torch]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, EVERY = 90, 15

@@ -16,7 +16,7 @@ from tests.kubernetes.chaos.world import SYSTEM, World, a_world
 from tests.kubernetes.testcluster.errors import Unavailable
 
 FIRST = int(os.environ.get("FAIRLEAD_CHAOS_FIRST", "0"))
-ROUNDS = int(os.environ.get("FAIRLEAD_CHAOS_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("FAIRLEAD_CHAOS_ROUNDS", "3"))
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 
