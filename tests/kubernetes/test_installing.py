@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.config import load_access
 from tests.cli.conftest import Answer
 from tests.docs.examples import ROOT, examples_of
+from tests.kubernetes.long import LONG
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -284,6 +285,7 @@ def test_it_asks_before_it_removes_anything(fresh: ControlPlane, fairlead: Comma
     assert fresh.exists("/api/v1/namespaces/fairlead-system")
 
 
+@LONG
 @pytest.mark.slow
 def test_the_oldest_api_server_gets_the_rules_that_it_takes(tmp_path: Path) -> None:
     try:

@@ -6,13 +6,14 @@ import pytest
 
 from fairlead.cluster.kubernetes.rendering.definitions import definitions, with_fewer_rules
 from tests.kubernetes import test_cluster as newest
+from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.binaries import OLDEST
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
 prepared, harness = newest.prepared, newest.harness
 
