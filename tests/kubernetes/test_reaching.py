@@ -24,12 +24,13 @@ from fairlead.cluster.kubernetes.people.installing import install
 from fairlead.cluster.kubernetes.rendering.install import InstallSettings
 from fairlead.cluster.kubernetes.rendering.roles import render_binding
 from tests.docs.examples import ROOT, examples_of
+from tests.kubernetes.long import LONG
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import pod, until, until_phase
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
 PAGE = ROOT / "docs" / "clusters.md"
 RANK = """

@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training
+from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import new_namespace
@@ -24,7 +25,7 @@ from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
 TEAM = "vision"
 MODEL = "NVIDIA-H100-80GB-HBM3"
