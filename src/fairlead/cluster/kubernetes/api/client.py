@@ -5,12 +5,11 @@ from several threads. Every error is a ``ClusterError`` that says what was tried
 """
 
 import json
-import random
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -18,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.api.pacing import Pace
+from fairlead.cluster.kubernetes.api.pacing import Pace, jittered
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError
 
@@ -207,7 +206,7 @@ class Client:
                     raise trouble
                 unsure = unsure or answer.status not in (429, 503)
                 asked_to_wait_s = _seconds(answer.headers.get("Retry-After"))
-            wait_s = random.uniform(0.5, 1.0) * backoff_s if asked_to_wait_s is None else asked_to_wait_s
+            wait_s = jittered(backoff_s) if asked_to_wait_s is None else asked_to_wait_s
             if time.monotonic() + wait_s > deadline:
                 raise trouble
             time.sleep(wait_s)
@@ -335,13 +334,10 @@ class Stream:
         connection = getattr(self._answer, "connection", None)
         raw = getattr(connection, "sock", None)
         if raw is not None:
-            try:
+            with suppress(OSError):  # it was closed already, which is what is wanted
                 raw.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                # It was closed already, which is what is wanted.
-                self._answer.close()
-                return
-        self._answer.close()
+        with suppress(ValueError):  # the reader that was woken closes it at this moment
+            self._answer.close()
 
 
 def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) -> urllib3.PoolManager:

@@ -1,5 +1,6 @@
-"""How fast requests go out: a bucket of tokens that fills at a steady rate."""
+"""How fast requests go out: a bucket of tokens that fills at a steady rate; and waits that differ."""
 
+import random
 import threading
 import time
 
@@ -23,3 +24,17 @@ class Pace:
             wait_s = -self._tokens / self._per_second
         if wait_s > 0:
             time.sleep(wait_s)
+
+
+# Numbers of our own: a program that talks to a cluster keeps those that its seed promises.
+_draws = random.Random()
+
+
+def jittered(seconds: float) -> float:
+    """From half of a wait to all of it, so that many who wait do not come back together."""
+    return _draws.uniform(0.5, 1.0) * seconds
+
+
+def between(low: int, high: int) -> int:
+    """A whole number from low to high, both included."""
+    return _draws.randint(low, high)

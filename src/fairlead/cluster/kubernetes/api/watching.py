@@ -7,13 +7,13 @@ they arrive, so that what is kept is small. What we write ourselves is put in at
 
 import json
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Stream
+from fairlead.cluster.kubernetes.api.pacing import between, jittered
 from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class Cache(Generic[T]):
                 # A thread of its own has nobody to tell; an object that cannot be read must not end the watch for good.
                 log.exception("%s: our mistake", self.path)
                 self._version = ""
-            if self._stopping.wait(random.uniform(0.5, 1.0) * backoff_s):
+            if self._stopping.wait(jittered(backoff_s)):
                 return
             backoff_s = min(2 * backoff_s, MOST_BACKOFF_S)
 
@@ -194,7 +194,7 @@ class Cache(Generic[T]):
 
     def _watch(self) -> None:
         self.num_watches += 1
-        seconds = random.randint(*WATCH_S)
+        seconds = between(*WATCH_S)
         query = {
             **self._query,
             "watch": "true",
