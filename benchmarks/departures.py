@@ -8,7 +8,6 @@ any time are the load on average; what fits nowhere on arrival is refused. All p
 varies: at 95 % it asks for more than there is for a part of the time, so compare policies on one seed.
 """
 
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -35,11 +34,7 @@ def main() -> int:
         for seed in arguments.seeds
         for policy in arguments.policies
     ]
-    results: dict[Run, float] = {}
-    for run, value in carry_out(runs, arguments.data, arguments.jobs):
-        results[run] = value
-        if arguments.json:
-            print(json.dumps(_line(run, value)), flush=True)
+    results = carry_out(runs, arguments, _line)
     if not arguments.json:
         _print_table(results, arguments.policies)
     return 0

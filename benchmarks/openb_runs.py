@@ -1,7 +1,8 @@
 """Replays of the openb lists by name: what was asked for on the command line, carried out in one process or several."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -37,8 +38,19 @@ def parser_of(description: str | None, seeds: Sequence[int]) -> argparse.Argumen
     return parser
 
 
-def carry_out(runs: Sequence[Run], data: Path, jobs: int) -> Iterable[tuple[Run, float]]:
-    """Each run with its figure, as soon as it is known, in the order of the runs."""
+def carry_out(
+    runs: Sequence[Run], arguments: argparse.Namespace, line: Callable[[Run, float], object]
+) -> dict[Run, float]:
+    """Each run with its figure; where JSON is asked for, a line as soon as one is known, in the order of the runs."""
+    results: dict[Run, float] = {}
+    for run, value in _figures(runs, arguments.data, arguments.jobs):
+        results[run] = value
+        if arguments.json:
+            print(json.dumps(line(run, value)), flush=True)
+    return results
+
+
+def _figures(runs: Sequence[Run], data: Path, jobs: int) -> Iterable[tuple[Run, float]]:
     if jobs == 1:
         yield from ((run, measure(data, run)) for run in runs)
         return

@@ -13,7 +13,6 @@ computed). It takes for granted that all pods find room until the cluster is nea
 shares stop finding room earlier, as on the lists that are nearly all shares, a policy can be above it.
 """
 
-import json
 import statistics
 import sys
 
@@ -42,11 +41,7 @@ def main() -> int:
         for policy in arguments.policies
         for seed in arguments.seeds
     ]
-    results: dict[Run, float] = {}
-    for run, value in carry_out(runs, arguments.data, arguments.jobs):
-        results[run] = value
-        if arguments.json:
-            print(json.dumps(_line(run, value)), flush=True)
+    results = carry_out(runs, arguments, _line)
     if not arguments.json:
         _print_table(results, read_published(arguments.data))
     return 0
