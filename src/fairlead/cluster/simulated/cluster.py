@@ -108,14 +108,14 @@ class SimulatedCluster:
         state.live[workload.uid] = {}
         state.events_of[workload.uid] = []
         self._keep(workload)
-        self._record(workload, Event(type="Submitted", reason=reason))
+        self._state.record(workload, Event(type="Submitted", reason=reason), self.clock.now())
         return workload
 
     def set_intent(self, uid: str, intent: Intent) -> Workload:
         workload = self._state.workloads.get(uid)
         if workload is None:
             raise NotFound(f"No run has the uid {uid}; it may have been deleted.")
-        if intent is Intent.RUN and self._others(workload):
+        if intent is Intent.RUN and self._state.has_namesake(workload):
             raise NameTaken(f"Another run named {workload.spec.name} is not finished; wait for it, or stop it first.")
         if workload.intent is not intent:
             workload = replace(workload, intent=intent, version=workload.version + 1)
@@ -152,7 +152,7 @@ class SimulatedCluster:
         if at is None or at <= self.clock.now():
             self._suffer(fault, self.clock.now())
         else:
-            self._push(at, Due.FAULT, "", fault)
+            self._state.push(at, Due.FAULT, "", fault)
 
     def _carry_out(self, change: Change) -> bool:
         state = self._state
@@ -163,7 +163,7 @@ class SimulatedCluster:
             self._forget(workload)
             return True
         status = change.status or workload.status
-        if not status.phase.is_final and self._others(workload):
+        if not status.phase.is_final and self._state.has_namesake(workload):
             return False
         # Even a change of neither moves the version, or the same plan could do it twice.
         workload = replace(
@@ -175,7 +175,7 @@ class SimulatedCluster:
             ended = Completed(team=workload.spec.team, name=workload.spec.name, took_s=took_s)
             state.completed = (*state.completed[1 - MOST_COMPLETED :], ended)
         if change.event is not None:
-            self._record(workload, change.event)
+            self._state.record(workload, change.event, self.clock.now())
         for create in change.create:
             self._create(workload, create)
         for terminate in change.terminate:
@@ -207,7 +207,7 @@ class SimulatedCluster:
         if node is None or not node.ready:
             self._end(run, now, PodPhase.LOST, message=f"node {create.node} is not there")
         else:
-            self._push(now + program.start_s, Due.START, uid)
+            self._state.push(now + program.start_s, Due.START, uid)
 
     def _terminate(self, terminate: TerminatePod) -> None:
         run, now = self._state.runs.get(terminate.pod_uid), self.clock.now()
@@ -218,14 +218,14 @@ class SimulatedCluster:
             self._update(run, terminating_since=now)
             if terminate.grace_s > 0 and (run.started_at is None or run.program.on_term is not OnTerm.IGNORE):
                 saves = run.started_at is not None and run.program.on_term is OnTerm.CHECKPOINT
-                self._push(now + (run.program.save_s if saves else 0.0), Due.LEAVE, run.pod_uid)
+                self._state.push(now + (run.program.save_s if saves else 0.0), Due.LEAVE, run.pod_uid)
         if now + terminate.grace_s < run.kill_at:
             run.kill_at = now + max(0.0, terminate.grace_s)
-            self._push(run.kill_at, Due.KILL, run.pod_uid)
+            self._state.push(run.kill_at, Due.KILL, run.pod_uid)
 
     def _forget(self, workload: Workload) -> None:
         state, uid = self._state, workload.uid
-        self._release_name(workload)
+        self._state.release_name(workload)
         for number in state.events_of.pop(uid):
             del state.events[number]
         del state.workloads[uid], state.pods[uid], state.live[uid]
@@ -280,7 +280,7 @@ class SimulatedCluster:
         self._update(run, phase=PodPhase.RUNNING, started_at=at)
         if not program.hangs and math.isfinite(program.duration_s):
             run.ends_at = at + program.duration_s - run.held_s
-            self._push(run.ends_at, Due.END, run.pod_uid)
+            self._state.push(run.ends_at, Due.END, run.pod_uid)
 
     def _end(
         self,
@@ -350,45 +350,15 @@ class SimulatedCluster:
             for rank in range(first, first + ranks)
         )
 
-    def _push(self, at: float, due: Due, uid: str, fault: Fault | None = None) -> None:
-        self._state.sequence += 1
-        heapq.heappush(self._state.queue, (at, self._state.sequence, due, uid, fault))
-
-    def _record(self, workload: Workload, event: Event) -> None:
-        state = self._state
-        state.last_event += 1
-        state.events[state.last_event] = EventRecord(
-            id=state.last_event,
-            at=self.clock.now(),
-            workload_uid=workload.uid,
-            run=workload.spec.name,
-            type=event.type,
-            reason=event.reason,
-        )
-        state.events_of[workload.uid].append(state.last_event)
-
     def _keep(self, workload: Workload) -> None:
         """Store a workload at its new version and mend the indexes."""
         state = self._state
         state.workloads[workload.uid] = workload
         if workload.status.phase.is_final:
-            self._release_name(workload)
+            self._state.release_name(workload)
         else:
-            state.names.setdefault((workload.spec.team, workload.spec.name), set()).add(workload.uid)
+            state.take_name(workload)
         self._changed(workload.uid)
-
-    def _others(self, workload: Workload) -> bool:
-        """Whether another unfinished workload has the name."""
-        holders = self._state.names.get((workload.spec.team, workload.spec.name), set())
-        return bool(holders - {workload.uid})
-
-    def _release_name(self, workload: Workload) -> None:
-        key = (workload.spec.team, workload.spec.name)
-        holders = self._state.names.get(key)
-        if holders is not None:
-            holders.discard(workload.uid)
-            if not holders:
-                del self._state.names[key]
 
     def _update(self, run: Run, **changes: object) -> None:
         pods = self._state.pods[run.workload_uid]

@@ -1,5 +1,6 @@
 """All that a simulated cluster knows, as plain data: what is saved is exactly this."""
 
+import heapq
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -8,6 +9,7 @@ from fairlead.cluster.port import EventRecord
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.specs.team import Team
+from fairlead.state.plan import Event
 from fairlead.state.snapshot import Completed, Node, Pod, Progress, Workload
 
 
@@ -123,6 +125,42 @@ class State:
     last_event: int = 0
     last_workload: int = 0
     num_starts: dict[str, int] = field(default_factory=dict)
+
+    def push(self, at: float, due: Due, uid: str, fault: Fault | None = None) -> None:
+        """Have something happen at a time."""
+        self.sequence += 1
+        heapq.heappush(self.queue, (at, self.sequence, due, uid, fault))
+
+    def record(self, workload: Workload, event: Event, at: float) -> None:
+        """Keep an event."""
+        self.last_event += 1
+        self.events[self.last_event] = EventRecord(
+            id=self.last_event,
+            at=at,
+            workload_uid=workload.uid,
+            run=workload.spec.name,
+            type=event.type,
+            reason=event.reason,
+        )
+        self.events_of[workload.uid].append(self.last_event)
+
+    def has_namesake(self, workload: Workload) -> bool:
+        """Whether another unfinished workload has the name."""
+        return bool(self.names.get(_name(workload), set()) - {workload.uid})
+
+    def take_name(self, workload: Workload) -> None:
+        self.names.setdefault(_name(workload), set()).add(workload.uid)
+
+    def release_name(self, workload: Workload) -> None:
+        holders = self.names.get(_name(workload))
+        if holders is not None:
+            holders.discard(workload.uid)
+            if not holders:
+                del self.names[_name(workload)]
+
+
+def _name(workload: Workload) -> tuple[str, str]:
+    return workload.spec.team, workload.spec.name
 
 
 def count(work_s: float, every_s: float) -> int:
