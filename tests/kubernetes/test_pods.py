@@ -207,9 +207,11 @@ def test_no_command_or_path_of_a_spec_becomes_part_of_what_kubernetes_runs() -> 
 
 def test_instructions_name_the_ranks_of_the_pod() -> None:
     workload = a_workload(a_training(nodes=3, ranks_per_node=2))
-    told = json.loads(contract.instructions(workload, a_creation(index=2), has_workdir=False)["FAIRLEAD_INSTRUCTIONS"])
+    given = contract.instructions(workload, a_creation(index=2), checkpoint_to=None, has_workdir=False)
+    told = json.loads(given["FAIRLEAD_INSTRUCTIONS"])
     assert told["ranks"] == [4, 5]
     assert told["threads"] == 2
+    assert told["env"] == contract.environment(workload, a_creation(index=2), checkpoint_to=None)
 
 
 def test_every_attempt_meets_at_the_first_pod_of_its_own() -> None:

@@ -20,13 +20,19 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.api.streams import V4, exec_stream
+from fairlead.cluster.kubernetes.operating.keeping import read_training
 from fairlead.cluster.kubernetes.people.installing import install
 from fairlead.cluster.kubernetes.rendering.install import InstallSettings
+from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.rendering.roles import render_binding
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, render_bundle
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Grant
 from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.long import LONG
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import pod, until, until_phase
+from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 
@@ -82,11 +88,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
             "apiVersion": "fairlead.dev/v1alpha1",
             "kind": "Training",
             "metadata": {"name": "train"},
-            "spec": {"run": "work", "nodes": 2},
+            "spec": {"run": f"python3 -c '{RANK}'", "nodes": 2, "image": images.PYTHON},
         }
-        client.create(trainings, body)
+        run = read_training(client.create(trainings, body)).workload
+        assert run is not None
+        made.request("POST", "/api/v1/namespaces/default/configmaps", render_bundle("default"))
+        grant = Grant(cpu_milli=100, memory_bytes=256 * 1024**2)
         for index in range(2):
-            content = pod(f"train-0-{index}", "node-1", RANK, container={"name": "ranks"})
+            member = CreatePod(attempt=0, index=index, node="node-1", grant=grant)
+            content = render_pod(run, member, PodSettings(runtime=bundle_name()))
             made.request("POST", "/api/v1/namespaces/default/pods", content)
         for index in range(2):
             until_phase(made, f"/api/v1/namespaces/default/pods/train-0-{index}", "Running")
@@ -135,6 +145,12 @@ def test_the_command_runs_where_the_rank_is(cluster: RealCluster) -> None:
     assert b"no rank 2; its ranks are 0 to 1" in none.stderr
 
 
+def test_the_command_has_what_the_rank_was_given(cluster: RealCluster) -> None:
+    code = "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], 'FAIRLEAD_POD_DIR' in os.environ)"
+    ended = fairlead(cluster, "exec", "train", "--rank", "1", *python(code))
+    assert (ended.stdout, ended.stderr) == (b"1 2 False\n", b"")
+
+
 def test_what_is_piped_in_arrives_whole_and_ends(cluster: RealCluster) -> None:
     given = os.urandom(3_000_000)
     ended = fairlead(cluster, "exec", "-i", "train", *python(COPIES), given=given)
@@ -144,9 +160,8 @@ def test_what_is_piped_in_arrives_whole_and_ends(cluster: RealCluster) -> None:
 
 def test_a_program_that_is_not_there_is_told(cluster: RealCluster) -> None:
     ended = fairlead(cluster, "exec", "train", "--", "no-such-program")
-    assert ended.returncode == 7
-    assert b"did not run in train-0-0" in ended.stderr
-    assert b"no-such-program" in ended.stderr
+    assert ended.returncode == 127
+    assert b"no-such-program cannot be started in /" in ended.stderr
 
 
 def test_a_terminal_is_handed_on_with_its_size_and_its_keys(cluster: RealCluster) -> None:

@@ -48,22 +48,28 @@ class Container:
     def start(self, command: str, *, ranks: int = 1, setup: str | None = None, **told: Any) -> subprocess.Popen[str]:
         instructions = {
             "uid": f"uid-{os.getpid()}-{self.path.name}", "workdir": None, "parts": None, "ranks": list(range(ranks)),
-            "threads": 1, "launch": "auto", "grace_s": 5.0, "log_max_bytes": 1 << 20, "log_files": 1, **told,
+            "threads": 1, "launch": "auto", "grace_s": 5.0, "log_max_bytes": 1 << 20, "log_files": 1,
+            "env": {
+                "FAIRLEAD_POD_DIR": str(self.pod_dir),
+                "FAIRLEAD_RUN_DIR": str(self.path / "local" / "run"),
+                "WORLD_SIZE": str(ranks),
+            },
+            **told,
         }  # fmt: skip
         env = {
             "PATH": f"{Path(self.python).parent}:/usr/bin:/bin",
             "HOME": str(self.path / "local" / "home"),
-            "FAIRLEAD_POD_DIR": str(self.pod_dir),
-            "FAIRLEAD_RUN_DIR": str(self.path / "local" / "run"),
-            "FAIRLEAD_POD_UID": str(instructions["uid"]),
             "FAIRLEAD_TERMINATION_LOG": str(self.termination_log),
             "FAIRLEAD_INSTRUCTIONS": json.dumps(instructions),
             "FAIRLEAD_COMMAND": command,
-            "WORLD_SIZE": str(ranks),
             **({} if setup is None else {"FAIRLEAD_SETUP": setup}),
         }
         argv = [self.python, "-I", "-S", str(self.runtime), "run"]
         return subprocess.Popen(argv, env=env, cwd=self.path / "image", stdout=subprocess.PIPE, text=True)
+
+    def enter(self, rank: int, *command: str) -> subprocess.CompletedProcess[str]:
+        argv = [self.python, "-I", "-S", str(self.runtime), "enter", str(self.pod_dir), str(rank), *command]
+        return subprocess.run(argv, env={}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
     def run(self, command: str, **told: Any) -> tuple[int, str]:
         process = self.start(command, **told)
@@ -121,6 +127,21 @@ def test_a_stop_notice_reaches_the_ranks_and_they_have_their_grace(container: Co
     out, _ = process.communicate(timeout=TIMEOUT_S)
     assert out == "0| saved\n"
     assert process.returncode == 143
+
+
+def test_a_command_that_enters_the_pod_has_what_the_rank_was_given(container: Container) -> None:
+    process = container.start("echo up; sleep 60", ranks=2)
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith("| up\n")
+    code = (
+        "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], 'FAIRLEAD_POD_DIR' in os.environ, os.getcwd())"
+    )
+    said = container.enter(1, container.python, "-c", code)
+    assert (said.returncode, said.stdout) == (0, f"1 2 False {container.path / 'image'}\n")
+    none = container.enter(2, "true")
+    assert (none.returncode, none.stderr) == (125, "rank 2 does not run here now\n")
+    process.terminate()
+    process.communicate(timeout=TIMEOUT_S)
 
 
 def test_a_failed_setup_is_told_and_no_rank_is_started(container: Container) -> None:

@@ -33,7 +33,7 @@ PIECE_BYTES = 32 * 1024
 def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool, target: Target) -> int:
     """Run COMMAND where a rank of NAME runs, as in `fairlead exec NAME -it -- bash`; ends with its exit code.
 
-    On this machine it gets the rank's environment and working directory.
+    It gets the rank's environment and working directory.
     """
     run = find(target.quietly(), name)
     if not target.is_kubernetes:
@@ -41,11 +41,12 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
     if tty and not (sys.stdin is not None and sys.stdin.isatty()):
         raise click.UsageError("there is no terminal to hand on; leave -t out.")
     from fairlead.cluster.kubernetes.api.streams import exec_stream
-    from fairlead.cluster.kubernetes.people.members import member_of
+    from fairlead.cluster.kubernetes.people.members import as_rank, member_of
 
     client = target.client()
     member = member_of(client, run, rank)
-    opened = exec_stream(client.access, member.path, command, container=member.container, stdin=stdin, tty=tty)
+    argv = as_rank(member, rank, command)
+    opened = exec_stream(client.access, member.path, argv, container=member.container, stdin=stdin, tty=tty)
     with opened as stream, _terminal(stream, raw=tty and stdin, sized=tty):
         if stdin:
             threading.Thread(target=_pump, args=(stream,), name="stdin", daemon=True).start()

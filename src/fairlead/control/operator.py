@@ -39,7 +39,7 @@ log = logging.getLogger("fairlead.operator")
 
 # Only the clock brings work when nothing changes: retries, deadlines, grace that ends.
 BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
-# Many changes come together; a pass takes them as one, and under load passes take a quarter of the time at most.
+# Many changes come together, our own too; a pass takes them as one, and passes take a quarter of the time at most.
 GATHER_S, MOST_GATHER_S = 0.01, 0.5
 TROUBLE_WAIT_S = 1.0
 # Threads that await answers take turns with a pass; at Python's 5 ms each answer would cost several of those.
@@ -176,20 +176,18 @@ class Operator:
             return
         begun = time.monotonic()
         try:
-            changed = self._pass()
+            self._pass()
         except ClusterError as error:
             log.error("%s", error)
             self._stopping.wait(TROUBLE_WAIT_S)
             return
         took_s = time.monotonic() - begun
         self._pass_s += took_s
-        if changed:
-            return
         self._stopping.wait(min(max(GATHER_S, 3 * took_s), MOST_GATHER_S))
         self.cluster.wait(BUSY_WAIT_S if self.agent.is_busy else QUIET_WAIT_S)
 
-    def _pass(self) -> bool:
-        """Look, decide, act; whether anything was decided."""
+    def _pass(self) -> None:
+        """Look, decide, act."""
         now = time.time()
         changed = run_pass(self.cluster, now)
         epoch = self.view.epoch
@@ -209,7 +207,6 @@ class Operator:
         self._last_lines.keep(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed
-        return changed
 
     def _is_ready(self) -> bool:
         return all(cache.is_synced for cache in self.view.caches)

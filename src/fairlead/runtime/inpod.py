@@ -2,7 +2,8 @@
 
 Needs nothing but a Python from 3.9 on: no package, no network, no root. `run` makes a pod's directory out of its
 instructions, becomes its shim, and leaves a record of the end as the container's termination message. `report` writes
-what the ranks say of themselves to its standard output, one line each.
+what the ranks say of themselves to its standard output, one line each. `enter DIRECTORY RANK COMMAND...` becomes
+another command with what a rank of that directory's pod was given.
 """
 
 from __future__ import annotations
@@ -33,17 +34,20 @@ def main() -> None:
     if len(sys.argv) == 3 and sys.argv[1] == "report":
         report(sys.argv[2])
         return
-    sys.exit("usage: runtime.pyz run | runtime.pyz report DIRECTORY")
+    if len(sys.argv) >= 5 and sys.argv[1] == "enter":
+        sys.exit(enter(sys.argv[2], int(sys.argv[3]), sys.argv[4:]))
+    sys.exit("usage: runtime.pyz run | report DIRECTORY | enter DIRECTORY RANK COMMAND...")
 
 
 def run(environ: Mapping[str, str], termination_log: str) -> int:
     """Runs the pod to its end; the exit code is that of the rank that failed first, or 0."""
     from fairlead.runtime import shim
 
-    pod_dir = environ["FAIRLEAD_POD_DIR"]
-    for directory in (pod_dir, environ["FAIRLEAD_RUN_DIR"]):
+    given = instructions(environ, os.getcwd())
+    pod_dir = given["env"]["FAIRLEAD_POD_DIR"]
+    for directory in (pod_dir, given["env"]["FAIRLEAD_RUN_DIR"]):
         os.makedirs(directory, exist_ok=True)
-    podfiles.write_json(os.path.join(pod_dir, "pod.json"), instructions(environ, os.getcwd()))
+    podfiles.write_json(os.path.join(pod_dir, "pod.json"), given)
     shim.run(pod_dir, None, "a container starts its ranks afresh")
     record: dict[str, Any] = podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}
     with open(termination_log, "wb") as file:
@@ -54,11 +58,12 @@ def run(environ: Mapping[str, str], termination_log: str) -> int:
 def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
     """The content of pod.json; unpacks the working directory when there is one to unpack."""
     told: dict[str, Any] = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
-    pod_dir = environ["FAIRLEAD_POD_DIR"]
+    pod_dir = told["env"]["FAIRLEAD_POD_DIR"]
     workdir = os.path.join(here, told["workdir"]) if told["workdir"] else here
     if told["parts"]:
         unpack(told["parts"], workdir)
     env = {name: value for name, value in environ.items() if name not in OWN_VARIABLES}
+    env.update(told["env"])
     env.setdefault("OMP_NUM_THREADS", str(told["threads"]))
     library = os.path.abspath(sys.argv[0])  # this very file, which has the package in it
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{library}" if env.get("PYTHONPATH") else library
@@ -120,6 +125,23 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) 
     with open(place, "wb") as file:
         file.write(content.read())
     os.chmod(place, 0o755 if member.mode & 0o100 else 0o644)
+
+
+def enter(pod_dir: str, rank: int, command: list[str]) -> int:
+    """Becomes a command with what a rank was given; returns, with an exit code as shells have it, only if it cannot."""
+    given: dict[str, Any] | None = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
+    own = None if given is None else next((each["env"] for each in given["ranks"] if each["rank"] == rank), None)
+    if given is None or own is None:
+        print(f"rank {rank} does not run here now", file=sys.stderr)
+        return 125
+    # What it reports must not be taken for the rank's own.
+    env = {name: value for name, value in {**given["env"], **own}.items() if name != "FAIRLEAD_POD_DIR"}
+    try:
+        os.chdir(given["workdir"])
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        print(f"{command[0]} cannot be started in {given['workdir']}: {error.strerror}", file=sys.stderr)
+        return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def report(pod_dir: str) -> None:

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 # A write that only tells of progress, or of a pod that is gone, comes this long after the one before it.
 REFRESH_S = 10.0
+# The runtime is the same for all runs of a namespace, and large, so it is put there again only after so long.
+PROVIDE_S = 10.0
 NUM_THREADS = 16
 VANISHED = "its pod vanished while no operator was looking"
 
@@ -72,6 +74,8 @@ class Agent:
         self._equipping: dict[str, threading.Lock] = {}
         self._equipped: dict[str, int] = {}
         self._refreshed: dict[str, float] = {}
+        self._providing: dict[str, threading.Lock] = {}
+        self._provided: dict[str, float] = {}
 
     def act(self, now: float) -> None:
         """Give out what is to be done now; the threads do it, and the watches tell when it is done.
@@ -175,15 +179,25 @@ class Agent:
         with self._equipping.setdefault(found.uid, threading.Lock()):
             if self._equipped.get(found.uid) == attempt:
                 return
-            wanted = {
-                f"/api/v1/{place}/configmaps": render_bundle(found.namespace),
-                f"/api/v1/{place}/services": render_service(found.workload),
-                f"/apis/networking.k8s.io/v1/{place}/networkpolicies": render_run_policy(found.workload),
-            }
+            service, policy = render_service(found.workload), render_run_policy(found.workload)
             # All pods wait for them, so they are asked for together.
-            with ThreadPoolExecutor(len(wanted), thread_name_prefix="equip") as at_once:
-                list(at_once.map(self._ensure, wanted, wanted.values()))
+            with ThreadPoolExecutor(2, thread_name_prefix="equip") as at_once:
+                asked = (
+                    at_once.submit(self._ensure, f"/api/v1/{place}/services", service),
+                    at_once.submit(self._ensure, f"/apis/networking.k8s.io/v1/{place}/networkpolicies", policy),
+                )
+                self._provide(found.namespace)
+                for each in asked:
+                    each.result()
             self._equipped[found.uid] = attempt
+
+    def _provide(self, namespace: str) -> None:
+        """The runtime, which all runs of a namespace share."""
+        with self._providing.setdefault(namespace, threading.Lock()):
+            now = time.monotonic()
+            if now - self._provided.get(namespace, -PROVIDE_S) >= PROVIDE_S:
+                self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+                self._provided[namespace] = now
 
     def _ensure(self, path: str, content: dict[str, Any]) -> None:
         try:

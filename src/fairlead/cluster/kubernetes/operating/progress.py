@@ -25,12 +25,12 @@ MOST_BYTES = 65_536
 
 @dataclass(slots=True)
 class _Turn:
-    """A run that is asked; ``most_s`` is how long it may be left alone."""
+    """A run that is asked, first a while after its start; ``most_s`` is how long it may be left alone."""
 
     pod: PodObject
     most_s: float
     news_at: float
-    asked_at: float = 0.0
+    asked_at: float
     said: Report | None = None
 
     def every_s(self, now: float) -> float:
@@ -66,7 +66,7 @@ class Listener:
             found = self._cluster.view.find(uid)
             stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
             most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
-            self._turns[uid] = _Turn(pod=pod, most_s=most_s, news_at=now)
+            self._turns[uid] = _Turn(pod=pod, most_s=most_s, news_at=now, asked_at=now)
 
     def _reporter(self, uid: str) -> PodObject | None:
         """The pod that speaks for a run; None while none runs."""

@@ -1,9 +1,11 @@
 """The pod in which a rank of a run is, for those who want to reach into it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.names import pod_name
+from fairlead.cluster.kubernetes.rendering.contract import POD_DIR, RUNTIME
 from fairlead.errors import Conflict
 from fairlead.specs.overlay import RANKS
 from fairlead.state.snapshot import Workload
@@ -15,12 +17,14 @@ class Member:
 
     Attributes:
         path: Where the API server has it.
+        python: The interpreter that its image has.
         container: The one of the ranks.
     """
 
     name: str
     path: str
     node: str
+    python: str
     container: str = RANKS
 
 
@@ -54,4 +58,12 @@ def member_of(client: Client, run: Workload, rank: int) -> Member:
     phase = (content.get("status") or {}).get("phase")
     if phase != "Running":
         raise Conflict(f"Pod {pod} of rank {rank} is {phase}, and only in one that runs can anything be reached.")
-    return Member(name=pod, path=path, node=content["spec"].get("nodeName") or "")
+    spec = content["spec"]
+    ranks: Object = next((each for each in spec["containers"] if each["name"] == RANKS), {})
+    python = next(iter(ranks.get("command") or ()), "python3")
+    return Member(name=pod, path=path, node=spec.get("nodeName") or "", python=python)
+
+
+def as_rank(member: Member, rank: int, command: Sequence[str]) -> tuple[str, ...]:
+    """The command as it is to be executed in the member's container to have what the rank was given."""
+    return (member.python, RUNTIME, "enter", POD_DIR, str(rank), *command)

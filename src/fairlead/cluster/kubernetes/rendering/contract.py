@@ -61,9 +61,12 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
     return env
 
 
-def instructions(workload: Workload, create: CreatePod, *, has_workdir: bool) -> dict[str, str]:
+def instructions(
+    workload: Workload, create: CreatePod, *, checkpoint_to: str | None, has_workdir: bool
+) -> dict[str, str]:
     """What the pod's entry is told, as variables of its own; it keeps them from the ranks.
 
+    The ranks' variables are in it: each of its own would cost the API server more than all of them do together.
     Commands are variables of their own because one variable holds at most 128 KiB.
     """
     spec = workload.spec
@@ -78,6 +81,7 @@ def instructions(workload: Workload, create: CreatePod, *, has_workdir: bool) ->
         "grace_s": spec.grace_s,
         "log_max_bytes": LOG_MAX_BYTES,
         "log_files": LOG_FILES,
+        "env": environment(workload, create, checkpoint_to=checkpoint_to),
     }
     told = {"FAIRLEAD_INSTRUCTIONS": json.dumps(pod, separators=(",", ":")), "FAIRLEAD_COMMAND": spec.run}
     return told if spec.setup is None else told | {"FAIRLEAD_SETUP": spec.setup}

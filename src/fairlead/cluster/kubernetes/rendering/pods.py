@@ -164,8 +164,7 @@ def _variables(workload: Workload, create: CreatePod, settings: PodSettings) -> 
         "HOME": contract.USER_HOME,
         "USER": names.MANAGER,
         **spec.env,
-        **contract.environment(workload, create, checkpoint_to=place),
-        **contract.instructions(workload, create, has_workdir=bool(settings.workdir)),
+        **contract.instructions(workload, create, checkpoint_to=place, has_workdir=bool(settings.workdir)),
     }
     fields = {"FAIRLEAD_NODE": "spec.nodeName", "FAIRLEAD_POD_IP": "status.podIP"}
     return [
