@@ -39,8 +39,8 @@ log = logging.getLogger("fairlead.operator")
 
 # Only the clock brings work when nothing changes: retries, deadlines, grace that ends.
 BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
-# Many changes come together, our own too; a pass takes them as one, and passes take a quarter of the time at most.
-GATHER_S, MOST_GATHER_S = 0.01, 0.5
+# Many changes come together, our own too; a pass takes them as one, and passes take a tenth of the time at most.
+GATHER_S, GATHER_PASSES, MOST_GATHER_S = 0.01, 9, 1.0
 TROUBLE_WAIT_S = 1.0
 # Threads that await answers take turns with a pass; at Python's 5 ms each answer would cost several of those.
 SWITCH_S = 0.0005
@@ -183,7 +183,7 @@ class Operator:
             return
         took_s = time.monotonic() - begun
         self._pass_s += took_s
-        self._stopping.wait(min(max(GATHER_S, 3 * took_s), MOST_GATHER_S))
+        self._stopping.wait(min(max(GATHER_S, GATHER_PASSES * took_s), MOST_GATHER_S))
         self.cluster.wait(BUSY_WAIT_S if self.agent.is_busy else QUIET_WAIT_S)
 
     def _pass(self) -> None:

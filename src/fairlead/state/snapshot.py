@@ -25,7 +25,7 @@ class Phase(StrEnum):
     @property
     def is_final(self) -> bool:
         """Nothing more happens unless a person asks for it."""
-        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED)
+        return self in _FINAL
 
 
 class Intent(StrEnum):
@@ -50,7 +50,12 @@ class PodPhase(StrEnum):
     @property
     def is_final(self) -> bool:
         """None of the pod's processes is alive, and none will be."""
-        return self in (PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.LOST)
+        return self in _FINAL_OF_PODS
+
+
+# Asked for each member of each gang at each pass.
+_FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
+_FINAL_OF_PODS = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.LOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import NodeObject
 from fairlead.cluster.kubernetes.devices import resource_of
+from fairlead.cluster.kubernetes.names import pod_name
 from fairlead.cluster.kubernetes.operating import refusals
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.dispatching import Dispatcher
@@ -96,7 +97,7 @@ class Agent:
         """Give out what one run needs; whether only news can bring more."""
         members = self._view.members(found)
         objects = self._view.pods_of(found.uid)
-        nodes = {pod.node: self._view.nodes.get(pod.node) for pod in objects.values() if pod.node}
+        nodes = {name: self._view.nodes.get(name) for name in {pod.node for pod in objects.values()} - {""}}
         given = orders(found, members, objects, nodes, now)
         for order in given:
             self._give(found, order)
@@ -133,37 +134,40 @@ class Agent:
 
     def _give(self, found: TrainingObject, order: Order) -> None:
         if isinstance(order, Create):
-            name = f"create {found.key}-{order.member.attempt}-{order.member.index}"
-            self._work.submit(found.uid, name, partial(self._create, found, order.member))
+            name = f"create {found.key}-{order.attempt}-{order.index}"
+            self._work.submit(found.uid, name, partial(self._create, found, order))
         elif isinstance(order, Delete):
             name = f"delete {order.key} {order.uid} within {order.grace_s} s"
             self._work.submit(found.uid, name, partial(self._delete, order))
         else:
-            name = f"look for {found.key}-{order.member.attempt}-{order.member.index}"
+            name = f"look for {found.key}-{order.attempt}-{order.index}"
             self._work.submit(found.uid, name, partial(self._verify, found, order))
 
-    def _create(self, found: TrainingObject, member: CreatePod) -> None:
+    def _create(self, found: TrainingObject, order: Create) -> None:
         current = self._view.find(found.uid)
-        flight = (found.uid, member.attempt, member.index)
+        flight = (found.uid, order.attempt, order.index)
         if current is None or not self._view.begin(flight):
             return
         try:
-            if self._is_wanted(current, member) and self._may_act():
-                self._equip(current, member.attempt)
+            if self._is_wanted(current, order) and self._may_act():
+                self._equip(current, order.attempt)
             latest = self._view.find(found.uid)
-            if latest is not None and self._is_wanted(latest, member) and self._may_act():
-                self._post(latest, member)
+            if latest is not None and self._is_wanted(latest, order) and self._may_act():
+                self._post(latest, order.index)
         finally:
             self._view.finish(flight)
 
-    def _is_wanted(self, found: TrainingObject, member: CreatePod) -> bool:
+    def _is_wanted(self, found: TrainingObject, order: Create) -> bool:
         """Whether the object still asks for the pod, now that its turn has come."""
         gang, run = found.state.gang, found.workload
-        uid = f"{found.uid}-{member.attempt}-{member.index}"
+        if gang is None or run is None:
+            return False
+        uid = f"{found.uid}-{order.attempt}-{order.index}"
+        there = self._view.pods.get(f"{found.namespace}/{pod_name(run.spec, order.attempt, order.index)}")
         return (
-            gang is not None
-            and run is not None
-            and gang.attempt == member.attempt == run.status.attempt
+            gang.attempt == order.attempt == run.status.attempt
+            # The order may have been given while one like it was carried out.
+            and (there is None or there.run_uid != found.uid)
             and run.status.phase in (Phase.STARTING, Phase.RUNNING)
             and all(notice.pod_uid != uid for notice in found.state.notices)
         )
@@ -206,10 +210,12 @@ class Agent:
             if error.reason != "AlreadyExists":
                 raise
 
-    def _post(self, found: TrainingObject, member: CreatePod) -> None:
-        run, node = found.workload, self._view.nodes.get(member.node)
-        if run is None:
+    def _post(self, found: TrainingObject, index: int) -> None:
+        run, gang = found.workload, found.state.gang
+        if run is None or gang is None:
             return
+        member = gang.member(index)
+        node = self._view.nodes.get(member.node)
         offered = dict(node.allocatable.devices) if node is not None else {}
         device = resource_of(member.grant.gpu_uuids)
         if device is not None and offered.get(device.name, 0) < device.count:
@@ -265,8 +271,7 @@ class Agent:
             self._view.pods.put(content)
 
     def _verify(self, found: TrainingObject, order: Verify) -> None:
-        member = order.member
-        name = f"{found.name}-{member.attempt}-{member.index}"
+        name = f"{found.name}-{order.attempt}-{order.index}"
         try:
             content = self._client.get(f"/api/v1/namespaces/{found.namespace}/pods/{name}")
         except ApiError as error:
@@ -276,7 +281,8 @@ class Agent:
             seen = self._view.pods.put(content)
             if seen is not None and seen.run_uid == found.uid:
                 return
-        self._bury(found, member, PodPhase.LOST, VANISHED)
+        if found.state.gang is not None:
+            self._bury(found, found.state.gang.member(order.index), PodPhase.LOST, VANISHED)
 
     def _bury(self, found: TrainingObject, member: CreatePod, phase: PodPhase, message: str) -> None:
         """Record the end of a pod that has no object."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject
 from fairlead.cluster.kubernetes.operating.verdicts import is_hopeless, is_on_lost_node
-from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Phase, Pod, PodPhase
 
 # Ends of earlier starts are kept for one start, for their logs.
@@ -16,9 +15,10 @@ KEPT_STARTS = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """Create the pod of a member."""
+    """Create the pod of a member of the latest gang."""
 
-    member: CreatePod
+    attempt: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verify:
-    """Ask whether a pod, that was created and was never seen, is there."""
+    """Ask whether a pod of the latest gang, that was created and was never seen, is there."""
 
-    member: CreatePod
+    attempt: int
+    index: int
 
 
 Order = Create | Delete | Verify
@@ -67,9 +68,9 @@ def orders(
             if (attempt, pod.index) in at or pod.phase.is_final:
                 continue
             if gang.created:
-                given.append(Verify(member=gang.member(pod.index)))
+                given.append(Verify(attempt=attempt, index=pod.index))
             elif wanted and pod.uid not in notices:
-                given.append(Create(member=gang.member(pod.index)))
+                given.append(Create(attempt=attempt, index=pod.index))
     for each in objects.values():
         notice = notices.get(f"{each.run_uid}-{each.attempt}-{each.index}")
         kill_at = None if notice is None else notice.kill_at

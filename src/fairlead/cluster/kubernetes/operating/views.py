@@ -164,6 +164,9 @@ class View:
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
         kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
         ranks = run.spec.ranks_on_each_node
+        nodes = {name: self.nodes.get(name) for name in {pod.node for pod in objects.values()} - {""}}
+        with self._lock:
+            in_flight = {index for of, attempt, index in self._in_flight if (of, attempt) == (found.uid, gang.attempt)}
         seen: list[Pod] = []
         for index in range(len(gang.nodes)):
             uid = f"{found.uid}-{gang.attempt}-{index}"
@@ -171,8 +174,8 @@ class View:
             if uid in ended:
                 seen.append(ended[uid])
                 continue
-            node = self.nodes.get(pod.node) if pod is not None and pod.node else None
-            coming = gang.created or self._is_in_flight(found.uid, gang.attempt, index)
+            node = nodes.get(pod.node) if pod is not None else None
+            coming = gang.created or index in in_flight
             # What it was seen from: of a thousand members few are seen anew at a look.
             basis = gang.attempt, pod, node, told_at, active_at, coming
             known = kept.get(index)
@@ -202,10 +205,6 @@ class View:
         """How pods of a run ended whose objects are gone."""
         with self._lock:
             return dict(self._over.get(uid, {}))
-
-    def _is_in_flight(self, uid: str, attempt: int, index: int) -> bool:
-        with self._lock:
-            return (uid, attempt, index) in self._in_flight
 
     def _mark(self, *, runs: Iterable[str] = (), nodes: Iterable[str] = ()) -> None:
         """Let those who wait look again, at these."""
