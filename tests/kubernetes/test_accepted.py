@@ -8,7 +8,7 @@ from fairlead.cluster.kubernetes.rendering.install import InstallSettings, rende
 from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
 from fairlead.cluster.kubernetes.rendering.pods import render_pod
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import render_bundle
-from fairlead.cluster.kubernetes.rendering.services import render_service
+from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
 from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.builders import SETTINGS, a_creation, a_training, a_workload
@@ -50,7 +50,8 @@ def test_pods_are_accepted_where_restricted_is_enforced(control_plane: ControlPl
     spec, creation, settings, device = CASES[case]
     workload = a_workload(a_training(**{**spec, "team": team}))
     pod = render_pod(workload, a_creation(**creation), settings, device=device)
-    for each in (render_service(workload), render_run_policy(workload), render_bundle(team), pod):
+    names = render_slice(workload, 0, {pod["metadata"]["name"]: "10.0.0.1"})
+    for each in (render_service(workload), names, render_run_policy(workload), render_bundle(team), pod):
         applied(control_plane, each, dry=True)
 
 

@@ -53,3 +53,28 @@ def test_each_start_makes_anew_what_somebody_has_deleted(
         comes_to(cluster, "train", Phase.RUNNING, attempt=1)
     assert [each["metadata"]["name"] for each in cluster.client.items(f"{place}/services")] == [service]
     assert bundle_name() in [each["metadata"]["name"] for each in cluster.client.items(f"{place}/configmaps")]
+
+
+def test_the_names_of_a_gang_are_those_of_its_pods_and_follow_it_to_its_next_start(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    place = f"/api/v1/namespaces/{namespace}/pods"
+
+    def names() -> dict[str, str]:
+        slices = cluster.client.items(f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
+        return {each["hostname"]: each["addresses"][0] for found in slices for each in found["endpoints"]}
+
+    def addresses(attempt: int) -> dict[str, str]:
+        pods = (
+            each for each in cluster.client.items(place) if each["metadata"]["name"].startswith(f"train-{attempt}-")
+        )
+        return {each["metadata"]["name"]: each["status"]["podIP"] for each in pods}
+
+    cluster.submit(gang(namespace))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: names() == addresses(0))
+        assert {"train-0-0", "train-0-1"} <= set(names())
+        cluster.client.delete(f"{place}/train-0-0")
+        comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+        until(lambda: names() == addresses(1))

@@ -17,7 +17,7 @@ import pytest
 from fairlead.cluster.kubernetes.operating.keeping import read_training
 from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
 from fairlead.cluster.kubernetes.rendering.pods import render_pod
-from fairlead.cluster.kubernetes.rendering.services import render_service
+from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
 from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.specs.team import Team
 from fairlead.state.snapshot import Workload
@@ -110,6 +110,7 @@ def test_what_a_spec_says_in_any_field_stays_what_it_is(
         assert pod["metadata"]["namespace"] == team, where
         for path, each in (
             (f"/api/v1/namespaces/{team}/services", render_service(run)),
+            (f"/apis/discovery.k8s.io/v1/namespaces/{team}/endpointslices", render_slice(run, 0, {"a": "10.0.0.1"})),
             (f"/apis/networking.k8s.io/v1/namespaces/{team}/networkpolicies", render_run_policy(run)),
         ):
             plane.request("POST", path, each)

@@ -40,7 +40,13 @@ POOL = "/apis/fairlead.dev/v1alpha1/pools/a-pool"
 TIMEOUT_S = 60.0
 # Rights that the log shows no request for: an apply of what is not there asks for `create` beside its `patch`, and who
 # gives a role to people is asked whether it may `bind` it.
-APPLIED = (("", "namespaces"), ("", "resourcequotas"), ("", "limitranges"), (API_GROUP, "rolebindings"))
+APPLIED = (
+    ("", "namespaces"),
+    ("", "resourcequotas"),
+    ("", "limitranges"),
+    (API_GROUP, "rolebindings"),
+    ("discovery.k8s.io", "endpointslices"),
+)
 IMPLIED = {
     *(Right(group=group, resource=resource, verb="create") for group, resource in APPLIED),
     Right(group=API_GROUP, resource="clusterroles", verb="bind"),

@@ -9,7 +9,7 @@ from fairlead.cluster.kubernetes.operating.reports import read_ending, read_repo
 from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
 from fairlead.cluster.kubernetes.rendering.pods import REPORTER, PodSettings, render_pod
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, render_bundle
-from fairlead.cluster.kubernetes.rendering.services import render_service
+from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
 from fairlead.state.snapshot import Grant, Workload
 from tests.kubernetes.builders import a_creation, a_training, a_workload
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, until, until_phase
@@ -78,11 +78,17 @@ def start(cluster: RealCluster, namespace: str, program: str, nodes: int) -> Wor
     ):
         cluster.request("POST", place, _unowned(item))
     grant = Grant(cpu_milli=100, memory_bytes=256 * 1024**2)
+
+    def address(name: str) -> str:
+        return str(until(lambda: cluster.request("GET", f"{path}/pods/{name}")["status"].get("podIP"), f"{name}'s IP"))
+
     for index, node in enumerate(cluster.nodes[:nodes]):
         creation = a_creation(index=index, node=node, grant=grant)
         cluster.request(
             "POST", f"{path}/pods", _unowned(render_pod(workload, creation, PodSettings(runtime=bundle_name())))
         )
+    names = render_slice(workload, 0, {f"gang-0-{index}": address(f"gang-0-{index}") for index in range(nodes)})
+    cluster.request("POST", f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices", _unowned(names))
     return workload
 
 

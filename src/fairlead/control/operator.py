@@ -184,7 +184,8 @@ class Operator:
         took_s = time.monotonic() - begun
         self._pass_s += took_s
         self._stopping.wait(min(max(GATHER_S, GATHER_PASSES * took_s), MOST_GATHER_S))
-        self.cluster.wait(BUSY_WAIT_S if self.agent.is_busy else QUIET_WAIT_S)
+        is_busy = self.agent.is_busy or self._askings.is_watching
+        self.cluster.wait(BUSY_WAIT_S if is_busy else QUIET_WAIT_S)
 
     def _pass(self) -> None:
         """Look, decide, act."""

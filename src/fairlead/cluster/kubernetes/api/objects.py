@@ -79,6 +79,7 @@ class PodObject:
         disruption: Reason and message of the condition DisruptionTarget; None without it.
         said: Reason and message of the pod as a whole, such as Evicted.
         waiting: Reason and message of the first container that waits; None for none.
+        address: Its IP address; empty before it has one.
         started_at: When the ranks' container started; None before.
         ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
         room_for: The run whose placeholder it is; empty for all other pods, members of gangs among them.
@@ -102,6 +103,7 @@ class PodObject:
     disruption: tuple[str, str] | None = None
     said: tuple[str, str] = ("", "")
     image: str = ""
+    address: str = ""
     waiting: tuple[str, str] | None = None
     started_at: float | None = None
     ended: Mapping[str, Any] | None = None
@@ -182,6 +184,7 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
         requests=basic.requests,
         created_at=basic.created_at,
         run_uid=run_uid,
+        address=status.get("podIP") or "",
         attempt=_whole(labels.get(names.ATTEMPT)),
         index=_whole(labels.get(names.INDEX)),
         told_at=_told_at(metadata) if leaves_by else None,

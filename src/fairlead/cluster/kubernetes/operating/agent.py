@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.api.objects import NodeObject
 from fairlead.cluster.kubernetes.devices import resource_of
 from fairlead.cluster.kubernetes.names import pod_name
 from fairlead.cluster.kubernetes.operating import refusals
+from fairlead.cluster.kubernetes.operating.addressing import Addressing
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.dispatching import Dispatcher
 from fairlead.cluster.kubernetes.operating.election import DEADLINE_S, DURATION_S
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 # A write that only tells of progress, or of a pod that is gone, comes this long after the one before it.
 REFRESH_S = 10.0
-# The runtime is the same for all runs of a namespace, and large, so it is put there again only after so long.
+# The runtime is the same for all runs of a namespace, and large, so first starts put it there again only after so long.
 PROVIDE_S = 10.0
 NUM_THREADS = 16
 VANISHED = "its pod vanished while no operator was looking"
@@ -69,6 +70,7 @@ class Agent:
         self._may_act = may_act
         self._is_making_way = is_making_way
         self._work = Dispatcher(num_threads)
+        self._addressing = Addressing(self._client, self._work.submit)
         self._create_s = create_s
         self._marks = self._view.marks()
         self._unsettled: set[str] = set()
@@ -101,11 +103,13 @@ class Agent:
         given = orders(found, members, objects, nodes, now)
         for order in given:
             self._give(found, order)
+        is_known = self._addressing.look(found, objects, now)
         # What was given out may fail without a word, so it is looked for again.
-        return self._refresh(found, members, now) and not given and is_settled(found, members)
+        return self._refresh(found, members, now) and is_known and not given and is_settled(found, members)
 
     def _forget(self, uid: str) -> None:
         self._unsettled.discard(uid)
+        self._addressing.forget(uid)
         self._equipped.pop(uid, None)
         self._equipping.pop(uid, None)
         self._refreshed.pop(uid, None)
@@ -190,16 +194,16 @@ class Agent:
                     at_once.submit(self._ensure, f"/api/v1/{place}/services", service),
                     at_once.submit(self._ensure, f"/apis/networking.k8s.io/v1/{place}/networkpolicies", policy),
                 )
-                self._provide(found.namespace)
+                self._provide(found.namespace, anew=attempt > 0)
                 for each in asked:
                     each.result()
             self._equipped[found.uid] = attempt
 
-    def _provide(self, namespace: str) -> None:
+    def _provide(self, namespace: str, *, anew: bool) -> None:
         """The runtime, which all runs of a namespace share."""
         with self._providing.setdefault(namespace, threading.Lock()):
             now = time.monotonic()
-            if now - self._provided.get(namespace, -PROVIDE_S) >= PROVIDE_S:
+            if anew or now - self._provided.get(namespace, -PROVIDE_S) >= PROVIDE_S:
                 self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
                 self._provided[namespace] = now
 

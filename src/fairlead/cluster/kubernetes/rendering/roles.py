@@ -61,6 +61,7 @@ OPERATOR_RULES: Rules = [
     rule("", ("services", "configmaps"), ("create",)),
     rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
+    rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
     rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is there
     rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder

@@ -1,10 +1,20 @@
-"""The headless Service that gives the pods of a run their names."""
+"""The headless Service that gives the pods of a run their names, and the EndpointSlices that hold them.
 
+The Service selects nothing, so that Kubernetes' own controllers stay away: they write two objects at each change of
+each pod, which are as large as the gang.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.rendering.contract import MASTER_PORT
 from fairlead.state.snapshot import Workload
+
+MOST_ENDPOINTS = 1000  # of a slice, by the API server's rules
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+_PORT = {"name": "rendezvous", "port": MASTER_PORT, "protocol": "TCP"}
 
 
 def render_service(workload: Workload) -> dict[str, Any]:
@@ -22,7 +32,32 @@ def render_service(workload: Workload) -> dict[str, Any]:
             "clusterIP": "None",
             # Ranks meet before any of them is ready; without this each would wait for the others' names.
             "publishNotReadyAddresses": True,
-            "selector": {names.RUN_UID: workload.uid},
-            "ports": [{"name": "rendezvous", "port": MASTER_PORT, "protocol": "TCP"}],
+            "ports": [_PORT],
         },
+    }
+
+
+def render_slice(workload: Workload, number: int, addresses: Mapping[str, str]) -> dict[str, Any]:
+    """One of a run's EndpointSlices.
+
+    Args:
+        addresses: Of at most ``MOST_ENDPOINTS`` pods by their names; all of one family.
+    """
+    service = names.service_name(workload)
+    family = "IPv6" if any(":" in address for address in addresses.values()) else "IPv4"
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"{service}-{number}",
+            "namespace": workload.spec.team,
+            "labels": {**names.run_labels(workload), SERVICE_NAME: service, MANAGED_BY: names.MANAGER},
+            "ownerReferences": [names.owner(workload)],
+        },
+        "addressType": family,
+        "endpoints": [
+            {"addresses": [address], "hostname": name, "conditions": {"ready": True}}
+            for name, address in addresses.items()
+        ],
+        "ports": [_PORT],
     }
