@@ -78,7 +78,7 @@ def test_names_are_written_together_but_the_first_at_once(addressing: Addressing
     assert not addressing.look(found, pods(0, 1, 2, 3), STARTED_AT + 0.3)
     assert len(slices.jobs) == 2
     assert not addressing.look(found, pods(0, 1, 2, 3, 4), STARTED_AT + 0.4)
-    assert not addressing.look(found, pods(0, 1, 2, 3, 4), STARTED_AT + 2.0)
+    assert not addressing.look(found, pods(0, 1, 2, 3, 4), STARTED_AT + 6.0)
     assert len(slices.jobs) == 3
 
 

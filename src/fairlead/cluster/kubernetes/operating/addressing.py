@@ -10,7 +10,7 @@ from fairlead.cluster.kubernetes.operating.keeping import TrainingObject
 from fairlead.cluster.kubernetes.rendering.services import MOST_ENDPOINTS, render_slice
 from fairlead.state.snapshot import Phase, Workload
 
-EVERY_S = 1.0
+EVERY_S = 5.0
 # A gang that has run for so long has met; whoever led before has written down where.
 MET_S = 60.0
 Addresses = dict[str, str]

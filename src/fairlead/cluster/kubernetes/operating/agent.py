@@ -100,7 +100,7 @@ class Agent:
         members = self._view.members(found)
         objects = self._view.pods_of(found.uid)
         nodes = {name: self._view.nodes.get(name) for name in {pod.node for pod in objects.values()} - {""}}
-        given = orders(found, members, objects, nodes, now)
+        given = orders(found, members, objects, nodes, now, is_creating=self._work.is_waiting(found.uid))
         for order in given:
             self._give(found, order)
         is_known = self._addressing.look(found, objects, now)

@@ -44,6 +44,11 @@ class Dispatcher:
         with self._lock:
             return len(self._names)
 
+    def is_waiting(self, run: str) -> bool:
+        """Whether jobs of a run wait that no thread has taken yet."""
+        with self._lock:
+            return run in self._queues
+
     def drain(self, timeout_s: float) -> bool:
         """Return when nothing waits or runs; False after the timeout."""
         with self._lock:

@@ -47,10 +47,13 @@ def orders(
     objects: Mapping[str, PodObject],
     nodes: Mapping[str, NodeObject | None],
     now: float,
+    *,
+    is_creating: bool = False,
 ) -> list[Order]:
     """Orders for one run.
 
     Args:
+        is_creating: Creations that were ordered before wait for their turn, so that none is ordered again.
         members: Its latest gang as the loop sees it.
         objects: Its pods, of any start.
         nodes: The nodes on which they are.
@@ -69,7 +72,7 @@ def orders(
                 continue
             if gang.created:
                 given.append(Verify(attempt=attempt, index=pod.index))
-            elif wanted and pod.uid not in notices:
+            elif wanted and not is_creating and pod.uid not in notices:
                 given.append(Create(attempt=attempt, index=pod.index))
     for each in objects.values():
         notice = notices.get(f"{each.run_uid}-{each.attempt}-{each.index}")
