@@ -1,0 +1,231 @@
+"""What each GPU can be partitioned into: profiles of MIG instances, where they may lie, and which layouts are legal.
+
+A GPU has memory slices, side by side, and compute slices. An instance lies on consecutive memory slices, and hardware
+lets each profile begin at some of them only. Source: NVIDIA MIG User Guide, "Supported MIG Profiles" for sizes and
+counts; for places the output of ``nvidia-smi mig -lgipp`` as that guide prints it, under "Creating GPU Instances".
+Only profiles of one compute instance are known, as they are what device plugins hand out.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+
+GB = 10**9
+MEDIA = "+me"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One size of instance.
+
+    Attributes:
+        name: As ``nvidia-smi`` has it, such as ``1g.5gb`` or ``1g.5gb+me``.
+        compute: Compute slices.
+        memory: Memory slices, all side by side.
+        memory_gb: As the name says it.
+        starts: Memory slices on which it may begin.
+        has_media: It takes the GPU's one set of video and image engines.
+    """
+
+    name: str
+    compute: int
+    memory: int
+    memory_gb: int
+    starts: tuple[int, ...]
+    has_media: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Instance:
+    """A MIG instance of a GPU: its profile, and the first of its memory slices."""
+
+    start: int
+    profile: str
+
+
+Layout = tuple[Instance, ...]
+"""The instances of one GPU, by their place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitionable:
+    """A GPU model that can be partitioned.
+
+    Attributes:
+        family: What its product name has in it, such as ``A100``.
+        memory_gb: As people say it.
+        compute: Compute slices in all.
+        memory: Memory slices in all.
+        profiles: By name, smallest first.
+    """
+
+    family: str
+    memory_gb: int
+    compute: int
+    memory: int
+    profiles: Mapping[str, Profile] = field(hash=False)
+
+    @property
+    def name(self) -> str:
+        """Such as ``A100-40GB``."""
+        return f"{self.family}-{self.memory_gb}GB"
+
+    def slices(self, instance: Instance) -> range:
+        """The memory slices on which an instance lies."""
+        return range(instance.start, instance.start + self.profiles[instance.profile].memory)
+
+
+def why_illegal(model: Partitionable, layout: Iterable[Instance]) -> str | None:
+    """Why a GPU cannot be partitioned like this, as what follows its name; None when it can."""
+    taken: dict[int, Instance] = {}
+    media: Instance | None = None
+    for instance in layout:
+        profile = model.profiles.get(instance.profile)
+        if profile is None:
+            return f"has no profile {instance.profile}; it has {', '.join(model.profiles)}"
+        if instance.start not in profile.starts:
+            starts = ", ".join(str(start) for start in profile.starts)
+            return f"has no {instance.profile} that begins at slice {instance.start}; one may begin at {starts}"
+        for at in model.slices(instance):
+            other = taken.setdefault(at, instance)
+            if other is not instance:
+                return f"has one slice {at}, on which both {other.profile} and {instance.profile} would lie"
+        if profile.has_media and media is not None:
+            return f"has one set of media engines, which both {media.profile} and {instance.profile} would take"
+        media = instance if profile.has_media else media
+    return None
+
+
+def is_legal(model: Partitionable, layout: Iterable[Instance]) -> bool:
+    """Whether a GPU can be partitioned like this."""
+    return why_illegal(model, layout) is None
+
+
+def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:
+    """Every way to fill a GPU around some instances until no further one fits.
+
+    Where several ways differ in places alone, one of them is there.
+
+    Args:
+        media: Give also those with media engines, each of which has such an instance for a plain one.
+    """
+    return _filled(model, tuple(sorted(kept)), media)
+
+
+def counts_of(layout: Iterable[Instance]) -> Mapping[str, int]:
+    """How many instances of each profile a layout has."""
+    return Counter(instance.profile for instance in layout)
+
+
+def partitionable(model: str, memory_bytes: int) -> Partitionable | None:
+    """What a GPU with this product name can be partitioned into; None when it cannot, or nobody knows.
+
+    Args:
+        memory_bytes: Of the whole GPU, as a driver or a person says it; 0 when unknown, where the name may say it.
+    """
+    found = [each for each in MODELS.values() if _is_of(each.family, model)]
+    if memory_bytes:
+        found = [each for each in found if _is_about(memory_bytes, each.memory_gb)]
+    elif len(found) > 1:
+        found = [each for each in found if f"{each.memory_gb}GB" in model.upper().replace(" ", "")]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_of(family: str, model: str) -> bool:
+    """``A30`` is in ``NVIDIA-A30``, but not in ``A300`` or ``GA30X``."""
+    before, found, after = model.upper().partition(family)
+    return bool(found) and not before[-1:].isalnum() and not after[:1].isalnum()
+
+
+def _is_about(memory_bytes: int, memory_gb: int) -> bool:
+    """Drivers count in binary units, and keep up to 3 % for themselves: an H100 of 80 GB has 81,559 MiB."""
+    return 0.97 * memory_gb * GB <= memory_bytes <= 1.03 * memory_gb * 2**30
+
+
+@lru_cache(maxsize=4096)
+def _filled(model: Partitionable, kept: Layout, media: bool) -> tuple[Layout, ...]:
+    plain = [profile for profile in model.profiles.values() if not profile.has_media]
+    has_media = any(model.profiles[instance.profile].has_media for instance in kept)
+    found: dict[tuple[tuple[str, int], ...], Layout] = {}
+    for layout in _completions(model, plain, kept):
+        for each in (layout, *(_with_media(model, layout, kept) if media and not has_media else ())):
+            found.setdefault(tuple(sorted(counts_of(each).items())), each)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _with_media(model: Partitionable, layout: Layout, kept: Layout) -> Iterator[Layout]:
+    for i, instance in enumerate(layout):
+        if instance not in kept and instance.profile + MEDIA in model.profiles:
+            better = Instance(start=instance.start, profile=instance.profile + MEDIA)
+            yield (*layout[:i], better, *layout[i + 1 :])
+
+
+def _completions(model: Partitionable, plain: list[Profile], kept: Layout) -> Iterator[Layout]:
+    """Every full layout around ``kept``: slice by slice from the left, nothing or something begins there."""
+    taken = {at for instance in kept for at in model.slices(instance)}
+
+    def go_on(at: int, added: Layout, used: frozenset[int]) -> Iterator[Layout]:
+        if at == model.memory:
+            if not any(_fits(profile, start, used) for profile in plain for start in profile.starts):
+                yield tuple(sorted((*kept, *added)))
+            return
+        yield from go_on(at + 1, added, used)
+        for profile in plain:
+            if at in profile.starts and _fits(profile, at, used):
+                instance = Instance(start=at, profile=profile.name)
+                yield from go_on(at + 1, (*added, instance), used.union(range(at, at + profile.memory)))
+
+    return go_on(0, (), frozenset(taken))
+
+
+def _fits(profile: Profile, start: int, used: frozenset[int]) -> bool:
+    return used.isdisjoint(range(start, start + profile.memory))
+
+
+# Compute slices, memory slices, and where they may begin, of GPUs with seven compute slices and eight of memory.
+_SEVENTHS = (
+    (1, 1, tuple(range(7))),
+    (1, 2, (0, 2, 4, 6)),
+    (2, 2, (0, 2, 4)),
+    (3, 4, (0, 4)),
+    (4, 4, (0,)),
+    (7, 8, (0,)),
+)
+_FOURTHS = ((1, 1, (0, 1, 2, 3)), (2, 2, (0, 2)), (4, 4, (0,)))
+_WITH_MEDIA = ((1, 1), (2, 2))
+
+
+def _model(family: str, memory_gb: int, *sizes_gb: int) -> Partitionable:
+    """``sizes_gb`` is the memory of each profile in the order of the tables above."""
+    shapes = _SEVENTHS if len(sizes_gb) == len(_SEVENTHS) else _FOURTHS
+    profiles: dict[str, Profile] = {}
+    for (compute, memory, starts), size_gb in zip(shapes, sizes_gb, strict=True):
+        name = f"{compute}g.{size_gb}gb"
+        profile = Profile(name=name, compute=compute, memory=memory, memory_gb=size_gb, starts=starts)
+        profiles[name] = profile
+        # The second size with media engines is of the A30 alone; the guide has it for no other of these.
+        if (compute, memory) in _WITH_MEDIA[: 1 if shapes is _SEVENTHS else 2]:
+            profiles[name + MEDIA] = Profile(
+                name=name + MEDIA, compute=compute, memory=memory, memory_gb=size_gb, starts=starts, has_media=True
+            )  # fmt: skip
+    compute, memory, _ = shapes[-1]
+    return Partitionable(
+        family=family, memory_gb=memory_gb, compute=compute, memory=memory, profiles=MappingProxyType(profiles)
+    )  # fmt: skip
+
+
+MODELS: Mapping[str, Partitionable] = MappingProxyType(
+    {
+        model.name: model
+        for model in (
+            _model("A30", 24, 6, 12, 24),
+            _model("A100", 40, 5, 10, 10, 20, 20, 40),
+            _model("A100", 80, 10, 20, 20, 40, 40, 80),
+            _model("H100", 80, 10, 20, 20, 40, 40, 80),
+            _model("H200", 141, 18, 35, 35, 71, 71, 141),
+            _model("B200", 180, 23, 45, 45, 90, 90, 180),
+        )
+    }
+)
