@@ -112,6 +112,7 @@ class _Problem:
     Attributes:
         options: For each device, that which changes nothing first; devices from which pods may move come first.
         by_worth: Wishes by weight, the greatest first.
+        by_rarity: For each wish, profiles that would do, first those that the others want least.
         leavers: Names of profiles that may have to be left, with how many in all.
         sizes: Memory and compute slices that each wish takes at least; None where no device has what it wishes for.
         owed_sizes: The same of each of ``leavers``.
@@ -120,6 +121,7 @@ class _Problem:
     wishes: tuple[Wish, ...]
     options: tuple[tuple[Option, ...], ...]
     by_worth: tuple[int, ...]
+    by_rarity: tuple[tuple[str, ...], ...]
     leavers: tuple[tuple[str, int], ...]
     sizes: tuple[tuple[int, int] | None, ...]
     owed_sizes: tuple[tuple[int, int], ...]
@@ -144,10 +146,15 @@ class _Problem:
             sorted((i for i, size in enumerate(sizes) if size), key=lambda i: -wishes[i].weight / _axis(sizes[i], axis))
             for axis in (0, 1)
         ]
+        longing = Counter[str]()
+        for wish in wishes:
+            longing.update(dict.fromkeys(wish.profiles, wish.count))
+        by_rarity = tuple(tuple(sorted(wish.profiles, key=lambda name: (longing[name], name))) for wish in wishes)
         return cls(
             wishes=tuple(wishes),
             options=options,
             by_worth=tuple(sorted(range(len(wishes)), key=lambda i: -wishes[i].weight)),
+            by_rarity=by_rarity,
             leavers=tuple(sorted(leavers.items())),
             sizes=sizes,
             owed_sizes=tuple(_least(models, frozenset({name})) or (0, 0) for name in sorted(leavers)),
@@ -176,9 +183,9 @@ class _Problem:
         for i in self.by_worth:
             if not then[i]:
                 continue
-            for name, count in supply.items():
-                if count and name in self.wishes[i].profiles:
-                    taken = min(then[i], count)
+            for name in self.by_rarity[i]:
+                taken = min(then[i], supply.get(name, 0))
+                if taken:
                     then[i] -= taken
                     supply[name] -= taken
                     if not then[i]:
