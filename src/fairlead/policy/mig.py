@@ -89,9 +89,9 @@ def why_illegal(model: Partitionable, layout: Iterable[Instance]) -> str | None:
             starts = ", ".join(str(start) for start in profile.starts)
             return f"has no {instance.profile} that begins at slice {instance.start}; one may begin at {starts}"
         for at in model.slices(instance):
-            other = taken.setdefault(at, instance)
-            if other is not instance:
-                return f"has one slice {at}, on which both {other.profile} and {instance.profile} would lie"
+            if at in taken:
+                return f"has one slice {at}, on which both {taken[at].profile} and {instance.profile} would lie"
+            taken[at] = instance
         if profile.has_media and media is not None:
             return f"has one set of media engines, which both {media.profile} and {instance.profile} would take"
         media = instance if profile.has_media else media

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 
-from fairlead.policy.mig import MEDIA, Instance, Layout, Partitionable, counts_of, layouts_with
+from fairlead.policy.mig import MEDIA, Instance, Layout, Partitionable, counts_of, layouts_with, why_illegal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,10 @@ class Device:
     held: tuple[Held, ...] = ()
     free: Layout = ()
     as_a_whole: bool = True
+
+    def __post_init__(self) -> None:
+        if (why := why_illegal(self.model, self.layout)) is not None:
+            raise ValueError(f"{self.id} ({self.model.name}) {why}")
 
     @property
     def layout(self) -> Layout:
@@ -85,7 +89,11 @@ def options_of(device: Device, wanted: frozenset[str]) -> list[Option]:
             key = (option.free, tuple(sorted(each.instance.profile for each in option.moved)))
             if key not in best or option.cost < best[key].cost:
                 best[key] = option
-    others = [option for option in best.values() if option.layout != still.layout or option.moved]
+    now = counts_of(still.layout)
+    others = [option for option in best.values() if counts_of(option.layout) != now]
+    if not device.as_a_whole:
+        # Nobody moves from an instance that stays.
+        others = [option for option in others if not any(each.instance in option.layout for each in option.moved)]
     return [still, *sorted(others, key=lambda option: (len(option.layout), option.free))]
 
 

@@ -1,0 +1,47 @@
+"""Policies beside the optimum of small instances."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.exact import PROBLEMS, compare
+from benchmarks.exact_mig import optimum
+from fairlead.policy.mig import MODELS, Instance
+from fairlead.policy.partitioning import Wish
+from fairlead.policy.partitions import Device, Held
+
+TOLERANCE = 1e-6
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_no_policy_finds_more_than_there_is(problem: str) -> None:
+    for seed in range(1000, 1010):
+        each = compare(problem, seed)
+        assert each.ours <= each.optimum + TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_policies_are_within_two_percent_of_the_optimum_on_average(problem: str) -> None:
+    found = [compare(problem, seed) for seed in range(200)]
+    assert all(each.ours <= each.optimum + TOLERANCE for each in found)
+    assert sum(each.ratio for each in found) / len(found) >= 0.98
+
+
+def test_the_exact_solver_knows_what_a_person_can_see() -> None:
+    use = Held(instance=Instance(start=0, profile="1g.5gb"), pod="pod", move_cost=0.5)
+    gpu = Device(id="gpu", model=MODELS["A100-40GB"], held=(use,), as_a_whole=False)
+    three, four = (Wish(profiles=frozenset({name})) for name in ("3g.20gb", "4g.20gb"))
+    assert optimum([gpu], [three]) == 1.0
+    assert optimum([gpu], [three, four]) == 1.0
+    assert optimum([gpu], [four]) == 0.5
+
+
+def test_the_command_prints_one_object_an_instance() -> None:
+    argv = [sys.executable, "-m", "benchmarks.exact", "--problems", "mig", "--instances", "2", "--json"]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [each["seed"] for each in found] == [0, 1]
+    assert set(found[0]) == {"problem", "seed", "ours", "optimum", "ours_s", "exact_s"}
