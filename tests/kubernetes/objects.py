@@ -52,7 +52,11 @@ RIGHT: dict[str, Object] = {
     },
     "Pool": {
         "nodes": 4,
-        "hardware": {"gpu": {"model": "A100", "count": 8, "memory": "80GB"}, "cpu": 96, "memory": "1Ti"},
+        "hardware": {
+            "gpu": {"model": "A100", "count": 8, "memory": "80GB", "instances": {"3g.40gb": "1", "1g.10gb": "3"}},
+            "cpu": 96,
+            "memory": "1Ti",
+        },
         "capacity_type": "spot",
         "price_per_hour": 3.5,
         "labels": {"zone": "a", "example.com/rack": "7"},

@@ -3,6 +3,7 @@
 import pytest
 
 from fairlead.cluster.kubernetes.devices import DeviceResource, gpus_of, is_device, resource_of
+from fairlead.specs.sharing import Sharing
 
 GB, H100 = 10**9, "NVIDIA-H100-80GB-HBM3"
 
@@ -30,6 +31,36 @@ def test_a_device_is_as_large_as_its_resource_and_its_node_say(
     assert {(gpu.milli, gpu.memory_bytes, gpu.divisible, gpu.model) for gpu in gpus} == {
         (milli, memory_gb * GB, False, H100)
     }
+
+
+@pytest.mark.parametrize(
+    ("resource", "labels", "sharing"),
+    [
+        ("nvidia.com/gpu", {}, None),
+        ("habana.ai/gaudi", {}, None),
+        ("nvidia.com/mig-1g.10gb", {}, Sharing.MIG),
+        ("nvidia.com/mig-1g.10gb.me", {}, Sharing.MIG),
+        ("nvidia.com/mig-1g.10gb.shared", {}, Sharing.TIME_SLICING),
+        ("nvidia.com/gpu", {"nvidia.com/gpu.product": f"{H100}-MIG-2g.20gb"}, Sharing.MIG),
+        ("nvidia.com/gpu", {"nvidia.com/gpu.replicas": "4"}, Sharing.TIME_SLICING),
+        ("nvidia.com/gpu.shared", {"nvidia.com/gpu.replicas": "4"}, Sharing.TIME_SLICING),
+        ("nvidia.com/gpu", {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "mps"}, Sharing.MPS),
+        (
+            "nvidia.com/gpu.shared",
+            {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"},
+            Sharing.TIME_SLICING,
+        ),
+    ],
+)
+def test_a_node_says_how_parts_of_its_gpus_are_kept_apart(
+    resource: str, labels: dict[str, str], sharing: Sharing | None
+) -> None:
+    assert {gpu.sharing for gpu in gpus_of([(resource, 2)], labels, H100, 80 * GB)} == {sharing}
+
+
+def test_an_a30_has_four_slices_of_which_one_is_a_quarter() -> None:
+    (gpu,) = gpus_of([("nvidia.com/mig-1g.6gb", 1)], {}, "NVIDIA-A30", 24 * GB)
+    assert (gpu.milli, gpu.memory_bytes) == (250, 6 * GB)
 
 
 def test_a_grant_says_what_to_ask_the_node_for() -> None:

@@ -33,6 +33,8 @@ PARSERS_ALONE = (
     "; ask for more than 0",
     "is there twice",
     "is not a taint:",
+    "it is for a part of one GPU",
+    "so that `sharing` has no say",
 )
 WORDS = st.sampled_from(
     ["", " ", "a", "Bad Name", "10m", "1h30m", "-1s", "200 steps", "0 steps", "16Gi", "1.5G", "16gb", "500m", "0.5",

@@ -15,13 +15,14 @@ from fairlead.cluster.simulated.faults import LoseNode, ReturnNode
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.control.loop import run_pass
 from fairlead.policy.defaults import complete
+from fairlead.policy.handing import handed_out
 from fairlead.policy.placement import why_never
 from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.specs.pool import Pool
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Reason
-from fairlead.state.snapshot import Gpu, Node, Phase, Workload
+from fairlead.state.snapshot import Node, Phase, Workload
 from fairlead.traces.arrivals import Arrival
 
 HOLDING = frozenset((Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
@@ -128,7 +129,7 @@ def nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
         gpu = pool.hardware.gpu
         for number in range(pool.nodes):
             name = f"{pool.name}-{number}"
-            gpus = () if gpu is None else tuple(_gpus(name, gpu.model, gpu.memory_bytes or 0, gpu.count))
+            gpus = () if gpu is None else handed_out(gpu, name)
             hardware = pool.hardware
             nodes.append(
                 Node(name=name, cpu_milli=hardware.cpu_milli, memory_bytes=hardware.memory_bytes, gpus=gpus)
@@ -285,10 +286,6 @@ def _schedule_failures(
             cluster.inject(LoseNode(node=node.name), at=began + at_s)
             cluster.inject(ReturnNode(node=node.name), at=began + at_s + world.repair_s)
             at_s += world.repair_s + stream.expovariate(1 / world.node_mtbf_s)
-
-
-def _gpus(node: str, model: str, memory_bytes: int, count: int) -> Iterable[Gpu]:
-    return (Gpu(uuid=f"{node}-gpu-{index}", model=model, memory_bytes=memory_bytes) for index in range(count))
 
 
 def _price(pools: Sequence[Pool]) -> float | None:

@@ -14,9 +14,12 @@ def serves(gpu: Gpu, shape: Shape) -> bool:
 
     What goes to one run only is no place for a share when it is whole, and no whole device when it is a part.
     """
-    is_fit = gpu.divisible or (gpu.milli < WHOLE_GPU) == shape.is_share
+    is_part = gpu.milli < WHOLE_GPU
+    is_fit = (gpu.divisible and not shape.parts_only) or is_part == shape.is_share
+    is_apart = not shape.is_share or shape.sharing is None or gpu.sharing in shape.sharing
     return (
         is_fit
+        and is_apart
         and gpu.milli >= shape.gpu_milli
         and matches(gpu.model, gpu.memory_bytes, shape.gpu_model, shape.min_gpu_memory_bytes)
     )

@@ -70,7 +70,7 @@ class Fleet:
         self.num_placed = 0
         self.num_left = 0
         self._all_divisible = bool(self.divisible.all())
-        self._allowed: dict[tuple[str | None, int | None, int], Mask] = {}
+        self._allowed: dict[tuple[object, ...], Mask] = {}
         self._open: dict[frozenset[str], Mask] = {}
 
     def __len__(self) -> int:
@@ -104,7 +104,8 @@ class Fleet:
         Where parts of devices are handed out, only the smallest on a node that are enough count.
         """
         enough: Mask = self.gpu_milli[nodes] >= shape.gpu_milli
-        if shape.gpu_model is None and shape.min_gpu_memory_bytes is None and self._all_divisible:
+        is_any = shape.gpu_model is None and shape.min_gpu_memory_bytes is None and shape.sharing is None
+        if is_any and self._all_divisible:
             return enough
         usable: Mask = enough & self.allowed(shape)[self.kind[nodes]]
         if self._all_divisible or not shape.is_share:
@@ -124,7 +125,7 @@ class Fleet:
 
     def allowed(self, shape: Shape) -> Mask:
         """Which kinds of device the shape can use."""
-        key = (shape.gpu_model, shape.min_gpu_memory_bytes, shape.gpu_milli)
+        key = (shape.gpu_model, shape.min_gpu_memory_bytes, shape.gpu_milli, shape.sharing, shape.parts_only)
         if key not in self._allowed:
             kinds = [serves(gpu, shape) for gpu in self.kinds]
             self._allowed[key] = np.array(kinds or [False], dtype=np.bool_)

@@ -114,6 +114,14 @@ def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool 
     return _filled(model, tuple(sorted(kept)), media)
 
 
+def holds(model: Partitionable, counts: Mapping[str, int]) -> bool:
+    """Whether a GPU can have so many instances of each profile at once."""
+    return any(
+        all(found.get(profile, 0) >= number for profile, number in counts.items())
+        for found in map(counts_of, layouts_with(model, (), media=True))
+    )
+
+
 def counts_of(layout: Iterable[Instance]) -> Mapping[str, int]:
     """How many instances of each profile a layout has."""
     return Counter(instance.profile for instance in layout)

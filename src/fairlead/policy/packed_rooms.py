@@ -9,9 +9,10 @@ from fairlead.policy.eligibility import Doors
 from fairlead.policy.fleet import Fleet, Spot
 from fairlead.policy.gangs import place_gang
 from fairlead.policy.packing import Packing
-from fairlead.policy.placement import Room, grant_of
+from fairlead.policy.placement import Room, grant_of, ways_of
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix
+from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import Grant, Node, Pod
 
 
@@ -31,6 +32,11 @@ class PackedRooms:
             else:
                 self.hold(pod.node, pod.grant)
         self._packing = Packing(self._fleet, TaskMix.settled(history))
+
+    @property
+    def sharing(self) -> frozenset[Sharing]:
+        """The ways in which parts of devices are kept apart here."""
+        return ways_of(self._fleet.kinds)
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""

@@ -11,9 +11,11 @@ from typing import Protocol
 from fairlead.errors import ClusterError
 from fairlead.policy.devices import serves
 from fairlead.policy.eligibility import Doors
-from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_resources
+from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_resources, say_ways
 from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.policy.slicing import choices, remedy, say_parts, say_shared
 from fairlead.specs.resources import Resources
+from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Gpu, Grant, Node, Pod
@@ -43,6 +45,11 @@ class Free(Protocol):
 
 class Rooms(Free, Protocol):
     """What is free on some nodes."""
+
+    @property
+    def sharing(self) -> frozenset[Sharing]:
+        """The ways in which parts of devices are kept apart here."""
+        ...
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
@@ -96,6 +103,11 @@ class OneNode:
         self._room = room
         self.doors = Doors(() if room is None else (room.node,))
 
+    @property
+    def sharing(self) -> frozenset[Sharing]:
+        """As in ``Rooms``."""
+        return frozenset() if self._room is None else ways_of(self._room.node.gpus)
+
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """As in ``Rooms``."""
         if self._room is None:
@@ -145,10 +157,17 @@ def rooms(nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape] =
 
 def place(spec: Training, free: Rooms) -> tuple[Placement, ...] | None:
     """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
-    placed = free.place(shape_of(spec, free.doors), spec.nodes)
-    if placed is None:
-        return None
-    return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
+    shape = shape_of(spec, free.doors)
+    for sharing in choices(spec, free.sharing) if shape.is_share else (None,):
+        placed = free.place(replace(shape, sharing=sharing) if shape.is_share else shape, spec.nodes)
+        if placed is not None:
+            return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
+    return None
+
+
+def ways_of(gpus: Iterable[Gpu]) -> frozenset[Sharing]:
+    """The ways in which parts of these devices are kept apart."""
+    return frozenset(gpu.sharing for gpu in gpus if gpu.sharing is not None)
 
 
 def takes_pods(node: Node) -> bool:
@@ -187,7 +206,8 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     return Reason(
         code=Code.CANNOT_FIT,
         message=f"{spec.name} needs {need}, which can never fit here: {_shortfall(spec, nodes)}. There is {capacity}.",
-        remedy=f"Ask for less ({_what_to_lower(spec, nodes)}), or run it on a larger cluster.",
+        remedy=remedy(spec.resources, nodes)
+        or f"Ask for less ({_what_to_lower(spec, nodes)}), or run it on a larger cluster.",
     )
 
 
@@ -260,7 +280,7 @@ def _say_free(room: Room, spec: Training) -> str:
     if spec.resources.gpu is not None:
         devices = matching(room.node, Shape.of(spec.resources))
         idle = sum(max(0, room.gpu_milli[gpu.uuid]) / gpu.milli for gpu in devices)
-        what = "shares of GPUs" if any(gpu.milli < WHOLE_GPU for gpu in devices) else "GPUs"
+        what = say_parts(devices) if any(gpu.milli < WHOLE_GPU for gpu in devices) else "GPUs"
         parts.append(f"{idle:g} of {len(devices)} {what}")
     if spec.resources.cpu_milli is not None:
         parts.append(f"{max(0, room.cpu_milli) / 1000:g} of {say_cpu(room.node.cpu_milli)}")
@@ -275,7 +295,9 @@ def _shortfall(spec: Training, nodes: tuple[Node, ...]) -> str:
     if one.gpu is not None:
         most = max((len(matching(node, Shape.of(one))) for node in nodes), default=0)
         if most < one.gpu.num_devices:
-            short.append(f"{say_gpu(one.gpu)} asked for on one node, the most on any is {most}")
+            short.append(f"{say_gpu(one.gpu)}{say_ways(one)} asked for on one node, the most on any is {most}")
+            if Shape.of(one).is_share:
+                short.append(f"what may be shared is {say_shared(nodes)}")
     most_cpu = max((node.cpu_milli for node in nodes), default=0)
     if one.cpu_milli is not None and one.cpu_milli > most_cpu:
         short.append(f"{say_cpu(one.cpu_milli)} asked for on one node, the most on any is {say_cpu(most_cpu)}")

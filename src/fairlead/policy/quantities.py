@@ -1,8 +1,10 @@
 """Quantities as people say them, for the sentences of reasons."""
 
 from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.sharing import Sharing
 
 GIB = 1024**3
+SHARED_BY = {Sharing.MIG: "MIG", Sharing.MPS: "MPS", Sharing.TIME_SLICING: "time slices"}
 
 
 def say_memory(num_bytes: int) -> str:
@@ -29,9 +31,14 @@ def say_gpu(gpu: GpuRequest) -> str:
     return text
 
 
+def say_ways(resources: Resources) -> str:
+    """What follows a request for a part of a GPU, such as `` by MIG or MPS``; nothing where any way will do."""
+    return f" by {' or '.join(SHARED_BY[way] for way in resources.sharing)}" if resources.sharing else ""
+
+
 def say_resources(resources: Resources) -> str:
     """What one node of a workload needs, GPUs first."""
-    parts = [] if resources.gpu is None else [say_gpu(resources.gpu)]
+    parts = [] if resources.gpu is None else [say_gpu(resources.gpu) + say_ways(resources)]
     if resources.cpu_milli is not None:
         parts.append(say_cpu(resources.cpu_milli))
     if resources.memory_bytes is not None:

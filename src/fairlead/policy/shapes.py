@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fairlead.specs.resources import Resources
+from fairlead.specs.sharing import Sharing
 
 WHOLE_GPU = 1000
 
@@ -16,6 +17,8 @@ class Shape:
         gpu_milli: Thousandths of each of them; 1000 for whole devices.
         gpu_model: Models it can use, as in ``A100|H100``; None for any.
         min_gpu_memory_bytes: Each device has at least this much memory; None for any.
+        sharing: Ways in which a share may be kept apart from others; None for any.
+        parts_only: It takes what is handed out as a part by itself, such as a MIG instance, by its memory.
         barred: Nodes to which it cannot go, room or not.
     """
 
@@ -25,6 +28,8 @@ class Shape:
     gpu_milli: int = 0
     gpu_model: str | None = None
     min_gpu_memory_bytes: int | None = None
+    sharing: frozenset[Sharing] | None = None
+    parts_only: bool = False
     barred: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -37,11 +42,14 @@ class Shape:
         cpu, memory, gpu = resources.cpu_milli or 0, resources.memory_bytes or 0, resources.gpu
         if gpu is None:
             return cls(cpu_milli=cpu, memory_bytes=memory)
+        by_memory = bool(resources.sharing) and gpu.milli == WHOLE_GPU
         return cls(
             cpu_milli=cpu,
             memory_bytes=memory,
             num_gpus=gpu.num_devices,
-            gpu_milli=min(gpu.milli, WHOLE_GPU),
+            gpu_milli=1 if by_memory else min(gpu.milli, WHOLE_GPU),
+            sharing=frozenset(resources.sharing) or None,
+            parts_only=by_memory,
             gpu_model=gpu.model,
             min_gpu_memory_bytes=gpu.min_memory_bytes,
         )

@@ -8,7 +8,7 @@ Constant time for each call.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairlead.policy.shapes import Shape
+from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 
@@ -30,14 +30,16 @@ class Amounts:
 def asked(spec: Training) -> Amounts:
     """What the whole gang asks for."""
     shape, count = Shape.of(spec.resources), spec.nodes
-    return Amounts(count * shape.total_gpu_milli, count * shape.cpu_milli, count * shape.memory_bytes)
+    # How large a part is that is asked for by its memory shows only where it is placed; it is a whole GPU at most.
+    gpu_milli = WHOLE_GPU if shape.parts_only else shape.total_gpu_milli
+    return Amounts(count * gpu_milli, count * shape.cpu_milli, count * shape.memory_bytes)
 
 
 def capacity(nodes: Iterable[Node]) -> Amounts:
     """All that the nodes have together, also those that are away."""
     gpus = cpu = memory = 0
     for node in nodes:
-        gpus += 1000 * len(node.gpus)
+        gpus += sum(gpu.milli for gpu in node.gpus)
         cpu += node.cpu_milli
         memory += node.memory_bytes
     return Amounts(gpus, cpu, memory)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.specs.rules import MODEL, NAME, Limit, Rules, Text, broken, enforce, quote
+from fairlead.specs.sharing import Handing
 
 POOL_GPU_RULES: Rules = {
     "model": MODEL,
@@ -34,9 +35,19 @@ LABEL_VALUE = Text(
     what="a label value; use letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
     blank=True,
 )
+PROFILE = Text(
+    max_length=16,
+    pattern=r"[1-7]g\.[1-9][0-9]{0,2}gb(\+me)?",
+    what="a MIG profile; it is as `nvidia-smi mig -lgip` has it, such as `1g.10gb`",
+)
+INSTANCES = Text(max_length=1, pattern="[1-7]", what="a number of instances of one GPU; give 1 to 7, such as `7`")
+PROFILES_MOST = 7
 LABELS_MOST = 200
 TAINTS_MOST = 40
 TAINT_RULES: Rules = {"key": LABEL_NAME, "value": LABEL_VALUE}
+
+
+EITHER = "each instance goes to one run, so that `sharing` has no say; give one of them"
 
 
 class CapacityType(StrEnum):
@@ -70,14 +81,31 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGpu:
-    """The GPUs of one node: ``count`` devices of one model with ``memory_bytes`` each (None when unknown)."""
+    """The GPUs of one node: ``count`` devices of one model with ``memory_bytes`` each (None when unknown).
+
+    Attributes:
+        sharing: How they are handed out; None for time slices, or as MIG instances where there are any.
+        instances: MIG instances of each GPU, numbers by profile; empty when it is not partitioned.
+    """
 
     model: str
     count: int = 1
     memory_bytes: int | None = None
+    sharing: Handing | None = None
+    instances: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        enforce(broken(self, POOL_GPU_RULES))
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, POOL_GPU_RULES)
+        if self.sharing is not None and self.instances:
+            yield "instances", EITHER
+        for profile, number in self.instances.items():
+            if (problem := PROFILE.problem(profile) or INSTANCES.problem(number)) is not None:
+                yield "instances", problem
+        if len(self.instances) > PROFILES_MOST:
+            yield "instances", f"{len(self.instances)} profiles; give at most {PROFILES_MOST}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

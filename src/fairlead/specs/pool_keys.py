@@ -2,6 +2,7 @@
 
 from fairlead.specs import pool
 from fairlead.specs.kinds import CPU, DOLLARS, SIZE, TAINT, TEXT, WHOLE, Key, Listed, Mapped, Section, word
+from fairlead.specs.sharing import Handing
 
 POOL = Section(
     type=pool.Pool,
@@ -60,6 +61,22 @@ POOL = Section(
                                     attributes=("memory_bytes",),
                                     example="80GB",
                                     also=("mem", "vram"),
+                                ),
+                                Key(
+                                    name="sharing",
+                                    kind=word(Handing),
+                                    doc="How a GPU is handed out: whole, or shared by mps or by time-slicing.",
+                                    attributes=("sharing",),
+                                    example="mps",
+                                    also=("share", "gpu_sharing", "mig", "mps", "sharing_strategy"),
+                                ),
+                                Key(
+                                    name="instances",
+                                    kind=Mapped(names=pool.PROFILE, values=pool.INSTANCES, most=pool.PROFILES_MOST),
+                                    doc="MIG instances of each GPU, as numbers by profile; none when left out.",
+                                    attributes=("instances",),
+                                    example="{1g.10gb: 7}",
+                                    also=("mig_devices", "profiles", "slices", "partitions", "mig_instances"),
                                 ),
                             ),
                         ),

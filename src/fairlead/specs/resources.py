@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.specs.rules import MODELS, Limit, Rules, broken, enforce
+from fairlead.specs.sharing import Sharing
 
 GPU_RULES: Rules = {
     "milli": Limit(low=1, high=1_000_000, whole=True),
@@ -64,15 +65,27 @@ class Resources:
         cpu_milli: Thousandths of a core; None lets the cluster choose and show it in the plan.
         memory_bytes: Memory request and limit; None for no limit.
         shm_bytes: Size of /dev/shm; None for the cluster's default.
+        sharing: Ways in which the GPU may be shared, each once; empty for any that suits the run. With them a request
+            for one GPU with so much memory is one for a part that has it.
     """
 
     gpu: GpuRequest | None = None
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     shm_bytes: int | None = None
+    sharing: tuple[Sharing, ...] = ()
 
     def __post_init__(self) -> None:
-        enforce(broken(self, RESOURCES_RULES))
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, RESOURCES_RULES)
+        for way in sorted({way for way in self.sharing if self.sharing.count(way) > 1}):
+            yield "sharing", f"{way} is there twice; give each once"
+        gpu = self.gpu
+        if self.sharing and gpu is not None and (gpu.milli > 1000 or (gpu.milli == 1000 and not gpu.min_memory_bytes)):
+            yield "sharing", ONLY_PARTS
 
 
 GPU_MOST = 1000
+ONLY_PARTS = "it is for a part of one GPU; ask for a share such as `gpu: 0.5`, or for memory such as `gpu: 24GB`"

@@ -13,10 +13,12 @@ from fairlead.specs.kinds import (
     WHOLE,
     Key,
     Laid,
+    Listed,
     Mapped,
     Section,
     word,
 )
+from fairlead.specs.sharing import Sharing
 
 RESOURCES = Section(
     type=resources.Resources,
@@ -53,6 +55,14 @@ RESOURCES = Section(
             attributes=("shm_bytes",),
             example="2Gi",
             also=("shm_size", "shared_memory", "dev_shm"),
+        ),
+        Key(
+            name="sharing",
+            kind=Listed(item=word(Sharing), most=len(Sharing)),
+            doc="How a part of a GPU may be kept apart: mig, mps, time-slicing; what suits the run when left out.",
+            attributes=("sharing",),
+            example="[mig, mps]",
+            also=("share", "gpu_sharing", "isolation", "mig", "mps", "time_slicing", "sharing_strategy"),
         ),
     ),
 )

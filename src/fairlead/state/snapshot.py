@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fairlead.specs.sharing import Sharing
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.reasons import Reason
+
+WHOLE_MILLI = 1000
 
 
 class Phase(StrEnum):
@@ -65,6 +68,7 @@ class Gpu:
     Attributes:
         milli: Which part of a device it is, in thousandths; less than 1000 for a MIG slice or a time slice.
         divisible: Several runs may share it; a device of Kubernetes, or a part, goes to one.
+        shared_by: How parts are kept apart, as far as somebody says; see ``sharing``.
     """
 
     uuid: str
@@ -72,6 +76,14 @@ class Gpu:
     memory_bytes: int
     milli: int = 1000
     divisible: bool = True
+    shared_by: Sharing | None = None
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How a run that has a part of it is kept apart from others; time slices where nobody says. None if whole."""
+        if self.shared_by is None and (self.divisible or self.milli < WHOLE_MILLI):
+            return Sharing.TIME_SLICING
+        return self.shared_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fairlead.policy.mig import partitionable
+from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import Gpu
 
 WHOLE = (
@@ -18,9 +20,10 @@ WHOLE = (
 )
 SHARED = "nvidia.com/gpu.shared"  # the device plugin's name for time slices, where it renames them
 REPLICAS = "nvidia.com/gpu.replicas"  # label: how many pods share one device, by time slices or MPS
+STRATEGY = "nvidia.com/gpu.sharing-strategy"  # label: which of the two; "none" where devices go whole
 PRODUCT = "nvidia.com/gpu.product"  # label: ends in -MIG-1g.10gb where every device is such a slice
 WHOLE_MILLI = 1000
-MIG_SLICES = 7  # compute slices of every GPU that can be partitioned
+MIG_SLICES = 7  # compute slices of every GPU that can be partitioned, but for the few that have fewer
 GB = 10**9
 _SLICE = r"([1-7])g\.([0-9]+)gb(?:[.+][a-z.]+)?"
 _MIG = re.compile(rf"nvidia\.com/mig-{_SLICE}")
@@ -45,9 +48,10 @@ def gpus_of(
         memory_bytes: Of one whole device; 0 when no label says it.
     """
     return tuple(
-        Gpu(uuid=f"{name}#{number}", model=model, memory_bytes=memory, milli=milli, divisible=False)
+        Gpu(uuid=f"{name}#{number}", model=model, memory_bytes=memory, milli=milli, divisible=False, shared_by=sharing)
         for name, count in offered
-        for milli, memory in (_size(name, labels, memory_bytes),)
+        for milli, memory in (_size(name, labels, model, memory_bytes),)
+        for sharing in (_sharing(name, labels, milli),)
         for number in range(count)
     )
 
@@ -63,13 +67,25 @@ def is_device(name: str) -> bool:
     return name in WHOLE or name == SHARED or _MIG.fullmatch(name) is not None
 
 
-def _size(name: str, labels: Mapping[str, str], memory_bytes: int) -> tuple[int, int]:
+def _sharing(name: str, labels: Mapping[str, str], milli: int) -> Sharing | None:
+    """How whoever has one item is kept apart from others on the same device; None where there are none."""
+    if milli == WHOLE_MILLI:
+        return None
+    if labels.get(STRATEGY) == Sharing.MPS:
+        return Sharing.MPS
+    is_instance = _MIG.fullmatch(name) or _ONLY_SLICES.fullmatch(labels.get(PRODUCT, ""))
+    is_sliced = name.endswith(".shared") or labels.get(STRATEGY) == Sharing.TIME_SLICING
+    return Sharing.MIG if is_instance and not is_sliced else Sharing.TIME_SLICING
+
+
+def _size(name: str, labels: Mapping[str, str], model: str, memory_bytes: int) -> tuple[int, int]:
     """Thousandths of a device, and bytes of its memory, of one item of a resource."""
     sliced = _MIG.fullmatch(name)
     if sliced is None and name == WHOLE[0]:
         sliced = _ONLY_SLICES.fullmatch(labels.get(PRODUCT, ""))
     if sliced is not None:
-        return int(sliced[1]) * WHOLE_MILLI // MIG_SLICES, int(sliced[2]) * GB
+        known = partitionable(model, memory_bytes)
+        return int(sliced[1]) * WHOLE_MILLI // (known.compute if known else MIG_SLICES), int(sliced[2]) * GB
     if name in (SHARED, WHOLE[0]):
         told = labels.get(REPLICAS, "")
         # Time slices that do not say how many they are share with one other at least.

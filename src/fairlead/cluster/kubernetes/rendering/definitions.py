@@ -1,6 +1,6 @@
 """The kinds as CustomResourceDefinitions, generated from the tables of keys: nothing of a spec is written twice."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING
 from typing import Any
 
@@ -11,7 +11,9 @@ from fairlead.specs.keys import API_VERSION, KINDS
 from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section, Single
 from fairlead.specs.parsing import MOST_QUANTITY
 from fairlead.specs.podfields import Branch, Items, Leaf, Map
+from fairlead.specs.pool import PoolGpu
 from fairlead.specs.rendering import default_of
+from fairlead.specs.resources import Resources
 from fairlead.specs.rules import Rules, Text
 from fairlead.specs.training import ENV_NAME, Retry
 
@@ -48,6 +50,11 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 _RULES = "x-kubernetes-validations"
+_RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
+    Retry: validation.retry_rules,
+    Resources: validation.sharing_rules,
+    PoolGpu: validation.partition_rules,
+}
 UNCHANGEABLE = "a run does not change once it is submitted; delete it, or submit another under a new name"
 
 
@@ -136,9 +143,8 @@ def _section(section: Section) -> dict[str, Any]:
     required = [key.name for key in keys if key.required]
     if required:
         schema["required"] = required
-    if section.type is Retry:
-        schema["x-kubernetes-validations"] = validation.retry_rules()
-    return schema
+    rules = _RULES_OF_SECTIONS.get(section.type)
+    return schema | ({_RULES: rules()} if rules is not None else {})
 
 
 def _key(key: Key, section: Section) -> dict[str, Any]:

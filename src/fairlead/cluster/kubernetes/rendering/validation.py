@@ -10,9 +10,9 @@ from fairlead.specs import kinds
 from fairlead.specs.advice import advice, limits_of
 from fairlead.specs.kinds import Key, Single
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
-from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE, TaintEffect
+from fairlead.specs.pool import EITHER, LABEL_NAME, LABEL_VALUE, TaintEffect
 from fairlead.specs.quantities import CPU, DURATION, GPU, GPU_MEMORY, NUMBER, SIZE, STEPS
-from fairlead.specs.resources import GPU_MOST, GPU_RULES
+from fairlead.specs.resources import GPU_MOST, GPU_RULES, ONLY_PARTS
 from fairlead.specs.rules import MODEL, NAME, Limit, Rules, Text
 from fairlead.specs.training import ENV_NAME, ENV_TOTAL
 
@@ -134,6 +134,26 @@ def retry_rules() -> list[Rule]:
     ]
 
 
+def sharing_rules() -> list[Rule]:
+    """Only a part of one GPU is shared; ``self`` is the section of resources."""
+    _, count, memories = _gpu_parts("string(self.gpu)")
+    part = f"{count}.exists(n, n < 1.0) || {memories}.size() > 0 && {count}.all(n, n <= 1.0)"
+    return [
+        rule(
+            f"!has(self.sharing) || self.sharing.size() == 0 || !has(self.gpu) || {part}",
+            say(ONLY_PARTS),
+            at=".sharing",
+        )
+    ]
+
+
+def partition_rules() -> list[Rule]:
+    """GPUs are partitioned or handed out otherwise; ``self`` is the section of a pool's GPUs."""
+    return [
+        rule("!has(self.sharing) || !has(self.instances) || self.instances.size() == 0", say(EITHER), at=".instances")
+    ]
+
+
 def taints_rules() -> list[Rule]:
     """Each key and effect is there once; ``self`` is the list."""
     same = " && ".join(f'u.find("{part}") == t.find("{part}")' for part in ("^[^=:]*", "[^:]*$"))
@@ -214,12 +234,9 @@ def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list
 
 def _gpu_rules(give: str) -> list[Rule]:
     """Rules for GPUs: model, memory and count, joined by colons."""
+    parts, count, memories = _gpu_parts(_WORD)
     reads = matches(_WORD, f"{GPU}|{NUMBER}")
-    parts = f'{_WORD}.split(":")'
-    counts = f"{parts}.filter(p, {matches('p', r'[0-9.]+')}).map(p, double(p))"
-    count = f"({matches(_WORD, NUMBER)} ? [double({_WORD})] : {counts})"
     shown = f"string({count}[0])"
-    memories = f"{parts}.filter(p, {matches('p', GPU_MEMORY)} && !{matches('p', MODEL.pattern or '')})"
     memory_rule = GPU_RULES["min_memory_bytes"]
     assert isinstance(memory_rule, Limit)
     in_bounds = _between("v", memory_rule, point=True)
@@ -254,6 +271,15 @@ def _gpu_rules(give: str) -> list[Rule]:
             say(f"the model has more characters; give at most {MODEL.max_length}"),
         ),
     ]
+
+
+def _gpu_parts(value: str) -> tuple[str, str, str]:
+    """The parts of a request for GPUs; the number in it, if there is one, as a list; and the memory likewise."""
+    parts = f'{value}.split(":")'
+    counts = f"{parts}.filter(p, {matches('p', r'[0-9.]+')}).map(p, double(p))"
+    count = f"({matches(value, NUMBER)} ? [double({value})] : {counts})"
+    memories = f"{parts}.filter(p, {matches('p', GPU_MEMORY)} && !{matches('p', MODEL.pattern or '')})"
+    return parts, count, memories
 
 
 def _taint_rules(give: str) -> list[Rule]:
