@@ -54,6 +54,31 @@ def test_three_hundred_invalid_objects_are_refused_by_both_judges_or_by_none(pla
     assert num_by_rules > NUM_INVALID // 4
 
 
+@pytest.mark.parametrize(
+    ("gpu", "sharing"),
+    [
+        ("0.5", ["mig"]),
+        ("A100:0.5", ["mig", "mps"]),
+        ("24GB", ["mig"]),
+        ("A100:24GB:0.5", ["time-slicing"]),
+        (2, ["mig"]),
+        ("A100", ["mig"]),
+        ("A100:8", ["mps"]),
+        ("24GB:2", ["mig"]),
+        (2, []),
+        ("0.5", ["whole"]),
+        ("0.5", ["mig", "mig"]),
+    ],
+)
+def test_both_judges_agree_on_which_gpus_may_be_shared(plane: ControlPlane, gpu: object, sharing: list[str]) -> None:
+    spec = {"run": "work", "resources": {"gpu": gpu, "sharing": sharing}}
+    content = whole("Training", spec, "shared")
+    ours, server = our_verdict(content), server_verdict(plane.request, content)
+    assert ours.accepted == server.accepted
+    if not ours.accepted and server.by_rules:
+        assert {predicate(each) for each in ours.sentences} & {predicate(each) for each in server.sentences}
+
+
 def test_a_run_that_was_submitted_does_not_change(plane: ControlPlane, namespace: str) -> None:
     path = TRAININGS.format(namespace)
     plane.request("POST", path, write_object(a_training(team=namespace, name="fixed")))

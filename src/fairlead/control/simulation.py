@@ -202,7 +202,7 @@ def simulate(
     return Outcome(
         runs=tuple(_told(w, last[uid], began, ended_s) for uid, w in watched.items()),
         num_nodes=len(nodes),
-        num_gpus=sum(len(node.gpus) for node in nodes),
+        num_gpus=sum(pool.nodes * pool.hardware.gpu.count for pool in pools if pool.hardware.gpu is not None),
         price_per_hour=_price(pools),
         ended_s=ended_s,
         num_decisions=num_decisions,

@@ -269,7 +269,8 @@ def _say_capacity(node: Node) -> str:
     models = f" ({', '.join(sorted({gpu.model for gpu in node.gpus}))})" if node.gpus else ""
     parts = sum(gpu.milli < WHOLE_GPU for gpu in node.gpus)
     whole = plural(len(node.gpus) - parts, "GPU") if parts < len(node.gpus) or not parts else ""
-    gpus = " and ".join(text for text in (whole, plural(parts, "share") + " of GPUs" if parts else "") if text) + models
+    gpus = " and ".join(text for text in (whole, f"{parts} {say_parts(node.gpus, parts)}" if parts else "") if text)
+    gpus += models
     return f"{node.name} with {gpus}, {say_cpu(node.cpu_milli)}, {say_memory(node.memory_bytes)} of memory"
 
 

@@ -54,11 +54,12 @@ def choices(spec: Training, offered: Iterable[Sharing]) -> tuple[frozenset[Shari
     return tuple(frozenset(order[: num + 1]) for num in range(len(order)))
 
 
-def say_parts(gpus: Sequence[Gpu]) -> str:
-    """What some parts of GPUs are called together."""
+def say_parts(gpus: Sequence[Gpu], count: int = 2) -> str:
+    """What so many of some parts of GPUs are called."""
     ways = {gpu.shared_by for gpu in gpus if gpu.milli < WHOLE_MILLI}
     only = ways.pop() if len(ways) == 1 else None
-    return "shares of GPUs" if only is None else f"{_PARTS[only]}s"
+    one, several = ("share of a GPU", "shares of GPUs") if only is None else (_PARTS[only], f"{_PARTS[only]}s")
+    return one if count == 1 else several
 
 
 def say_shared(nodes: Iterable[Node]) -> str:
