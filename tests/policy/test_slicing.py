@@ -3,8 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fairlead.policy import fleet, placement
 from fairlead.policy.placement import place, rooms, why_never, why_waiting
+from fairlead.policy.shapes import Shape
 from fairlead.policy.slicing import Need, choices, need_of, say_shared
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.sharing import Sharing
@@ -127,3 +131,73 @@ def test_what_nodes_have_to_share_is_told_by_kind() -> None:
         "1 time slice of 0.285 GPU with 10 GB"
     )
     assert say_shared((a_node("b"),)) == "no GPU"
+
+
+PARTS = st.builds(
+    lambda way, milli, memory_gb: (way, milli, memory_gb),
+    st.sampled_from((MIG, MPS, SLICES, None)),
+    st.sampled_from((142, 285, 428, 1000)),
+    st.sampled_from((5, 10, 20, 40)),
+)
+RUNS = st.builds(
+    lambda size, sharing, nodes, timed: a_run(*size, *sharing, nodes=nodes, max_duration_s=60.0 if timed else None),
+    st.sampled_from(((100, None), (250, None), (400, 8), (1000, 20))),
+    st.lists(st.sampled_from((MIG, MPS, SLICES)), min_size=1, max_size=3, unique=True),
+    st.integers(1, 2),
+    st.booleans(),
+)
+
+
+def gpus_of(number: int, parts: list[tuple[Sharing | None, int, int]]) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(
+            uuid=f"{number}-{i}",
+            model="A100",
+            memory_bytes=memory_gb * GB,
+            milli=milli,
+            divisible=milli == 1000 and way is not None,
+            shared_by=way,
+        )
+        for i, (way, milli, memory_gb) in enumerate(parts)
+    )
+
+
+def broken_by(inside: list[list[tuple[Sharing | None, int, int]]], runs: list[Training]) -> list[str]:
+    """Parts that a run got and should not have: kept apart otherwise than it says, too small, or somebody's already."""
+    nodes = tuple(a_node(f"n{number}", *gpus_of(number, parts)) for number, parts in enumerate(inside))
+    gpus = {gpu.uuid: gpu for node in nodes for gpu in node.gpus}
+    free, held, broken = rooms(nodes, ()), dict.fromkeys(gpus, 0), []
+    for run in runs:
+        asked = run.resources.gpu
+        assert asked is not None
+        for each in place(run, free) or ():
+            gpu = gpus[each.grant.gpu_uuids[0]]
+            least = 1 if asked.milli == 1000 else asked.milli
+            if gpu.sharing not in run.resources.sharing:
+                broken.append(f"{gpu.uuid} is shared by {gpu.sharing}, not {run.resources.sharing}")
+            if gpu.milli < least or gpu.memory_bytes < (asked.min_memory_bytes or 0):
+                broken.append(f"{gpu.uuid} is too small for {asked}")
+            held[gpu.uuid] += least if gpu.divisible else gpu.milli
+    return [*broken, *(f"{uuid} is held twice" for uuid, milli in held.items() if milli > gpus[uuid].milli)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(inside=st.lists(st.lists(PARTS, max_size=4), min_size=1, max_size=3), runs=st.lists(RUNS, max_size=6))
+def test_a_run_gets_parts_of_the_ways_that_it_names_and_nobody_elses(
+    inside: list[list[tuple[Sharing | None, int, int]]], runs: list[Training]
+) -> None:
+    assert broken_by(inside, runs) == []
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2])
+def test_that_property_catches_who_takes_any_part(num_nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: list[list[tuple[Sharing | None, int, int]]] = [[(SLICES, 428, 20)], *([[]] * (num_nodes - 1))]
+    story = (inside, [a_run(100, None, MIG)])
+    assert broken_by(*story) == []
+
+    def any_part(gpu: Gpu, shape: Shape) -> bool:
+        return gpu.milli >= shape.gpu_milli
+
+    monkeypatch.setattr(placement, "serves", any_part)
+    monkeypatch.setattr(fleet, "serves", any_part)
+    assert broken_by(*story)
