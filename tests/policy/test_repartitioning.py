@@ -12,6 +12,7 @@ from fairlead.policy.repartitioning import (
     Uncordon,
     mig_config,
     repartition,
+    say,
 )
 
 A100, A30 = MODELS["A100-40GB"], MODELS["A30-24GB"]
@@ -95,6 +96,10 @@ def test_nodes_that_nobody_leaves_come_first_as_they_make_room_for_the_others() 
     assert [step.node for step in plan.steps] == ["c", "b", "a"]
     assert [step.without for step in plan.steps] == [(), (), ("dear",)]
     assert plan.move_cost == 1.5
+    assert say(plan.steps[1]) == (
+        "b is partitioned as all-3g.20gb: 1 GPU out of use meanwhile; cheap moves, at a cost of 0.5"
+    )
+    assert say(plan.steps[2]).endswith("dear moves, at a cost of 1; dear waits for an instance until then, or longer")
 
 
 def test_a_configuration_is_named_by_what_it_says() -> None:

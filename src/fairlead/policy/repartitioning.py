@@ -17,6 +17,7 @@ from functools import reduce
 
 from fairlead.policy.mig import MEDIA, Layout, Partitionable, counts_of, why_illegal
 from fairlead.policy.partitions import Device, Held
+from fairlead.policy.quantities import plural
 
 PATIENCE_S = 600.0  # the manager may have to restart the GPU Operator's pods on the node, or the node itself
 
@@ -156,6 +157,19 @@ def repartition(
         node, _ = todo.pop(steps[-1].node)
         spare = _after(node, wanted, spare)
     return Repartition(steps=tuple(steps), refused=refused)
+
+
+def say(step: Step) -> str:
+    """What a step does and costs, as a sentence."""
+    config = next(action.config for action in step.actions if isinstance(action, Relabel))
+    parts = [f"{step.node} is partitioned as {config.name}: {plural(step.num_gpus, 'GPU')} out of use meanwhile"]
+    if step.leaving:
+        verb = "moves" if len(step.leaving) == 1 else "move"
+        parts.append(f"{', '.join(step.leaving)} {verb}, at a cost of {step.move_cost:g}")
+    if step.without:
+        verb = "waits" if len(step.without) == 1 else "wait"
+        parts.append(f"{', '.join(step.without)} {verb} for an instance until then, or longer")
+    return "; ".join(parts)
 
 
 def mig_config(devices: Sequence[Device], layouts: Sequence[Layout]) -> MigConfig:
