@@ -1,11 +1,12 @@
 """What each GPU can be partitioned into: profiles of MIG instances, where they may lie, and which layouts are legal.
 
 A GPU has memory slices, side by side, and compute slices. An instance lies on consecutive memory slices, and hardware
-lets each profile begin at some of them only. Source of sizes and counts: NVIDIA MIG User Guide, "Supported MIG
-Profiles". Of places: ``nvidia-smi mig -lgipp``, which that guide prints for the A100 under "Creating GPU Instances" and
-which is the same on an H100; NVIDIA's go-nvml for the A30. H200 and B200 have the same profiles in the same numbers, and
-are taken to have them in the same places. Only profiles of one compute instance are known, as they are what device
+lets each profile begin at some of them only. Only profiles of one compute instance are known, as they are what device
 plugins hand out.
+
+Source of sizes and counts: NVIDIA MIG User Guide, "Supported MIG Profiles". Of places: ``nvidia-smi mig -lgipp``, which
+that guide prints for the A100 under "Creating GPU Instances" and which is the same on an H100; NVIDIA's go-nvml for the
+A30. H200 and B200 have the same profiles in the same numbers, and are taken to have them in the same places.
 """
 
 from collections import Counter
