@@ -99,16 +99,16 @@ def test_a_node_selector_tolerations_and_affinity_laid_over_a_pod_choose_its_nod
 
 
 @pytest.mark.parametrize(
-    ("resource", "labels", "asked"),
+    ("resource", "labels", "asked", "parts"),
     [
-        ("nvidia.com/mig-1g.10gb", {}, GpuRequest(milli=140, model="A10")),
-        ("nvidia.com/gpu.shared", {"nvidia.com/gpu.replicas": "2"}, GpuRequest(milli=500, model="A10")),
+        ("nvidia.com/mig-1g.10gb", {}, GpuRequest(milli=140, model="A10"), "MIG instances"),
+        ("nvidia.com/gpu.shared", {"nvidia.com/gpu.replicas": "2"}, GpuRequest(milli=500, model="A10"), "time slices"),
     ],
     ids=["mig", "time-slices"],
 )
 def test_a_share_of_a_gpu_is_placed_as_the_part_that_the_node_hands_out(
     access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str],
-    resource: str, labels: dict[str, str], asked: GpuRequest,
+    resource: str, labels: dict[str, str], asked: GpuRequest, parts: str,
 ) -> None:  # fmt: skip
     nodes += add_nodes(
         plane, 1, prefix=f"shares-{namespace}", model=MODEL, gpus=0, labels=labels, others={resource: "2"}
@@ -120,7 +120,7 @@ def test_a_share_of_a_gpu_is_placed_as_the_part_that_the_node_hands_out(
         comes_to(cluster, "train", Phase.RUNNING)
         assert places(cluster, namespace) == [nodes[0]] * 2
         cluster.submit(replace(run(namespace, gpu=asked), name="third", priority=5))
-        until(lambda: "0 of 2 shares of GPUs" in cluster.named("third", namespace).status.reason.message)
+        until(lambda: f"0 of 2 {parts}" in cluster.named("third", namespace).status.reason.message)
         cluster.submit(replace(run(namespace), name="whole", priority=9))
         comes_to(cluster, "whole", Phase.RUNNING)
     for pod in cluster.client.items(f"/api/v1/namespaces/{namespace}/pods"):
