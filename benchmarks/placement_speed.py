@@ -19,7 +19,7 @@ from collections import deque
 import numpy as np
 
 from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.gangs import place_gang, release
+from fairlead.policy.gangs import place_one, release
 from fairlead.policy.packing import Packing
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix
@@ -65,7 +65,7 @@ def steady(num_nodes: int, num_decisions: int) -> float:
     def arrive() -> None:
         shape = shapes[rng.integers(len(shapes))]
         packing.observe(shape)
-        spots = place_gang(shape, 1, fleet, packing)
+        spots = place_one(shape, fleet, packing)
         if spots is not None:
             held.append((shape, spots[0]))
 
@@ -92,7 +92,7 @@ def new_nodes() -> tuple[float, int]:
     for i in rng.permutation(NUM_PODS):
         shape = shapes[i % len(shapes)]
         packing.observe(shape)
-        spots = place_gang(shape, 1, fleet, packing)
+        spots = place_one(shape, fleet, packing)
         if spots is None:
             raise RuntimeError(f"{NUM_NEW_NODES} nodes do not hold the pods")
         used.add(spots[0].node)

@@ -12,7 +12,7 @@ from benchmarks.baselines.best_fit import BestFit
 from benchmarks.baselines.fgd import Fgd
 from benchmarks.openb import Workload
 from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.gangs import place_gang, release
+from fairlead.policy.gangs import place_one, release
 from fairlead.policy.packing import Packing
 from fairlead.policy.shapes import Shape
 from fairlead.policy.task_mix import TaskMix
@@ -65,7 +65,7 @@ def fill(shapes: Iterable[Shape], fleet: Fleet, policy: Policy) -> float:
     """GPUs allocated, as a percentage, when all have arrived and none has left; what fits nowhere is dropped."""
     for shape in shapes:
         policy.observe(shape)
-        place_gang(shape, 1, fleet, policy)
+        place_one(shape, fleet, policy)
     return 100 * (1 - fleet.free_gpu_milli / fleet.total_gpu_milli)
 
 
@@ -93,7 +93,7 @@ def churn(workload: Workload, load: float, num_pods: int, seed: int, fleet: Flee
             _, _, gone, spot = heappop(leaving)
             release(gone, spot, fleet)
         policy.observe(shape)
-        spots = place_gang(shape, 1, fleet, policy)
+        spots = place_one(shape, fleet, policy)
         asked = shape.total_gpu_milli / 1000 * lifetime
         if spots is not None:
             heappush(leaving, (now + lifetime, next(serial), shape, spots[0]))

@@ -132,8 +132,14 @@ def nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
             gpus = () if gpu is None else handed_out(gpu, name)
             hardware = pool.hardware
             nodes.append(
-                Node(name=name, cpu_milli=hardware.cpu_milli, memory_bytes=hardware.memory_bytes, gpus=gpus)
-            )  # fmt: skip
+                Node(
+                    name=name,
+                    cpu_milli=hardware.cpu_milli,
+                    memory_bytes=hardware.memory_bytes,
+                    gpus=gpus,
+                    labels=pool.labels,
+                )
+            )
     return tuple(nodes)
 
 

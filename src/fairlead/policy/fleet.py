@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fairlead.policy.devices import serves
 from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.policy.topology import Fabric, Path
 from fairlead.state.snapshot import Gpu, Node
 
 Ints = NDArray[np.int64]
@@ -72,6 +73,7 @@ class Fleet:
         self._all_divisible = bool(self.divisible.all())
         self._allowed: dict[tuple[object, ...], Mask] = {}
         self._open: dict[frozenset[str], Mask] = {}
+        self._domains: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -97,6 +99,18 @@ class Fleet:
     def turnover(self) -> float:
         """Which part of the pods that ever were here are over."""
         return self.num_left / max(1, self.num_placed)
+
+    @property
+    def domains(self) -> Ints:
+        """The domain of each node at every level that matters here, wide to narrow (L, N); worked out once."""
+        if self._domains is None:
+            fabric = Fabric.of(self.nodes)
+            self._domains = np.zeros((len(fabric.levels), len(self)), dtype=np.int64)
+            for level in range(len(fabric.levels)):
+                known: dict[Path, int] = {}
+                for i, name in enumerate(self.names):
+                    self._domains[level, i] = known.setdefault(fabric.paths[name][: level + 1], len(known))
+        return self._domains
 
     def usable(self, nodes: Ints, shape: Shape) -> Mask:
         """Devices of these nodes (B) with room for a share, or for one whole device, of the shape (B, G).

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.policy.eligibility import Doors
-from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.gangs import place_gang
+from fairlead.policy.fleet import Fleet, Ints, Spot
+from fairlead.policy.gangs import place_gang, place_one
 from fairlead.policy.packing import Packing
 from fairlead.policy.placement import Room, grant_of, ways_of
 from fairlead.policy.shapes import WHOLE_GPU, Shape
@@ -41,8 +41,9 @@ class PackedRooms:
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
         self._packing.learn()
-        spots = place_gang(shape, count, self._fleet, _Members(self._packing))
-        return None if spots is None else tuple(self._grant(shape, spot) for spot in spots)
+        members = _Members(self._packing)
+        gang = place_one(shape, self._fleet, members) if count == 1 else place_gang(shape, count, self._fleet, members)
+        return None if gang is None else tuple(self._grant(shape, spot) for spot in gang)
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
         """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
@@ -78,5 +79,5 @@ class _Members:
 
     packing: Packing
 
-    def choose(self, shape: Shape) -> Spot | None:
-        return self.packing.pick(shape)
+    def choose(self, shape: Shape, among: Ints | None = None) -> Spot | None:
+        return self.packing.pick(shape, among)

@@ -64,14 +64,14 @@ class Packing:
         """A pod was asked for."""
         self._mix.observe(shape)
 
-    def choose(self, shape: Shape) -> Spot | None:
-        """Node and devices for one pod; None where it fits nowhere."""
+    def choose(self, shape: Shape, among: Ints | None = None) -> Spot | None:
+        """Node and devices for one pod on one of these nodes, or on any; None where it fits nowhere."""
         self.learn()
-        return self.pick(shape)
+        return self.pick(shape, among)
 
-    def pick(self, shape: Shape) -> Spot | None:
+    def pick(self, shape: Shape, among: Ints | None = None) -> Spot | None:
         """As ``choose``, by the worth of room as it was last learnt: for all of a gang that is the same."""
-        node = self._ranking.best(shape)
+        node = self._ranking.best(shape, among)
         if node is None:
             return None
         nodes = np.array([node])

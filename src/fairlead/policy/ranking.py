@@ -49,10 +49,10 @@ class Ranking:
         self._kept[shape] = (scores, fleet.changes)
         return scores
 
-    def best(self, shape: Shape) -> int | None:
-        """The node with the highest score; None where the shape fits nowhere."""
+    def best(self, shape: Shape, among: Ints | None = None) -> int | None:
+        """The node with the highest score, of those that count; None where the shape fits on none of them."""
         scores = self.scores(shape)
-        if not len(scores):
+        if not len(scores if among is None else among):
             return None
-        node = int(scores.argmax())
+        node = int(scores.argmax() if among is None else among[scores[among].argmax()])
         return node if scores[node] > -np.inf else None

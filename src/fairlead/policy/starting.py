@@ -28,10 +28,11 @@ from fairlead.policy.rules import Backfill, Rules
 from fairlead.policy.shapes import Shape
 from fairlead.policy.shares import capacity
 from fairlead.policy.timeline import Claim, Timeline
+from fairlead.policy.topology import say_where
 from fairlead.policy.turns import fairly, first_come
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
+from fairlead.state.snapshot import Node, Phase, Pod, Snapshot, Workload
 
 # Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
@@ -158,7 +159,7 @@ class Queue:
             placed = self._try(workload, end)
             if placed is not None:
                 self._note_start(workload, placed, end)
-                return [started(workload, placed, now)]
+                return [started(workload, placed, now, self.snapshot.nodes)]
             self.too_large.setdefault(shape, []).append((spec.nodes, end))
         return self._keep_waiting(workload, end)
 
@@ -280,12 +281,13 @@ class Queue:
         return self._timeline
 
 
-def started(workload: Workload, placed: tuple[Placement, ...], now: float) -> Change:
+def started(workload: Workload, placed: tuple[Placement, ...], now: float, nodes: Sequence[Node]) -> Change:
     """The change that starts a run where it was placed."""
     spec, status = workload.spec, workload.status
     where = ", ".join(sorted({item.node for item in placed}))
+    lies = say_where(nodes, [item.node for item in placed])
     message = f"{plural(spec.nodes, 'pod')} with {plural(spec.world_size, 'rank')} placed on {where}"
-    reason = Reason(code=Code.PLACED, message=message)
+    reason = Reason(code=Code.PLACED, message=message if lies is None else f"{message}: {lies}")
     began = status.started_at if status.started_at is not None else now
     create = tuple(
         CreatePod(attempt=status.attempt, index=item.index, node=item.node, grant=item.grant) for item in placed
