@@ -20,6 +20,7 @@ from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Status, Worklo
 from tests.builders import node
 from tests.builders import training as training_of
 from tests.policy import properties
+from tests.policy.move_mutants import MOVE_MUTANTS
 from tests.policy.properties import Property
 from tests.policy.queue_mutants import QUEUE_MUTANTS
 from tests.policy.world import Harm, Job, Move, Scenario, Sleep, Submit, Suffer, Wait, Want
@@ -176,5 +177,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (properties.decisions_settle, "requeue", resume_at_once, SUSPENDED),
         (properties.plans_say_all_once, "decide", say_it_twice, ONE),
         *QUEUE_MUTANTS,
+        *MOVE_MUTANTS,
     )
 )

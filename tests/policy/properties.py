@@ -10,6 +10,7 @@ from fairlead.policy.lifecycle import MOVES
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from tests.policy.move_properties import MOVE_PROPERTIES
 from tests.policy.queue_properties import QUEUE_PROPERTIES
 from tests.policy.world import World
 
@@ -214,6 +215,7 @@ PROPERTIES: tuple[Property, ...] = (
     retries_are_bounded,
     a_stop_is_obeyed_within_its_grace,
     *QUEUE_PROPERTIES,
+    *MOVE_PROPERTIES,
     decisions_are_deterministic,
     decisions_settle,
     plans_say_all_once,

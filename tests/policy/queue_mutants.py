@@ -106,6 +106,6 @@ QUEUE_MUTANTS = (
     (properties.nobody_holds_more_than_its_quota, "Ledger", UnlimitedLedger, GREEDY),
     (properties.guarantees_are_honoured, "protected", protect_everybody, LENT),
     (properties.preemption_pays, "gain", gain_without_end, NEARLY_DONE),
-    (properties.preemption_pays, "_enough", stop_all_that_may_be_stopped, TWO_LOW),
-    (properties.preemption_pays, "_enough", stop_one_that_may_be_stopped, BOTH_LOW),
+    (properties.preemption_pays, "enough", stop_all_that_may_be_stopped, TWO_LOW),
+    (properties.preemption_pays, "enough", stop_one_that_may_be_stopped, BOTH_LOW),
 )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fairlead.policy import ageing, changes, preemption, quotas, starting, timeline, training, turns
+from fairlead.policy import ageing, changes, defragmentation, preemption, quotas, starting, timeline, training, turns
 from tests.policy.mutants import MUTANTS, Mutant
 from tests.policy.properties import PROPERTIES
 from tests.policy.world import play
 
-MODULES = (training, starting, changes, turns, ageing, quotas, timeline, preemption)
+MODULES = (training, starting, changes, turns, ageing, quotas, timeline, preemption, defragmentation)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -55,8 +55,8 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
     """It is Pending from now on, or again."""
     reason = Reason(code=code, message=message, remedy=remedy)
     status = workload.status
-    if code in (Code.SUSPENDED, Code.PREEMPTED):
-        # Time spent suspended or preempted is not time it ran: the clock of max_duration begins anew.
+    if code in (Code.SUSPENDED, Code.PREEMPTED, Code.MOVED):
+        # Time spent suspended, preempted or on the move is not time it ran: the clock of max_duration begins anew.
         status = replace(status, started_at=None)
     if status.phase is Phase.PENDING:
         return change_to(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))

@@ -53,6 +53,11 @@ class PackedRooms:
         milli = times * min(grant.gpu_milli, WHOLE_GPU)
         self._fleet.take(index, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
 
+    def has(self, node: str, grant: Grant) -> bool:
+        """Whether the node is there, takes pods, and has just this free."""
+        index = self._fleet.index.get(node)
+        return index is not None and self._room(index).has(grant)
+
     def freest(self, shape: Shape, most: int) -> list[Room]:
         """Nodes that have such devices first, of those open ones, then those with most of them and of cores free."""
         fleet = self._fleet

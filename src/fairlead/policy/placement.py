@@ -59,6 +59,10 @@ class Rooms(Free, Protocol):
         """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
         ...
 
+    def has(self, node: str, grant: Grant) -> bool:
+        """Whether the node is there, takes pods, and has just this free."""
+        ...
+
 
 @dataclass(slots=True)
 class Room:
@@ -81,6 +85,16 @@ class Room:
         for gpu in self.node.gpus:
             if gpu.uuid in grant.gpu_uuids:
                 self.gpu_milli[gpu.uuid] -= times * (min(grant.gpu_milli, WHOLE_GPU) if gpu.divisible else gpu.milli)
+
+    def has(self, grant: Grant) -> bool:
+        """Whether just this is free on a node that takes pods."""
+        milli = min(grant.gpu_milli, WHOLE_GPU)
+        return (
+            takes_pods(self.node)
+            and grant.cpu_milli <= max(0, self.cpu_milli)
+            and grant.memory_bytes <= max(0, self.memory_bytes)
+            and all(self.gpu_milli.get(uuid, 0) >= milli for uuid in grant.gpu_uuids)
+        )
 
     def fit(self, shape: Shape) -> Grant | None:
         """What one member would hold here; None when there is no room."""
@@ -127,6 +141,10 @@ class OneNode:
         """As in ``Rooms``."""
         if self._room is not None and node == self._room.node.name:
             self._room.take(grant, times)
+
+    def has(self, node: str, grant: Grant) -> bool:
+        """As in ``Rooms``."""
+        return self._room is not None and node == self._room.node.name and self._room.has(grant)
 
     def freest(self, shape: Shape, most: int) -> list[Room]:
         """As in ``Rooms``."""

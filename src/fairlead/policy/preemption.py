@@ -110,7 +110,7 @@ def choose(
     soon = now + max(victim.workload.spec.grace_s for victim in offered)
     staying = [victim for victim in offered if timeline.holdings[victim.workload.uid].until > soon]
     with timeline.at(soon) as rooms:
-        chosen = _enough(shape, count, staying, rooms)
+        chosen = enough(shape, count, staying, rooms)
     if not chosen:
         return ()
     leave_at = now + max(victim.workload.spec.grace_s for victim in chosen)
@@ -127,7 +127,7 @@ def gain(wanting: Workload, spared_s: float, whole: Amounts) -> float:
     return math.inf if spared_s == math.inf else share * max(0.0, spared_s)
 
 
-def _enough(shape: Shape, count: int, offered: Sequence[Victim], rooms: Mapping[str, Room]) -> tuple[Victim, ...]:
+def enough(shape: Shape, count: int, offered: Sequence[Victim], rooms: Mapping[str, Room]) -> tuple[Victim, ...]:
     """Of those offered, in their order, as few as it takes; none when all of them are not enough, or none is needed."""
     fits = {name: members(room, shape, count) for name, room in rooms.items()}
     total = sum(fits.values())

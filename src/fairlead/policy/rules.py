@@ -23,12 +23,18 @@ class Rules:
     Attributes:
         fair: Teams have guarantees and equal weighted shares; waiting raises priority.
         preempts: Runs may be stopped, with a checkpoint, for others that come before them.
+        moves: Runs may be moved, with a checkpoint, to room that is free, so that another finds its room in one piece.
+        most_moved: Which part of the whole cluster's time moves may cost at most in any hour, as far as they redo work.
+        moved_apart_s: At least so long is between two moves of a run.
         most_promises: More waiting runs than this are given no start of their own; it bounds the cost of a decision.
     """
 
     backfill: Backfill = Backfill.EASY
     fair: bool = True
     preempts: bool = True
+    moves: bool = True
+    most_moved: float = 0.05
+    moved_apart_s: float = 4 * 3600.0
     most_promises: int = 50
 
     @property
@@ -40,8 +46,8 @@ class Rules:
 DEFAULT = Rules()
 
 NAMED = {
-    "fifo": Rules(backfill=Backfill.NONE, fair=False, preempts=False),
-    "backfill": Rules(fair=False, preempts=False),
-    "conservative": Rules(backfill=Backfill.CONSERVATIVE, fair=False, preempts=False),
+    "fifo": Rules(backfill=Backfill.NONE, fair=False, preempts=False, moves=False),
+    "backfill": Rules(fair=False, preempts=False, moves=False),
+    "conservative": Rules(backfill=Backfill.CONSERVATIVE, fair=False, preempts=False, moves=False),
     "default": DEFAULT,
 }

@@ -10,6 +10,7 @@ A run that is as large as one that found no room, and stays as long, is not trie
 costs a placement for each run that starts and for each shape that does not, and a walk in time for each promise.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -17,9 +18,11 @@ from itertools import repeat
 from fairlead.policy import explaining
 from fairlead.policy.ageing import raised
 from fairlead.policy.changes import change_to, stop, wait
+from fairlead.policy.defragmentation import Move, budget, choose_moves, movable
 from fairlead.policy.durations import Durations
 from fairlead.policy.growing import Growing
 from fairlead.policy.lifecycle import move
+from fairlead.policy.moving import keep, move_away, placed_in, say_makes_room
 from fairlead.policy.placement import Placement, Rooms, place, rooms, shape_of, why_never
 from fairlead.policy.preemption import Victim, choose, victims
 from fairlead.policy.quantities import plural
@@ -30,9 +33,10 @@ from fairlead.policy.shares import capacity
 from fairlead.policy.timeline import Claim, Timeline
 from fairlead.policy.topology import say_where
 from fairlead.policy.turns import fairly, first_come
+from fairlead.specs.team import Quota
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Node, Phase, Pod, Snapshot, Workload
+from fairlead.state.snapshot import Node, Phase, Pod, Seat, Snapshot, Workload
 
 # Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
@@ -55,8 +59,8 @@ def start(
     if not waiting:
         return []
     queue = Queue.of(snapshot, pods, busy, now, rules)
-    changes: list[Change] = []
-    for workload in queue.in_turn(waiting):
+    changes = [queue.settle(workload) for workload in waiting if workload.uid in queue.kept]
+    for workload in queue.in_turn([each for each in waiting if not queue.is_there(each)]):
         changes += queue.look_at(workload)
     return changes
 
@@ -74,8 +78,10 @@ class Queue:
         least: The least priority of holders, by team; that of scavengers under no name.
         num_promised: How many were promised a start beyond what teams are guaranteed.
         num_asked: How many without a promise asked whom they could preempt.
+        spent_s: What the moves of this pass cost, in seconds of the whole cluster.
         growing: Who asks for nodes to come.
         is_asking: Somebody asks who fits on none that are here.
+        kept: The places that are kept for runs on the move.
     """
 
     snapshot: Snapshot
@@ -98,7 +104,9 @@ class Queue:
     least: dict[str, int] | None = None
     num_promised: int = 0
     num_asked: int = 0
+    spent_s: float = 0.0
     is_asking: bool = False
+    kept: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
     _timeline: Timeline | None = None
 
     @classmethod
@@ -111,19 +119,32 @@ class Queue:
         rules: Rules,
     ) -> "Queue":
         """The queue before anybody was looked at."""
-        holders = [w for w in snapshot.workloads if any(not pod.phase.is_final for pod in pods[w.uid])]
+        free = rooms(snapshot.nodes, snapshot.pods, _history(snapshot))
+        kept = keep(snapshot.workloads, free)
+        holders = [w for w in snapshot.workloads if w.uid in kept or any(not pod.phase.is_final for pod in pods[w.uid])]
         return cls(
             snapshot=snapshot,
             pods=pods,
             busy=busy,
             now=now,
             rules=rules,
-            free=rooms(snapshot.nodes, snapshot.pods, _history(snapshot)),
+            free=free,
             ledger=Ledger.of(snapshot.teams, capacity(snapshot.nodes), holders),
             durations=Durations(snapshot.completed),
             holders=holders,
             growing=Growing(snapshot, now),
+            kept=kept,
         )
+
+    def settle(self, workload: Workload) -> Change:
+        """Start a run that has moved in the place that was kept for it, which counts as held already."""
+        placed = placed_in(self.kept.pop(workload.uid))
+        self.started.append((workload, placed))
+        return started(workload, placed, self.now, self.snapshot.nodes)
+
+    def is_there(self, workload: Workload) -> bool:
+        """Whether it starts in this pass."""
+        return any(each.uid == workload.uid for each, _ in self.started)
 
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Those that wait, in the order in which they are looked at."""
@@ -207,15 +228,20 @@ class Queue:
             return self._wait(workload, explaining.behind(workload, self.first))
         timeline, shape, count = self.timeline, shape_of(spec, self.free.doors), spec.nodes
         claim = timeline.earliest(shape, count, end - now)
-        chosen = self._room_makers(workload, claim, is_owed=is_owed)
-        if chosen:
-            for victim in chosen:
-                timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
+        moves = self._moves(workload, claim) if promised else ()
+        chosen = () if moves else self._room_makers(workload, claim, is_owed=is_owed)
+        if moves or chosen:
+            for run in [each.workload for each in moves] or [victim.workload for victim in chosen]:
+                timeline.end_by(run.uid, now + run.spec.grace_s + 1.0)
             claim = timeline.earliest(shape, count, end - now)
         elif not promised:
             return self._wait(workload, explaining.behind(workload, self.first))
         self.num_promised += not is_owed
         self._promise(claim)
+        if moves:
+            reason = explaining.needs(workload, timeline, self.holders)
+            reason = replace(reason, message=f"{reason.message}; {say_makes_room(moves)}")
+            return [*self._wait(workload, reason), *(move_away(each, workload, self.pods, now) for each in moves)]
         reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
         return [*self._wait(workload, reason), *(self._stop(victim, workload, is_owed=is_owed) for victim in chosen)]
 
@@ -246,6 +272,31 @@ class Queue:
         self.stopped.update(victim.workload.uid for victim in chosen)
         return chosen
 
+    def _moves(self, workload: Workload, claim: Claim) -> tuple[Move, ...]:
+        """Who moves so that the run finds its room in one piece."""
+        rules, now, whole = self.rules, self.now, self.ledger.whole
+        left_s = budget(self.snapshot.workloads, rules, now) - self.spent_s
+        if not rules.moves or left_s <= 0:
+            return ()
+        there = {each.uid for each, _ in self.started} | self.busy | self.stopped
+        kept = None
+        if any(team.guaranteed != Quota() for team in self.snapshot.teams):
+            kept = protected(self.holders, self.snapshot.teams, now)
+        holders = [each for each in self.holders if each.uid not in there]
+        offered = movable(workload, holders, self.pods, kept=kept, whole=whole, rules=rules, now=now)
+        if not offered:
+            return ()
+        promised = [part for other in self.claims for part in other.keeps]
+        moves = choose_moves(
+            workload, offered, self.timeline, self.free,
+            kept=promised, starts_at=claim.start, budget_s=left_s, whole=whole, now=now,
+        )  # fmt: skip
+        for each in moves:
+            self.spent_s += each.cost_s
+            self.stopped.add(each.workload.uid)
+            self.timeline.hold(_coming(each.workload.uid), [(s.node, s.grant) for s in each.seats], math.inf)
+        return moves
+
     def _stop(self, victim: Victim, wanting: Workload, *, is_owed: bool) -> Change:
         run = victim.workload
         live = tuple(pod for pod in self.pods[run.uid] if not pod.phase.is_final)
@@ -274,6 +325,8 @@ class Queue:
         if self._timeline is None:
             known = {w.uid: self.durations.ends_at(w, self.pods[w.uid], self.now) for w in self.holders}
             timeline = Timeline.of(self.snapshot.nodes, self.snapshot.pods, known, self.now)
+            for uid, seats in self.kept.items():
+                timeline.hold(_coming(uid), [(seat.node, seat.grant) for seat in seats], math.inf)
             for workload, placed in self.started:
                 end = self.now + self.durations.length_s(workload, self.now)
                 timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
@@ -294,9 +347,14 @@ def started(workload: Workload, placed: tuple[Placement, ...], now: float, nodes
     )
     moved = move(
         status, Phase.STARTING, reason, now, started_at=began, raised=raised(workload, now), taken_by=None,
-        asked_at=None, ask_again_at=None,
+        asked_at=None, ask_again_at=None, seats=(),
     )  # fmt: skip
     return replace(change_to(workload, moved), create=create)
+
+
+def _coming(uid: str) -> str:
+    """What is kept for a run on the move, as a holding of its own."""
+    return f"{uid} on the move"
 
 
 def _history(snapshot: Snapshot) -> Iterator[Shape]:

@@ -30,6 +30,7 @@ class Code(StrEnum):
     STOP_REQUESTED = "StopRequested"
     SUSPEND_REQUESTED = "SuspendRequested"
     PREEMPTED = "Preempted"
+    MOVED = "Moved"
     SUSPENDED = "Suspended"
     STOPPED = "Stopped"
     RESUMED = "Resumed"

@@ -185,6 +185,14 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A place that is kept for one member of a gang until it starts there."""
+
+    node: str
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """One member of a gang on one node.
 
@@ -235,6 +243,9 @@ class Status:
         ask_again_at: They did not come, and are not asked for before this time.
         taken_by: While it waits after it was preempted, by whom and why; None otherwise.
         raised: Points of priority that it gained by waiting before its latest start; it keeps them.
+        seats: While it moves, the places that are kept for its members, in their order.
+        moved_at: When it was last told to move; None when it never was.
+        moved_cost_s: What that move cost at most, in seconds of the whole cluster.
     """
 
     phase: Phase
@@ -254,6 +265,9 @@ class Status:
     ask_again_at: float | None = None
     raised: int = 0
     taken_by: str | None = None
+    seats: tuple[Seat, ...] = ()
+    moved_at: float | None = None
+    moved_cost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
