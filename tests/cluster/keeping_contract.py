@@ -10,7 +10,7 @@ from fairlead.errors import ClusterError, FairleadError, NameTaken, NotFound
 from fairlead.specs.training import Checkpoint, Retry
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Status
+from fairlead.state.snapshot import Grant, Intent, Phase, Seat, Status
 from tests.builders import BECAUSE, change, event, members, notices, plan, status
 from tests.cluster.harness import (
     Harness,
@@ -239,6 +239,9 @@ class KeepingContract:
             last_failure=reason,
             failed_step=40,
             retry_at=9.5,
+            seats=(Seat(node="n", grant=Grant(cpu_milli=1, gpu_uuids=("a", "b"), gpu_milli=1000)),),
+            moved_at=3.5,
+            moved_cost_s=0.25,
         )
         apply(harness, run, status=full)
         assert see(harness, run).status == full
