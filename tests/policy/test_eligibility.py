@@ -160,3 +160,27 @@ def test_what_is_larger_than_every_part_can_never_fit() -> None:
     never = why_never(a_run(gpu_milli=1000), nodes)
     assert never is not None
     assert "There is n with 2 shares of GPUs (A100)" in never.message
+
+
+def spread(key: str, **labels: str) -> Training:
+    """Two members that refuse to be with pods labelled app=x."""
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "x"}}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pod = {"metadata": {"labels": labels}, "spec": {"affinity": affinity}}
+    return Training(name="train", run="x", nodes=2, resources=Resources(cpu_milli=1000), kubernetes=overlay(pod))
+
+
+@pytest.mark.parametrize(
+    ("run", "apart"),
+    [
+        (spread("kubernetes.io/hostname", app="x"), True),
+        (spread("kubernetes.io/hostname", app="y"), False),
+        (spread("topology.kubernetes.io/zone", app="x"), False),
+    ],
+)
+def test_pods_that_refuse_each_other_get_a_node_each(run: Training, apart: bool) -> None:
+    placed = place(run, rooms((a_node("a"), a_node("b")), ()))
+    assert placed is not None
+    assert len({each.node for each in placed}) == (2 if apart else 1)
+    alone = place(run, rooms((a_node("a"),), ())), why_never(run, (a_node("a"),))
+    assert [each is None for each in alone] == [apart, not apart]

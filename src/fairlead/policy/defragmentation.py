@@ -14,9 +14,10 @@ time, that come before the gang, scavengers, and where teams have guarantees, wh
 could not be kept from those who are owed it.
 
 The order is greedy: nodes by what it costs to clear them for one member, then as in preemption, so that no smaller set
-of the same runs would do. For N nodes and M movable runs: N sums, O(M) counts of members on a node, and M placements
-for each of at most ``MOST_TRIES``, where the next leaves out the run that found no place. Migration against fragments,
-from a checkpoint, is Gandiva's (Xiao et al., OSDI 2018, section 3.2); bounds and kept places are ours.
+of the same runs would do. For N nodes and M movable runs: N sums, a placement for each shape, O(M) counts of members on
+a node, and at most M placements in each of ``MOST_TRIES``, where the next leaves out the run that found no place.
+Migration against fragments, from a checkpoint, is Gandiva's (Xiao et al., OSDI 2018, section 3.2); bounds and kept
+places are ours.
 """
 
 import math
@@ -103,6 +104,7 @@ def choose_moves(
     if not _is_room(shape, count, timeline.rooms.values()):
         return ()
     staying = [each for each in offered if timeline.holdings[each.workload.uid].until > now + 2 * RESTART_S]
+    staying = _with_homes(staying, free)
     for _ in range(MOST_TRIES):
         with timeline.at(now) as rooms:
             chosen = enough(shape, count, _in_order(shape, count, staying, rooms), rooms)
@@ -160,6 +162,22 @@ def _is_room(shape: Shape, count: int, rooms: Iterable[Room]) -> bool:
         and memory >= count * shape.memory_bytes
         and milli >= count * shape.total_gpu_milli
     )  # fmt: skip
+
+
+def _with_homes(offered: Iterable[Victim], free: Rooms) -> list[Victim]:
+    """Those that would find room now if nobody else moved; runs that are alike are tried once."""
+    known: dict[tuple[Shape, int], bool] = {}
+    found = []
+    for each in offered:
+        key = shape_of(each.workload.spec, free.doors), each.workload.spec.nodes
+        if key not in known:
+            places = free.place(*key)
+            for node, grant in places or ():
+                free.hold(node, grant, -1)
+            known[key] = places is not None
+        if known[key]:
+            found.append(each)
+    return found
 
 
 def _in_order(shape: Shape, count: int, offered: Iterable[Victim], rooms: Mapping[str, Room]) -> list[Victim]:

@@ -1,7 +1,7 @@
 """Which nodes take a run, room or not: taints, and what its `kubernetes:` asks of nodes, as kube-scheduler reads it.
 
 GPU taints keep nobody away: they say what a node has, and placement decides by room alone. Preferences and what a run
-asks of other pods are left to kube-scheduler.
+asks of other pods are left to kube-scheduler, but for one: that no two of its own lie on one node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +20,7 @@ SPOT_TAINTS = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
 )
+HOSTNAME = "kubernetes.io/hostname"
 Object = Mapping[str, Any]
 
 
@@ -59,6 +60,18 @@ class Doors:
     def barred_for_good(self, spec: Training) -> Mapping[str, Refusal]:
         """Those of them that never will."""
         return {name: refusal for name, refusal in self.barred(spec).items() if refusal.lasts}
+
+
+@lru_cache(maxsize=1024)
+def keeps_apart(laid: Overlay) -> bool:
+    """Whether a run's pods must not share a node: by a required anti-affinity to labels that are laid over them."""
+    pod: Object = laid.pod
+    own = (pod.get("metadata") or {}).get("labels") or {}
+    against = ((pod.get("spec") or {}).get("affinity") or {}).get("podAntiAffinity") or {}
+    return any(
+        term["topologyKey"] == HOSTNAME and _is_meant(own, term.get("labelSelector"))
+        for term in against.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+    )
 
 
 def tolerations(spec: Training) -> list[dict[str, str]]:
@@ -152,6 +165,15 @@ def _is_required(name: str, labels: Mapping[str, str], affinity: Object) -> bool
         all(_holds(each, labels) for each in term.get("matchExpressions") or ())
         and all(_holds(each, fields) for each in term.get("matchFields") or ())
         for term in terms
+    )
+
+
+def _is_meant(labels: Mapping[str, str], selector: Object | None) -> bool:
+    """Whether a selector of pods selects those labels; none selects nothing, an empty one everything."""
+    return (
+        selector is not None
+        and all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
+        and all(_holds(each, labels) for each in selector.get("matchExpressions") or ())
     )
 
 

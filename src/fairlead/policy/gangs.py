@@ -71,7 +71,7 @@ def members(shape: Shape, count: int, fleet: Fleet) -> Ints:
     """How many members of one shape fit on each node (N), as far as ``count``."""
     everywhere = np.arange(len(fleet))
     usable = fleet.usable(everywhere, shape)
-    most = np.full(len(fleet), count)
+    most = np.full(len(fleet), min(count, 1) if shape.apart else count)
     if shape.cpu_milli:
         most = np.minimum(most, fleet.cpu_milli // shape.cpu_milli)
     if shape.memory_bytes:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fairlead.errors import ClusterError
 from fairlead.policy.devices import serves
-from fairlead.policy.eligibility import Doors
+from fairlead.policy.eligibility import Doors, keeps_apart
 from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_resources, say_ways
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.slicing import choices, remedy, say_parts, say_shared
@@ -124,7 +124,7 @@ class OneNode:
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """As in ``Rooms``."""
-        if self._room is None:
+        if self._room is None or (shape.apart and count > 1):
             return None
         placed: list[tuple[str, Grant]] = []
         for _ in range(count):
@@ -250,8 +250,8 @@ def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) ->
 
 def shape_of(spec: Training, doors: Doors) -> Shape:
     """The shape of a member, with the nodes that do not take it."""
-    shape, barred = Shape.of(spec.resources), doors.barred(spec)
-    return replace(shape, barred=frozenset(barred)) if barred else shape
+    shape, barred, apart = Shape.of(spec.resources), doors.barred(spec), keeps_apart(spec.kubernetes)
+    return replace(shape, barred=frozenset(barred), apart=apart) if barred or apart else shape
 
 
 def _how_many(num: int, total: int) -> str:
@@ -262,7 +262,7 @@ def _how_many(num: int, total: int) -> str:
 
 def _would_hold(spec: Training, nodes: Iterable[Node]) -> bool:
     """Whether the nodes would hold the gang if nothing else ran."""
-    shape, missing = Shape.of(spec.resources), spec.nodes
+    shape, missing = replace(Shape.of(spec.resources), apart=keeps_apart(spec.kubernetes)), spec.nodes
     for node in nodes:
         missing -= _most_members(node, shape, missing)
         if missing <= 0:
@@ -272,7 +272,7 @@ def _would_hold(spec: Training, nodes: Iterable[Node]) -> bool:
 
 def _most_members(node: Node, shape: Shape, limit: int) -> int:
     """How many members the node would hold if nothing else ran, as far as ``limit``."""
-    most = limit
+    most = min(limit, 1) if shape.apart else limit
     if shape.cpu_milli:
         most = min(most, node.cpu_milli // shape.cpu_milli)
     if shape.memory_bytes:

@@ -20,6 +20,7 @@ class Shape:
         sharing: Ways in which a share may be kept apart from others; None for any.
         parts_only: It takes what is handed out as a part by itself, such as a MIG instance, by its memory.
         barred: Nodes to which it cannot go, room or not.
+        apart: No two members of one gang on one node.
     """
 
     cpu_milli: int = 0
@@ -31,6 +32,7 @@ class Shape:
     sharing: frozenset[Sharing] | None = None
     parts_only: bool = False
     barred: frozenset[str] = frozenset()
+    apart: bool = False
 
     def __post_init__(self) -> None:
         if self.num_gpus > 1 and self.gpu_milli != WHOLE_GPU:

@@ -218,7 +218,7 @@ def members(room: Room, shape: Shape, most: int) -> int:
     """How many members of a shape fit into a room, as far as ``most``."""
     if not takes_pods(room.node) or room.node.name in shape.barred:
         return 0
-    number = most
+    number = min(most, 1) if shape.apart else most
     if shape.cpu_milli:
         number = min(number, max(0, room.cpu_milli) // shape.cpu_milli)
     if shape.memory_bytes:
