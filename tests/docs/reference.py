@@ -17,6 +17,7 @@ from fairlead.specs.keys import KINDS
 from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section
 from fairlead.specs.pool_keys import POOL
 from fairlead.specs.rendering import default_of
+from fairlead.specs.simulation_keys import SIMULATION
 from fairlead.specs.team_keys import TEAM
 from fairlead.specs.training_keys import TRAINING
 
@@ -82,6 +83,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "Training": lambda: table(TRAINING),
         "Team": lambda: table(TEAM),
         "Pool": lambda: table(POOL),
+        "Simulation": lambda: table(SIMULATION),
     },
     "commands.md": {"commands": commands},
 }

@@ -26,6 +26,7 @@ WHOLE = {
     "Training": {"name": "a", "run": "python train.py"},
     "Team": {"name": "a"},
     "Pool": {"name": "a", "hardware": "{cpu: 1, memory: 1Gi}"},
+    "Simulation": {"name": "a"},
 }
 
 

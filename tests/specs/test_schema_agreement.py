@@ -25,6 +25,8 @@ PARSERS_ALONE = (
     "is finer than a thousandth",
     "is not a whole number of bytes",
     "is less than backoff",
+    "is less than delay",
+    "it holds for the whole cluster",
     "is set by Fairlead itself",
     "control character",
     "a NUL or half a surrogate pair",

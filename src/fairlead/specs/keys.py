@@ -5,6 +5,8 @@ Defaults are the dataclasses' own and bounds are their rules; nothing of that is
 
 from fairlead.specs.pool import Pool
 from fairlead.specs.pool_keys import POOL
+from fairlead.specs.simulation import Simulation
+from fairlead.specs.simulation_keys import SIMULATION
 from fairlead.specs.team import Team
 from fairlead.specs.team_keys import TEAM
 from fairlead.specs.training import Training
@@ -12,6 +14,6 @@ from fairlead.specs.training_keys import TRAINING
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec = Training | Team | Pool
+Spec = Training | Team | Pool | Simulation
 
-KINDS = {"Training": TRAINING, "Team": TEAM, "Pool": POOL}
+KINDS = {"Training": TRAINING, "Team": TEAM, "Pool": POOL, "Simulation": SIMULATION}

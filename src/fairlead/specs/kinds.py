@@ -162,6 +162,14 @@ DOLLARS = Single(
     schema={"type": "number", "minimum": 0},
 )
 
+FACTOR = Single(
+    what="a number",
+    tags=NUMERIC,
+    parse=lambda text: float(quantities.parse_number(text)),
+    render=quantities.format_number,
+    schema={"type": "number"},
+)
+
 FLAG = Single(
     what="true or false",
     tags=frozenset({Tag.BOOL}),

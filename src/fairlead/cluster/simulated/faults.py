@@ -3,6 +3,8 @@
 import signal as signals
 from dataclasses import dataclass
 
+from fairlead.state.snapshot import Node
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillRank:
@@ -36,4 +38,27 @@ class ReturnNode:
     node: str
 
 
-Fault = KillRank | LosePod | LoseNode | ReturnNode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarnNode:
+    """The node says that it is about to be taken away, in so many seconds."""
+
+    node: str
+    why: str
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveNode:
+    """The node is there no more, nor is any pod on it."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddNode:
+    """A node comes, in place of any of its name."""
+
+    node: Node
+
+
+Fault = KillRank | LosePod | LoseNode | ReturnNode | WarnNode | RemoveNode | AddNode

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fairlead.policy.colocation import Profile
 from fairlead.specs.training import Training
 
 
@@ -29,9 +30,11 @@ class Program:
         start_error: The pod fails after ``start_s`` with this message and runs nothing; None when it starts.
         step_s: Seconds of work for each reported step; None reports no progress.
         checkpoint_s: Seconds of work between checkpoints; None saves none.
+        checkpoint_cost_s: How long work stands still for each of them.
         hangs_after_s: After so much work, if it is not done by then, nothing more happens nor does it end; None never.
         on_term: Reaction to the stop notice.
         save_s: Seconds that the checkpoint at the stop notice takes.
+        profile: What its iterations are made of; None when nobody measured that.
     """
 
     duration_s: float = 60.0
@@ -42,9 +45,11 @@ class Program:
     start_error: str | None = None
     step_s: float | None = None
     checkpoint_s: float | None = None
+    checkpoint_cost_s: float = 0.0
     hangs_after_s: float | None = None
     on_term: OnTerm = OnTerm.EXIT
     save_s: float = 0.0
+    profile: Profile | None = None
 
     @property
     def hangs(self) -> bool:
@@ -52,7 +57,7 @@ class Program:
         return self.hangs_after_s is not None and self.hangs_after_s < self.duration_s
 
     def __post_init__(self) -> None:
-        for name in ("duration_s", "start_s", "save_s"):
+        for name in ("duration_s", "start_s", "save_s", "checkpoint_cost_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be 0 or more")
         for name in ("step_s", "checkpoint_s"):

@@ -1,16 +1,18 @@
 """All that a simulated cluster knows, as plain data: what is saved is exactly this."""
 
 import heapq
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.cluster.port import EventRecord
+from fairlead.cluster.simulated.accounts import Accounts
 from fairlead.cluster.simulated.faults import Fault
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.runs import Run
+from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
+from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Event
-from fairlead.state.snapshot import Completed, Node, Pod, Progress, Workload
+from fairlead.state.snapshot import Completed, Intent, Node, Pod, Workload
 
 
 class Due(StrEnum):
@@ -21,69 +23,6 @@ class Due(StrEnum):
     LEAVE = "leave"
     KILL = "kill"
     FAULT = "fault"
-
-
-@dataclass(slots=True)
-class Run:
-    """A live pod from within.
-
-    Attributes:
-        held_s: Work that the checkpoint it started from holds.
-        ends_at: When its work is done; None before it starts and when it never ends by itself.
-        kill_at: When SIGKILL comes.
-    """
-
-    workload_uid: str
-    pod_uid: str
-    index: int
-    program: Program
-    held_s: float = 0.0
-    started_at: float | None = None
-    ends_at: float | None = None
-    notice_at: float | None = None
-    kill_at: float = math.inf
-
-    def work_s(self, now: float) -> float:
-        """Work done so far, that of earlier starts up to their checkpoint included."""
-        if self.started_at is None:
-            return self.held_s
-        if self.notice_at is not None and self.program.on_term is OnTerm.CHECKPOINT:
-            now = min(now, self.notice_at)
-        limit = self.program.duration_s
-        if self.program.hangs_after_s is not None:
-            limit = min(limit, self.program.hangs_after_s)
-        return max(self.held_s, min(self.held_s + max(0.0, now - self.started_at), limit))
-
-    def saved_s(self, now: float) -> float:
-        """Work that the newest regular checkpoint holds."""
-        every = self.program.checkpoint_s
-        return self.held_s if every is None else max(self.held_s, count(self.work_s(now), every) * every)
-
-    def active_at(self, now: float) -> float | None:
-        """Last sign of progress: a step, or without steps any output until it hangs."""
-        if self.started_at is None:
-            return None
-        work = self.work_s(now)
-        if self.program.step_s is not None:
-            work = max(self.held_s, count(work, self.program.step_s) * self.program.step_s)
-        return self.started_at + work - self.held_s
-
-    def progress(self, now: float) -> Progress | None:
-        """What rank 0 last said; None when the program reports nothing or has not begun."""
-        step_s = self.program.step_s
-        if step_s is None or self.started_at is None:
-            return None
-        total = self.program.duration_s
-        saved = count(self.saved_s(now), step_s)
-        return Progress(
-            step=count(self.work_s(now), step_s),
-            total_steps=count(total, step_s) if math.isfinite(total) else None,
-            throughput=1.0 / step_s,
-            throughput_unit="steps/s",
-            checkpoint_step=saved or None,
-            resumed_step=count(self.held_s, step_s) or None,
-            updated_at=self.active_at(now) or 0.0,
-        )
 
 
 @dataclass(slots=True)
@@ -103,6 +42,10 @@ class State:
         queue: A heap of (time, sequence, what, pod uid, fault).
         completed: The newest runs that succeeded.
         num_starts: How often each pod's ranks began, by pod.
+        num_created: Pods so far.
+        interference: What working beside others costs; None for nothing.
+        growth, asked: As in a snapshot.
+        version: Rises with every change that a snapshot shows.
     """
 
     now: float
@@ -125,6 +68,35 @@ class State:
     last_event: int = 0
     last_workload: int = 0
     num_starts: dict[str, int] = field(default_factory=dict)
+    num_created: int = 0
+    interference: Interference | None = None
+    growth: Growth | None = None
+    asked: tuple[Asked, ...] = ()
+    accounts: Accounts = field(default_factory=Accounts)
+    version: int = 0
+
+    def touch(self) -> None:
+        """Something has changed that a snapshot shows."""
+        self.version += 1
+
+    def keep(self, workload: Workload) -> None:
+        """Store a workload at its new version and mend the indexes."""
+        self.workloads[workload.uid] = workload
+        if workload.status.phase.is_final:
+            self.release_name(workload)
+        else:
+            self.take_name(workload)
+        self.changed(workload.uid)
+
+    def changed(self, uid: str) -> None:
+        """A workload or a pod of it is not as it was."""
+        workload = self.workloads[uid]
+        asked = workload.intent in (Intent.RUN, Intent.DELETE)
+        if asked or self.live[uid] or not workload.status.phase.is_final:
+            self.active[uid] = None
+        else:
+            self.active.pop(uid, None)
+        self.touch()
 
     def push(self, at: float, due: Due, uid: str, fault: Fault | None = None) -> None:
         """Have something happen at a time."""
@@ -161,8 +133,3 @@ class State:
 
 def _name(workload: Workload) -> tuple[str, str]:
     return workload.spec.team, workload.spec.name
-
-
-def count(work_s: float, every_s: float) -> int:
-    """Whole multiples of ``every_s``, forgiving the rounding of sums of times."""
-    return int(work_s / every_s + 1e-6)

@@ -59,8 +59,8 @@ UNCHANGEABLE = "a run does not change once it is submitted; delete it, or submit
 
 
 def definitions() -> list[dict[str, Any]]:
-    """The CustomResourceDefinition of every kind."""
-    return [definition(kind) for kind in KINDS]
+    """The CustomResourceDefinition of every kind that a cluster keeps."""
+    return [definition(kind) for kind in PLURALS]
 
 
 def definition(kind: str) -> dict[str, Any]:

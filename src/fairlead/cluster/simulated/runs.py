@@ -1,0 +1,151 @@
+"""A live pod from within: how far its program is, as arithmetic over the times at which something changed.
+
+Effort is time at which a program works or saves at its own pace. Beside others it comes slower; after a stop notice
+that is followed by a checkpoint there is none. Regular checkpoints lie at multiples of ``checkpoint_s`` of work, and
+count once they are complete.
+"""
+
+import math
+from dataclasses import dataclass
+
+from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.state.snapshot import Progress
+
+
+@dataclass(slots=True)
+class Run:
+    """A live pod.
+
+    Attributes:
+        held_s: Work that the checkpoint it started from holds.
+        started_at: When its ranks began.
+        speed: Effort for each second, from ``since`` on.
+        effort_s: Effort up to ``since``.
+        ends_at: When its work is done; None before it starts and when it never ends by itself.
+        kill_at: When SIGKILL comes.
+    """
+
+    workload_uid: str
+    pod_uid: str
+    index: int
+    program: Program
+    held_s: float = 0.0
+    started_at: float | None = None
+    speed: float = 1.0
+    since: float = 0.0
+    effort_s: float = 0.0
+    ends_at: float | None = None
+    notice_at: float | None = None
+    kill_at: float = math.inf
+
+    def start(self, at: float, held_s: float) -> None:
+        """Its ranks begin, from a checkpoint that holds so much work."""
+        self.started_at = self.since = at
+        self.held_s = min(held_s, self.program.duration_s)
+        self._expect_end(at)
+
+    def change_speed(self, at: float, speed: float) -> None:
+        """From now on it makes so much effort in each second."""
+        self.effort_s = self.effort_at(at)
+        self.since = at
+        self.speed = speed
+        self._expect_end(at)
+
+    def worked_until(self, now: float) -> float:
+        """Until when it works: a checkpoint at the stop notice holds what was done when that came."""
+        return min(now, self.notice_at) if self._saves_at_notice and self.notice_at is not None else now
+
+    def effort_at(self, now: float) -> float:
+        """Effort since its ranks began."""
+        if self.started_at is None:
+            return 0.0
+        return self.effort_s + max(0.0, self.worked_until(now) - self.since) * self.speed
+
+    def work_s(self, now: float) -> float:
+        """Work done so far, that of earlier starts up to their checkpoint included."""
+        if self.started_at is None:
+            return self.held_s
+        return max(self.held_s, min(self._done(self.effort_at(now))[0], self._limit))
+
+    def saved_s(self, now: float) -> float:
+        """Work that the newest regular checkpoint holds."""
+        if self.program.checkpoint_s is None:
+            return self.held_s
+        return max(self.held_s, min(self._done(self.effort_at(now))[1], self._limit))
+
+    def saving_s(self, now: float) -> float:
+        """Effort that went into regular checkpoints."""
+        effort = min(self.effort_at(now), self._effort_for(self._limit))
+        return max(0.0, effort - (self.work_s(now) - self.held_s))
+
+    def active_at(self, now: float) -> float | None:
+        """Last sign of progress: a step, or without steps any output until it hangs."""
+        if self.started_at is None:
+            return None
+        work = self.work_s(now)
+        if self.program.step_s is not None:
+            work = max(self.held_s, count(work, self.program.step_s) * self.program.step_s)
+        return min(now, self.since + (self._effort_for(work) - self.effort_s) / self.speed)
+
+    def progress(self, now: float) -> Progress | None:
+        """What rank 0 last said; None when the program reports nothing or has not begun."""
+        step_s = self.program.step_s
+        if step_s is None or self.started_at is None:
+            return None
+        total = self.program.duration_s
+        saved = count(self.saved_s(now), step_s)
+        return Progress(
+            step=count(self.work_s(now), step_s),
+            total_steps=count(total, step_s) if math.isfinite(total) else None,
+            throughput=self.speed / step_s,
+            throughput_unit="steps/s",
+            checkpoint_step=saved or None,
+            resumed_step=count(self.held_s, step_s) or None,
+            updated_at=self.active_at(now) or 0.0,
+        )
+
+    @property
+    def _saves_at_notice(self) -> bool:
+        return self.program.on_term is OnTerm.CHECKPOINT
+
+    @property
+    def _limit(self) -> float:
+        """Work at which it ends or hangs."""
+        hangs_after_s = self.program.hangs_after_s
+        return self.program.duration_s if hangs_after_s is None else min(self.program.duration_s, hangs_after_s)
+
+    def _expect_end(self, at: float) -> None:
+        total_s = self.program.duration_s
+        if self.program.hangs or not math.isfinite(total_s):
+            self.ends_at = None
+        else:
+            self.ends_at = at + (self._effort_for(total_s) - self.effort_s) / self.speed
+
+    def _effort_for(self, work_s: float) -> float:
+        """Effort that brings it from its start to so much work; saves before that work, not the one at it."""
+        effort, every, cost = work_s - self.held_s, self.program.checkpoint_s, self.program.checkpoint_cost_s
+        if every is None or not cost or not math.isfinite(work_s):
+            return effort
+        num_before = math.ceil(work_s / every - 1e-6) - 1
+        return effort + max(0, num_before - count(self.held_s, every)) * cost
+
+    def _done(self, effort_s: float) -> tuple[float, float]:
+        """Work, and work in complete checkpoints, after so much effort."""
+        every, cost = self.program.checkpoint_s, self.program.checkpoint_cost_s
+        if every is None:
+            return self.held_s + effort_s, self.held_s
+        first = (count(self.held_s, every) + 1) * every
+        beyond = effort_s - (first - self.held_s)
+        if beyond < -1e-6 * every:
+            return self.held_s + effort_s, self.held_s
+        beyond = max(0.0, beyond)
+        num = count(beyond, every + cost)
+        rest = max(0.0, beyond - num * (every + cost))
+        work = first + num * every + max(0.0, rest - cost)
+        saved = first + (num if rest >= cost * (1 - 1e-6) else num - 1) * every
+        return work, (saved if saved >= first else self.held_s)
+
+
+def count(work_s: float, every_s: float) -> int:
+    """Whole multiples of ``every_s``, forgiving the rounding of sums of times."""
+    return int(work_s / every_s + 1e-6)

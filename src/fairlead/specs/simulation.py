@@ -1,0 +1,166 @@
+"""What a simulation assumes of nodes and programs beside the trace. Only ``fairlead simulate`` reads it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.specs.rules import NAME, Limit, Rules, broken, enforce, quote
+
+LONGEST_S = 10 * 366 * 86400.0
+_SPAN = Limit(low=0.001, high=LONGEST_S)
+_SPAN_OR_NONE = Limit(low=0.001, high=LONGEST_S, zero=True)
+_FACTOR = Limit(low=1, high=100)
+
+FAILURES_RULES: Rules = {"mtbf_s": _SPAN, "repair_s": _SPAN}
+RECLAIMS_RULES: Rules = {"every_s": _SPAN, "notice_s": _SPAN_OR_NONE, "away_s": _SPAN}
+PROVISIONING_RULES: Rules = {
+    "min_nodes": Limit(low=0, high=100_000, whole=True),
+    "delay_s": _SPAN_OR_NONE,
+    "delay_p90_s": _SPAN_OR_NONE,
+    "idle_s": _SPAN_OR_NONE,
+}
+PROGRAMS_RULES: Rules = {
+    "start_up_s": _SPAN_OR_NONE,
+    "checkpoint_every_s": _SPAN,
+    "checkpoint_s": _SPAN_OR_NONE,
+    "save_s": _SPAN_OR_NONE,
+}
+INTERFERENCE_RULES: Rules = {"two": _FACTOR, "three": _FACTOR, "four": _FACTOR, "neighbour": _FACTOR}
+SIMULATION_RULES: Rules = {"name": NAME}
+POOLS_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """How nodes break, each for itself: exponentially distributed times, then a fixed time of repair."""
+
+    mtbf_s: float
+    repair_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, FAILURES_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaims:
+    """How spot nodes are taken away, each for itself.
+
+    Attributes:
+        every_s: Mean of the exponentially distributed time that a node stays.
+        notice_s: From the notice until the node is gone.
+        away_s: How long it is away, where nobody has to ask for nodes.
+    """
+
+    every_s: float
+    notice_s: float = 120.0
+    away_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, RECLAIMS_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provisioning:
+    """How nodes come when they are asked for, up to the ``nodes`` of their pool, and leave when nobody needs them.
+
+    Attributes:
+        min_nodes: Those that are there from the beginning and always.
+        delay_s: Median time from the asking until a node is ready; lognormally distributed with the next.
+        delay_p90_s: Nine of ten have come by then; None for always ``delay_s``.
+        idle_s: A node without a pod for so long is removed.
+    """
+
+    min_nodes: int = 0
+    delay_s: float = 240.0
+    delay_p90_s: float | None = None
+    idle_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, PROVISIONING_RULES)
+        if self.delay_p90_s is not None and self.delay_p90_s < self.delay_s:
+            yield "delay_p90_s", f"{self.delay_p90_s:g} s is less than delay, {self.delay_s:g} s; give as much or more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """What starting and saving cost every run, where its own line of the trace says nothing.
+
+    Attributes:
+        start_up_s: From the placement of a gang until its ranks work.
+        checkpoint_every_s: Seconds of work between checkpoints of runs whose spec says nothing about it in seconds.
+        checkpoint_s: How long work stands still for each of them.
+        save_s: Seconds that a checkpoint at a stop notice takes.
+    """
+
+    start_up_s: float = 0.0
+    checkpoint_every_s: float = 600.0
+    checkpoint_s: float = 0.0
+    save_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, PROGRAMS_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interference:
+    """By which factor runs take longer beside others than alone on what they hold; measured, 1 for not at all.
+
+    Attributes:
+        two: Two runs have parts of one device.
+        three: Three have.
+        four: Four have, or more.
+        neighbour: For each other run that works on the same node.
+    """
+
+    two: float = 1.0
+    three: float = 1.0
+    four: float = 1.0
+    neighbour: float = 1.0
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, INTERFERENCE_RULES))
+
+    def on_device(self, num_runs: int) -> float:
+        """The factor with so many runs on one device."""
+        return (1.0, 1.0, self.two, self.three, self.four)[min(num_runs, 4)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What a simulation assumes.
+
+    Attributes:
+        pools: Names of the pools whose nodes it is about; all of the file when empty.
+        failures: None for nodes that never break.
+        reclaims: None for spot nodes that stay.
+        provisioning: None for nodes that are all there always.
+        programs, interference: Of the whole cluster, so never together with ``pools``.
+    """
+
+    name: str
+    pools: tuple[str, ...] = ()
+    failures: Failures | None = None
+    reclaims: Reclaims | None = None
+    provisioning: Provisioning | None = None
+    programs: Programs | None = None
+    interference: Interference | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, SIMULATION_RULES)
+        if len(self.pools) > POOLS_MOST:
+            yield "pools", f"{len(self.pools)} pools; give at most {POOLS_MOST}"
+        seen: set[str] = set()
+        for pool in self.pools:
+            if (problem := NAME.problem(pool)) is not None:
+                yield "pools", problem
+            elif pool in seen:
+                yield "pools", f"{quote(pool)} is there twice; name each pool once"
+            seen.add(pool)
+        for name in ("programs", "interference"):
+            if self.pools and getattr(self, name) is not None:
+                yield name, "it holds for the whole cluster; move it to a Simulation without pools"
