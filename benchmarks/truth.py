@@ -22,6 +22,7 @@ from fairlead.control.simulation import World, simulate
 from fairlead.policy.defaults import complete
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.resources import Resources
+from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node, Phase
 from fairlead.traces.arrivals import Arrival
@@ -118,7 +119,8 @@ def play(cluster: LocalCluster, arrivals: list[Arrival]) -> Played:
 def replay(arrivals: list[Arrival], node: Node, overhead_s: float) -> Played:
     """The same on a node like this machine."""
     pool = Pool(name="here", hardware=Hardware(cpu_milli=node.cpu_milli, memory_bytes=node.memory_bytes))
-    outcome = simulate(arrivals, [pool], World(start_s=overhead_s))
+    beside = Simulation(name="here", programs=Programs(start_up_s=overhead_s))
+    outcome = simulate(arrivals, [pool], World(simulations=(beside,)))
     started = sorted(outcome.runs, key=lambda run: run.held[0][0])
     return Played(order=tuple(run.name for run in started), makespan_s=outcome.ended_s)
 

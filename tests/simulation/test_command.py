@@ -54,12 +54,14 @@ def test_the_report_is_one_page_without_anything_from_elsewhere(files: tuple[Pat
 def test_what_cannot_be_simulated_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
     training = tmp_path / "training.yaml"
     training.write_text("name: a\nrun: x\n")
-    with pytest.raises(InvalidSpec, match="a is a Training; give Pools, and Teams, only"):
+    with pytest.raises(InvalidSpec, match="a is a Training; give Pools, Teams and Simulations only"):
         call(files[0], "--cluster", training)
     files[0].write_text("submit_s,duration_s,gpu\n0,1,H100:8\n")
     with pytest.raises(CannotFit, match="8 x H100 asked for on one node, the most on any is 0"):
         call(files[0], "--cluster", files[1])
-    assert call(files[0], "--cluster", files[1], "--repair", "soon").exit_code == 2
+    files[1].write_text(POOL + "---\nkind: Simulation\nname: a\nfailures: {mtbf: soon}\n")
+    with pytest.raises(InvalidSpec, match=r"failures.mtbf: .soon. is not a duration"):
+        call(files[0], "--cluster", files[1])
 
 
 CROWDED = (

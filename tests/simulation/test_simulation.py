@@ -8,6 +8,7 @@ from fairlead.control.outcomes import gpus_held, percentile, queue_length, summa
 from fairlead.control.simulation import World, never_fits, simulate
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.simulation import Failures, Programs, Simulation
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase
 from fairlead.traces.arrivals import Arrival
@@ -57,12 +58,17 @@ def test_a_gang_starts_whole_or_waits() -> None:
 
 
 def test_start_up_is_time_that_is_held() -> None:
-    (run,) = simulate([arrival("a", 0, 100)], [POOL], World(start_s=7)).runs
+    (run,) = simulate(
+        [arrival("a", 0, 100)], [POOL], World(simulations=(Simulation(name="w", programs=Programs(start_up_s=7)),))
+    ).runs
     assert run.held == ((0, 107),)
 
 
 def test_failures_restart_from_the_checkpoint_and_the_same_seed_gives_the_same() -> None:
-    world = World(node_mtbf_s=10_000, repair_s=100, checkpoint_s=60, seed=3)
+    breaking = Simulation(
+        name="w", failures=Failures(mtbf_s=10_000, repair_s=100), programs=Programs(checkpoint_every_s=60)
+    )
+    world = World(simulations=(breaking,), seed=3)
     trace = [arrival("a", 0, 20_000, nodes=2), arrival("b", 5, 100)]
     first, again = simulate(trace, [POOL], world), simulate(trace, [POOL], world)
     assert first == again

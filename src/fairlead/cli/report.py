@@ -4,8 +4,7 @@ import html
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from fairlead.control.outcomes import Summary, gpus_held, queue_length
-from fairlead.control.simulation import Outcome
+from fairlead.control.outcomes import Outcome, Summary, gpus_held, queue_length
 
 WIDTH, HEIGHT, MARGIN = 900, 220, 56
 MOST_POINTS = 2_000

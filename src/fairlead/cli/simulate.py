@@ -11,27 +11,18 @@ from fairlead.cli.show import as_json, table
 from fairlead.errors import CannotFit, InvalidSpec
 from fairlead.policy.quantities import say_duration
 from fairlead.policy.rules import NAMED
-from fairlead.specs.quantities import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlead.control.outcomes import Figures, Summary
-    from fairlead.control.simulation import Outcome, World
+    from fairlead.control.outcomes import Figures, Outcome, Summary
+    from fairlead.control.simulation import World
     from fairlead.specs.pool import Pool
+    from fairlead.specs.simulation import Simulation
     from fairlead.specs.team import Team
     from fairlead.traces.arrivals import Arrival
 
     Result = tuple[str, Outcome, Summary]
-
-
-def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
@@ -47,12 +38,7 @@ def _duration(ctx: click.Context, parameter: click.Parameter, value: str | None)
     help="Which queue; several are compared (default: the one that runs get for real).",
 )
 @click.option("--declare", type=float, help="Give each run a max_duration of so many times what it takes, above 1.")
-@click.option("--start-up", default="0s", callback=_duration, help="From placement to the first step (default 0s).")
-@click.option("--checkpoint-every", default="10m", callback=_duration, help="Where a spec does not say (default 10m).")
-@click.option("--save", default="10s", callback=_duration, help="A checkpoint at a stop notice takes so long (10s).")
-@click.option("--node-mtbf", callback=_duration, help="Mean time between failures of a node; none when left out.")
-@click.option("--repair", default="1h", callback=_duration, help="How long a failed node is away (default 1h).")
-@click.option("--seed", default=0, help="Of the failures (default 0).")
+@click.option("--seed", default=0, help="Of what happens to nodes (default 0).")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots to this file.")
 @click.option("--json", "json_", is_flag=True, help="A JSON object for each policy, with the figures and every run.")
 def simulate(
@@ -60,11 +46,6 @@ def simulate(
     cluster: Path,
     policies: tuple[str, ...],
     declare: float | None,
-    start_up: float,
-    checkpoint_every: float,
-    save: float,
-    node_mtbf: float | None,
-    repair: float,
     seed: int,
     html: Path | None,
     json_: bool,
@@ -79,16 +60,9 @@ def simulate(
     from fairlead.control.simulation import World, declared, never_fits
     from fairlead.traces.reading import read_trace
 
-    pools, teams = _read_cluster(cluster)
+    pools, teams, assumed = _read_cluster(cluster)
     arrivals = read_trace(trace)
-    world = World(
-        start_s=start_up,
-        checkpoint_s=checkpoint_every,
-        save_s=save,
-        node_mtbf_s=node_mtbf,
-        repair_s=repair,
-        seed=seed,
-    )
+    world = World(simulations=assumed, seed=seed)
     if declare is not None:
         if declare <= 1:
             raise click.BadParameter("a run would be stopped before its work is done; give more than 1.")
@@ -112,18 +86,22 @@ def simulate(
         print(f"Report: {html}", file=sys.stderr)
 
 
-def _read_cluster(path: Path) -> tuple[tuple["Pool", ...], tuple["Team", ...]]:
+def _read_cluster(path: Path) -> tuple[tuple["Pool", ...], tuple["Team", ...], tuple["Simulation", ...]]:
     from fairlead.specs.pool import Pool
     from fairlead.specs.reading import load_file
+    from fairlead.specs.simulation import Simulation
     from fairlead.specs.team import Team
 
     specs = load_file(path)
-    strangers = [spec for spec in specs if not isinstance(spec, Pool | Team)]
+    strangers = [spec for spec in specs if not isinstance(spec, Pool | Team | Simulation)]
     if strangers:
         kind = type(strangers[0]).__name__
-        raise InvalidSpec((f"{path}: {strangers[0].name} is a {kind}; give Pools, and Teams, only",))
+        raise InvalidSpec((f"{path}: {strangers[0].name} is a {kind}; give Pools, Teams and Simulations only",))
     pools = tuple(spec for spec in specs if isinstance(spec, Pool))
-    return pools, tuple(spec for spec in specs if isinstance(spec, Team))
+    if not pools:
+        raise InvalidSpec((f"{path}: there is no Pool in it, so nothing says what nodes there are",))
+    teams = tuple(spec for spec in specs if isinstance(spec, Team))
+    return pools, teams, tuple(spec for spec in specs if isinstance(spec, Simulation))
 
 
 def _replay(

@@ -1,118 +1,53 @@
-"""A trace through the production loop on a simulated cluster, and what came of it.
+"""A trace through the production loop on a simulated cluster.
 
-The loop is the one of every cluster: load, decide, apply. Only the clock and the arrivals are made up here.
+The loop is the one of every cluster: load, decide, apply. Only the clock, the arrivals and what happens to nodes are
+made up here.
 """
 
 import math
-import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from fairlead.cluster.simulated.accounts import PodTime
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.faults import LoseNode, ReturnNode
+from fairlead.cluster.simulated.groups import groups_of, interference_of, programs_of
 from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.surroundings import Surroundings, first_nodes
 from fairlead.control.loop import run_pass
+from fairlead.control.outcomes import Outcome, Simulated
+from fairlead.control.spending import prices_of, spent_by
 from fairlead.policy.defaults import complete
-from fairlead.policy.handing import handed_out
+from fairlead.policy.growing import REPLY_PATIENCE_S
 from fairlead.policy.placement import why_never
 from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.specs.pool import Pool
+from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
+from fairlead.state.growth import PATIENCE_S
 from fairlead.state.reasons import Reason
-from fairlead.state.snapshot import Node, Phase, Workload
+from fairlead.state.snapshot import Node, Phase, Snapshot, Workload
 from fairlead.traces.arrivals import Arrival
 
 HOLDING = frozenset((Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
 MOST_PASSES = 1_000
 """More at one instant than any sound decision needs."""
+HOPELESS = 20.0
+"""Where for so many times the longest run nothing has ended, what is left fails again before it saves anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What a simulation assumes beside the trace.
+    """What a simulation assumes beside the trace and the pools.
 
     Attributes:
-        start_s: Seconds from the placement of a gang until its ranks work.
-        checkpoint_s: Seconds of work between checkpoints of runs whose spec says nothing about it in seconds.
-        save_s: Seconds that a checkpoint at a stop notice takes; None where programs save nothing then.
-        node_mtbf_s: Mean time between failures of one node, exponentially distributed; None for no failures.
-        repair_s: How long a failed node stays away.
-        seed: The same seed and trace give the same outcome.
+        seed: The same seed, trace and pools give the same outcome.
     """
 
-    start_s: float = 0.0
-    checkpoint_s: float = 600.0
-    save_s: float | None = 10.0
-    node_mtbf_s: float | None = None
-    repair_s: float = 3600.0
+    simulations: tuple[Simulation, ...] = ()
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """What became of one run. Times are seconds after the beginning of the trace.
-
-    Attributes:
-        held: When it held its nodes, as (from, to).
-        ended_s: When it came to a final phase; None when it never did.
-    """
-
-    name: str
-    team: str
-    num_gpus: float
-    arrived_s: float
-    duration_s: float
-    phase: Phase
-    reason: Reason
-    held: tuple[tuple[float, float], ...]
-    ended_s: float | None
-
-    @property
-    def started_s(self) -> float | None:
-        """When it was first placed."""
-        return self.held[0][0] if self.held else None
-
-    @property
-    def waited_s(self) -> float | None:
-        """From its arrival to its first placement."""
-        return self.held[0][0] - self.arrived_s if self.held else None
-
-    @property
-    def completion_s(self) -> float | None:
-        """From its arrival to its end."""
-        return None if self.ended_s is None else self.ended_s - self.arrived_s
-
-    @property
-    def num_interruptions(self) -> int:
-        """How often it lost its nodes and got some again."""
-        return max(0, len(self.held) - 1)
-
-    @property
-    def gpu_s(self) -> float:
-        """GPU-seconds that it held."""
-        return self.num_gpus * sum(end - start for start, end in self.held)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """A whole simulation.
-
-    Attributes:
-        runs: In order of arrival.
-        num_gpus: GPUs of the cluster.
-        price_per_hour: Of all nodes together; None when some pool has no price.
-        ended_s: When the last run ended, or the trace stopped moving.
-    """
-
-    runs: tuple[Simulated, ...]
-    num_nodes: int
-    num_gpus: int
-    price_per_hour: float | None
-    ended_s: float
-    num_decisions: int
 
 
 @dataclass(slots=True)
@@ -120,27 +55,6 @@ class _Watched:
     arrival: Arrival
     holding_since: float | None = None
     held: list[tuple[float, float]] = field(default_factory=list)
-
-
-def nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
-    """Every node that the pools may have, named ``<pool>-<number>``."""
-    nodes = []
-    for pool in pools:
-        gpu = pool.hardware.gpu
-        for number in range(pool.nodes):
-            name = f"{pool.name}-{number}"
-            gpus = () if gpu is None else handed_out(gpu, name)
-            hardware = pool.hardware
-            nodes.append(
-                Node(
-                    name=name,
-                    cpu_milli=hardware.cpu_milli,
-                    memory_bytes=hardware.memory_bytes,
-                    gpus=gpus,
-                    labels=pool.labels,
-                )
-            )
-    return tuple(nodes)
 
 
 def simulate(
@@ -158,70 +72,65 @@ def simulate(
         teams: Those that are guaranteed or allowed something; others have nothing of the kind.
         rules: Which queue; the one that runs get for real when left out.
         told: Called now and then with the number of runs that have ended and the seconds simulated.
+
+    Raises:
+        InvalidSpec: What the world says does not suit the pools.
     """
     world = World() if world is None else world
-    nodes = nodes_of(pools)
+    groups = groups_of(pools, world.simulations)
+    every_node = tuple(node for group in groups for node in group.nodes())
+    programs = programs_of(world.simulations)
     by_name: dict[tuple[str, str], Arrival] = {(a.spec.team, a.spec.name): a for a in arrivals}
 
     def behave(spec: Training, attempt: int) -> Program:
-        every_s = spec.checkpoint.every_s or world.checkpoint_s
-        return Program(
-            duration_s=by_name[spec.team, spec.name].duration_s,
-            start_s=world.start_s,
-            checkpoint_s=every_s,
-            on_term=OnTerm.EXIT if world.save_s is None else OnTerm.CHECKPOINT,
-            save_s=world.save_s or 0.0,
-        )
+        return _program(by_name[spec.team, spec.name], programs)
 
     clock = Clock()
     began = clock.now()
-    cluster = SimulatedCluster(nodes, behave, clock, teams=teams)
-    _schedule_failures(cluster, nodes, arrivals, world, began)
+    cluster = SimulatedCluster(
+        first_nodes(groups), behave, clock, teams=teams, interference=interference_of(world.simulations)
+    )
+    surroundings = Surroundings(cluster, groups, seed=world.seed)
     pending = deque(sorted(arrivals, key=lambda arrival: arrival.at_s))
+    patience_s = HOPELESS * (max((a.duration_s for a in arrivals), default=0.0) + programs.start_up_s + 3600.0)
     watched: dict[str, _Watched] = {}
     seen_event = num_decisions = num_ended = 0
+    moved_at = began
     while True:
         now = clock.now()
         while pending and began + pending[0].at_s <= now:
             arrival = pending.popleft()
-            watched[cluster.submit(complete(arrival.spec, nodes).spec).uid] = _Watched(arrival)
-        for _ in range(MOST_PASSES):
-            num_decisions += 1
-            if not run_pass(cluster, now, rules):
-                break
-        else:
-            raise RuntimeError(f"decisions at one instant, {now - began:.0f} s, came to no end")
+            watched[cluster.submit(complete(arrival.spec, every_node).spec).uid] = _Watched(arrival)
+            moved_at = now
+        num_decisions += _settle(cluster, surroundings, now, rules)
         for event in cluster.events(after=seen_event):
             seen_event = event.id
-            num_ended += _follow(watched[event.workload_uid], event.type, event.at - began)
+            if _follow(watched[event.workload_uid], event.type, event.at - began):
+                num_ended += 1
+                moved_at = now
         if told is not None:
             told(num_ended, now - began)
         active = cluster.snapshot().workloads
         if not pending and not active:
             break
-        until = min((began + pending[0].at_s if pending else math.inf), _next_deadline(active, now))
-        if until == cluster.next_at == math.inf:
+        until = min((began + pending[0].at_s if pending else math.inf), _next_deadline(cluster.snapshot(), now))
+        if until == cluster.next_at == math.inf and not surroundings.may_help:
             break  # what is left waits for something that never comes
+        until = min(until, surroundings.next_at)
+        if not pending and now - moved_at > patience_s:
+            break
         cluster.wait(until - now)
-    ended_s = clock.now() - began
-    last = {workload.uid: workload for workload in cluster.workloads()}
-    return Outcome(
-        runs=tuple(_told(w, last[uid], began, ended_s) for uid, w in watched.items()),
-        num_nodes=len(nodes),
-        num_gpus=sum(pool.nodes * pool.hardware.gpu.count for pool in pools if pool.hardware.gpu is not None),
-        price_per_hour=_price(pools),
-        ended_s=ended_s,
-        num_decisions=num_decisions,
-    )
+    return _outcome(cluster, watched, pools, began, num_decisions)
 
 
 def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[Arrival, ...]:
     """The runs, each with a ``max_duration`` of so many times what it takes, where its spec says none."""
+    start_up_s = programs_of(world.simulations).start_up_s
     return tuple(
         arrival
         if arrival.spec.max_duration_s is not None
         else replace(
-            arrival, spec=replace(arrival.spec, max_duration_s=factor * (arrival.duration_s + world.start_s) + 1.0)
+            arrival, spec=replace(arrival.spec, max_duration_s=factor * (arrival.duration_s + start_up_s) + 1.0)
         )
         for arrival in arrivals
     )
@@ -229,26 +138,80 @@ def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[
 
 def never_fits(arrivals: Sequence[Arrival], pools: Sequence[Pool]) -> tuple[Reason, ...]:
     """Why some runs could not run even on the empty cluster; one reason for each shape."""
-    nodes = nodes_of(pools)
-    shapes = {(a.spec.nodes, a.spec.resources): a.spec for a in arrivals}
+    nodes = _nodes_of(pools)
+    shapes = {(a.spec.nodes, a.spec.resources, a.spec.capacity): a.spec for a in arrivals}
     reasons = (why_never(complete(spec, nodes).spec, nodes) for spec in shapes.values())
     return tuple(reason for reason in reasons if reason is not None)
 
 
-def _follow(watched: _Watched, type_: str, at_s: float) -> int:
-    """Note a change of phase; 1 when it is the end of the run."""
+def _nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
+    return tuple(node for group in groups_of(tuple(pools)) for node in group.nodes())
+
+
+def _program(arrival: Arrival, programs: Programs) -> Program:
+    """How a run goes: its own line of the trace outweighs what is assumed of all."""
+    start_up_s, checkpoint_s, save_s = arrival.start_up_s, arrival.checkpoint_s, arrival.save_s
+    return Program(
+        duration_s=arrival.duration_s,
+        start_s=programs.start_up_s if start_up_s is None else start_up_s,
+        checkpoint_s=arrival.spec.checkpoint.every_s or programs.checkpoint_every_s,
+        checkpoint_cost_s=programs.checkpoint_s if checkpoint_s is None else checkpoint_s,
+        on_term=OnTerm.CHECKPOINT,
+        save_s=programs.save_s if save_s is None else save_s,
+        profile=arrival.profile,
+    )
+
+
+def _settle(cluster: SimulatedCluster, surroundings: Surroundings, now: float, rules: Rules) -> int:
+    """Let happen and decide all that is to be at one instant; how many decisions it took."""
+    for number in range(1, MOST_PASSES + 1):
+        happened = surroundings.step(now)
+        if not run_pass(cluster, now, rules) and not happened:
+            return number
+    raise RuntimeError(f"decisions at one instant, {now:.0f} s, came to no end")
+
+
+def _follow(watched: _Watched, type_: str, at_s: float) -> bool:
+    """Note a change of phase; whether it is the end of the run."""
     phase = next((phase for phase in Phase if phase.value == type_), None)
     if phase is None:
-        return 0
+        return False
     if phase in HOLDING and watched.holding_since is None:
         watched.holding_since = at_s
     elif phase not in HOLDING and watched.holding_since is not None:
         watched.held.append((watched.holding_since, at_s))
         watched.holding_since = None
-    return int(phase.is_final)
+    return phase.is_final
 
 
-def _told(watched: _Watched, workload: Workload, began: float, ended_s: float) -> Simulated:
+def _outcome(
+    cluster: SimulatedCluster, watched: dict[str, _Watched], pools: Sequence[Pool], began: float, num_decisions: int
+) -> Outcome:
+    ended_s = cluster.clock.now() - began
+    last = {workload.uid: workload for workload in cluster.workloads()}
+    pods, nodes = cluster.accounts()
+    pods_of: defaultdict[str, list[PodTime]] = defaultdict(list)
+    for pod in pods:
+        pods_of[pod.workload_uid].append(pod)
+    prices = prices_of(pools)
+    return Outcome(
+        runs=tuple(_told(w, last[uid], pods_of[uid], prices, began, ended_s) for uid, w in watched.items()),
+        pods=tuple(replace(pod, created_at=pod.created_at - began, ended_at=pod.ended_at - began) for pod in pods),
+        nodes=tuple(node._replace(since=node.since - began, until=node.until - began) for node in nodes),
+        pools=tuple(pools),
+        ended_s=ended_s,
+        num_decisions=num_decisions,
+    )
+
+
+def _told(
+    watched: _Watched,
+    workload: Workload,
+    pods: Iterable[PodTime],
+    prices: dict[str, float],
+    began: float,
+    ended_s: float,
+) -> Simulated:
     held = list(watched.held)
     if watched.holding_since is not None:
         held.append((watched.holding_since, ended_s))
@@ -263,37 +226,26 @@ def _told(watched: _Watched, workload: Workload, began: float, ended_s: float) -
         reason=workload.status.reason,
         held=tuple(held),
         ended_s=None if finished is None else finished - began,
+        spent=spent_by(pods, prices),
     )
 
 
-def _next_deadline(workloads: Iterable[Workload], now: float) -> float:
-    """When a decision may next change without anything happening: a backoff ends, or a run has had its time."""
+def _next_deadline(snapshot: Snapshot, now: float) -> float:
+    """When a decision may next change without anything happening.
+
+    A backoff ends, a run has had its time, or nodes were asked for long enough.
+    """
     times = [math.inf]
-    for workload in workloads:
+    bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
+    for workload in snapshot.workloads:
         status, limit = workload.status, workload.spec.max_duration_s
         if status.phase is Phase.RESTARTING and status.retry_at is not None:
             times.append(status.retry_at)
         if limit is not None and status.started_at is not None and not status.phase.is_final:
             times.append(status.started_at + limit)
+        if status.phase is Phase.PENDING and status.asked_at is not None:
+            since = max(status.asked_at, bound.get(workload.uid) or 0.0)
+            times += [since + REPLY_PATIENCE_S, since + PATIENCE_S]
+        if status.phase is Phase.PENDING and status.ask_again_at is not None:
+            times.append(status.ask_again_at)
     return min(time for time in times if time > now)
-
-
-def _schedule_failures(
-    cluster: SimulatedCluster, nodes: Sequence[Node], arrivals: Sequence[Arrival], world: World, began: float
-) -> None:
-    """Failures of every node up to the last arrival and as long again, each node with a stream of its own."""
-    if world.node_mtbf_s is None or not arrivals:
-        return
-    horizon_s = 2 * max(arrival.at_s + arrival.duration_s for arrival in arrivals)
-    for node in nodes:
-        stream = random.Random(f"{world.seed}/{node.name}")
-        at_s = stream.expovariate(1 / world.node_mtbf_s)
-        while at_s < horizon_s:
-            cluster.inject(LoseNode(node=node.name), at=began + at_s)
-            cluster.inject(ReturnNode(node=node.name), at=began + at_s + world.repair_s)
-            at_s += world.repair_s + stream.expovariate(1 / world.node_mtbf_s)
-
-
-def _price(pools: Sequence[Pool]) -> float | None:
-    prices = [None if pool.price_per_hour is None else pool.nodes * pool.price_per_hour for pool in pools]
-    return None if None in prices else sum(price for price in prices if price is not None)

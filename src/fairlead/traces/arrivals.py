@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fairlead.policy.colocation import Profile
 from fairlead.specs.training import Training
 
 
@@ -11,12 +12,20 @@ class Arrival:
 
     Attributes:
         at_s: Seconds after the beginning of the trace.
-        duration_s: Seconds of work on what it asks for, with nothing going wrong.
+        duration_s: Seconds of work on what it asks for, alone and with nothing going wrong.
+        start_up_s: From its placement until its ranks work; None for what the simulation assumes of all.
+        checkpoint_s: How long work stands still for each regular checkpoint; None as before.
+        save_s: How long the checkpoint at a stop notice takes; None as before.
+        profile: What its iterations are made of, where that was measured.
     """
 
     at_s: float
     duration_s: float
     spec: Training
+    start_up_s: float | None = None
+    checkpoint_s: float | None = None
+    save_s: float | None = None
+    profile: Profile | None = None
 
     @property
     def num_gpus(self) -> float:

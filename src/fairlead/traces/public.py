@@ -1,10 +1,11 @@
 """Rows of public traces into arrivals: Microsoft's Philly, Muri, Alibaba's openb, and Shockwave."""
 
 import re
+from dataclasses import replace
 
 from fairlead.errors import InvalidSpec
 from fairlead.traces.arrivals import Arrival
-from fairlead.traces.rows import Row, arrival_of, seconds
+from fairlead.traces.rows import Row, arrival_of, profile_of, seconds
 
 GPUS_PER_NODE = 8
 """Traces of whole-GPU jobs say how many GPUs, not how many nodes; theirs had eight GPUs each."""
@@ -28,8 +29,11 @@ def of_philly(row: Row, index: int, where: str, *, unit_s: float = 1.0) -> Arriv
 
 
 def of_muri(row: Row, index: int, where: str) -> Arrival:
-    """The tables of Muri (SIGCOMM'22): as Philly's, in milliseconds."""
-    return of_philly(row, index, where, unit_s=0.001)
+    """The tables of Muri (SIGCOMM'22): as Philly's, in milliseconds, with what iterations are made of."""
+    arrival = of_philly(row, index, where, unit_s=0.001)
+    columns = ("iteration_time", "resource_time_0", "resource_time_1", "resource_time_2")
+    measured_s = [seconds(row, column, where) * 0.001 for column in columns if row.get(column)]
+    return replace(arrival, profile=profile_of(measured_s, where)) if len(measured_s) == len(columns) else arrival
 
 
 def of_openb(row: Row, index: int, where: str) -> Arrival:

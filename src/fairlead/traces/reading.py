@@ -1,8 +1,9 @@
 """Trace files into arrivals: our own table, those of public traces by their headers, and spec files.
 
 Our own table is CSV with a header. `submit_s` and `duration_s` are required, both in seconds; `name team nodes gpu cpu
-memory priority max_duration` are as in a spec, empty where the spec's default holds. Lines that begin with # say
-nothing.
+memory priority max_duration spot checkpoint_every` are as in a spec, empty where the spec's default holds. The rest are
+seconds, empty where the simulation's assumptions hold: what the run's start and its checkpoints take, and what its
+iterations are made of. Lines that begin with # say nothing.
 """
 
 import csv
@@ -16,9 +17,12 @@ from fairlead.specs.reading import load_file
 from fairlead.specs.training import Training
 from fairlead.traces import public
 from fairlead.traces.arrivals import Arrival
-from fairlead.traces.rows import Row, arrival_of, seconds
+from fairlead.traces.rows import Row, arrival_of, profile_of, seconds
 
-_OWN = ("submit_s", "duration_s", "name", "team", "nodes", "gpu", "cpu", "memory", "priority", "max_duration")
+SPEC_COLUMNS = ("name", "team", "nodes", "gpu", "cpu", "memory", "priority", "max_duration", "spot", "checkpoint_every")
+COST_COLUMNS = ("start_up_s", "checkpoint_s", "save_s")
+PROFILE_COLUMNS = ("iteration_s", "load_s", "compute_s", "communicate_s")
+OWN_COLUMNS = ("submit_s", "duration_s", *SPEC_COLUMNS, *COST_COLUMNS, *PROFILE_COLUMNS)
 
 
 def read_trace(path: Path) -> tuple[Arrival, ...]:
@@ -74,9 +78,9 @@ def _converter(columns: tuple[str, ...], path: Path) -> Callable[[Row, int, str]
     if columns == public.SHOCKWAVE:
         return public.of_shockwave
     if {"submit_s", "duration_s"} <= known:
-        surplus = sorted(known - set(_OWN))
+        surplus = sorted(known - set(OWN_COLUMNS))
         if surplus:
-            raise InvalidSpec((f"{path}:1: {surplus[0]}: unknown column; allowed are {', '.join(_OWN)}",))
+            raise InvalidSpec((f"{path}:1: {surplus[0]}: unknown column; allowed are {', '.join(OWN_COLUMNS)}",))
         return _of_own
     raise InvalidSpec(
         (
@@ -89,7 +93,7 @@ def _converter(columns: tuple[str, ...], path: Path) -> Callable[[Row, int, str]
 
 def _of_own(row: Row, index: int, where: str) -> Arrival:
     resources = {key: row[key] for key in ("gpu", "cpu", "memory") if row.get(key)}
-    return arrival_of(
+    arrival = arrival_of(
         where,
         at_s=seconds(row, "submit_s", where),
         duration_s=seconds(row, "duration_s", where),
@@ -99,6 +103,19 @@ def _of_own(row: Row, index: int, where: str) -> Arrival:
         resources=resources,
         priority=row.get("priority", ""),
         max_duration=row.get("max_duration", ""),
+        spot=row.get("spot", ""),
+        checkpoint_every=row.get("checkpoint_every", ""),
+    )
+    start_up_s, checkpoint_s, save_s = (
+        seconds(row, column, where) if row.get(column) else None for column in COST_COLUMNS
+    )
+    measured = [seconds(row, column, where) for column in PROFILE_COLUMNS if row.get(column)]
+    return replace(
+        arrival,
+        start_up_s=start_up_s,
+        checkpoint_s=checkpoint_s,
+        save_s=save_s,
+        profile=profile_of(measured, where) if measured else None,
     )
 
 

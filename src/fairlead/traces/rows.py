@@ -1,9 +1,10 @@
 """Rows of a table into arrivals, whoever made the table: numbers, and quantities by the parser of specs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fairlead.errors import InvalidSpec
+from fairlead.policy.colocation import Profile
 from fairlead.specs.reading import parse
 from fairlead.specs.training import Training
 from fairlead.traces.arrivals import Arrival
@@ -22,9 +23,15 @@ def arrival_of(
     resources: Mapping[str, object],
     priority: str,
     max_duration: str = "",
+    spot: str = "",
+    checkpoint_every: str = "",
 ) -> Arrival:
     """A row through the parser of specs, so that it means what the same words mean there."""
     document: dict[str, object] = {"name": name, "run": "simulated", "nodes": whole(nodes)}
+    if spot:
+        document["capacity"] = {"spot": {"true": True, "false": False}.get(spot.lower(), spot)}
+    if checkpoint_every:
+        document["checkpoint"] = {"every": checkpoint_every}
     if resources:
         document["resources"] = dict(resources)
     if team:
@@ -40,6 +47,20 @@ def arrival_of(
         raise InvalidSpec(tuple(f"{where}: {problem}" for problem in told)) from None
     assert isinstance(spec, Training)
     return Arrival(at_s=at_s, duration_s=duration_s, spec=spec)
+
+
+def profile_of(measured_s: Sequence[float], where: str) -> Profile:
+    """What an iteration is made of: all of it, loading, computing and communicating, in seconds.
+
+    Raises:
+        InvalidSpec: A part is missing, or an iteration takes no time.
+    """
+    if len(measured_s) != 4 or measured_s[0] <= 0:
+        raise InvalidSpec(
+            (f"{where}: iteration_s, load_s, compute_s and communicate_s: give all four, iteration_s above 0, or none",)
+        )
+    iteration_s, load_s, compute_s, communicate_s = measured_s
+    return Profile(iteration_s=iteration_s, stages_s=(load_s, compute_s, communicate_s))
 
 
 def seconds(row: Row, column: str, where: str) -> float:

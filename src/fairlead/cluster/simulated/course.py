@@ -256,7 +256,7 @@ class Course:
             state.accounts.node_is(name, None, at)
         elif isinstance(fault, WarnNode):
             leaving = Leaving(why=fault.why, within_s=fault.within_s)
-            state.nodes[name] = replace(state.nodes[name], leaving=leaving)
+            state.nodes[name] = replace(state.nodes[name], leaving=leaving, closed=fault.why)
         else:
             is_back = isinstance(fault, ReturnNode)
             state.nodes[name] = replace(state.nodes[name], ready=is_back)

@@ -1,0 +1,218 @@
+"""Nodes that come when runs ask for them, as a cloud's autoscaler brings them, and leave when nobody needs them.
+
+Gangs that ask are fitted, in the order of their asking, into the room that is there or under way, each member where it
+fits first; for what is missing the cheapest pool that suits brings nodes, all or none. A node that no pod is on, and no
+gang that asks counts on, goes after its ``idle_s``. For a gang the search costs a look at every node.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+
+from fairlead.cluster.simulated.cluster import SimulatedCluster
+from fairlead.cluster.simulated.faults import AddNode, RemoveNode
+from fairlead.cluster.simulated.groups import Group
+from fairlead.cluster.simulated.weather import Weather
+from fairlead.policy.eligibility import Doors
+from fairlead.policy.growing import is_asking
+from fairlead.policy.placement import Room, shape_of, takes_pods
+from fairlead.policy.shapes import Shape
+from fairlead.policy.timeline import members
+from fairlead.specs.pool import Pool
+from fairlead.state.growth import Amount, Asked, Growth, Source
+from fairlead.state.snapshot import Grant, Node, Snapshot, Workload
+
+# Ninth decile of the standard normal distribution.
+Z90 = 1.2815515655446004
+_Taken = list[tuple[Room, Grant]]
+
+
+class Autoscaler:
+    """Of the groups that have provisioning; the others' nodes are room, and stay."""
+
+    def __init__(self, groups: Sequence[Group], weather: Weather, seed: int) -> None:
+        self._groups = [group for group in groups if group.provisioning is not None]
+        self._places = {group.pool.name: group.nodes() for group in self._groups}
+        self._owners = {node.name: group for group in self._groups for node in self._places[group.pool.name]}
+        self._doors = Doors([node for group in groups for node in group.nodes()])
+        self._weather = weather
+        self._streams = {each.pool.name: random.Random(f"{seed}/delays/{each.pool.name}") for each in self._groups}
+        self._coming: dict[str, tuple[float, Node]] = {}
+        self._needed: frozenset[str] = frozenset()
+        self._idle_since: dict[str, float] = {}
+        self._last_came: float | None = None
+        self._seen: tuple[tuple[str, ...], int, tuple[str, ...], tuple[str, ...]] | None = None
+        self._said: dict[str, str] = {}
+
+    @property
+    def is_bringing(self) -> bool:
+        """Whether nodes are under way."""
+        return bool(self._coming)
+
+    def next_at(self, cluster: SimulatedCluster) -> float:
+        """When a node comes, or one has been idle for long enough."""
+        comes = min((at for at, _ in self._coming.values()), default=math.inf)
+        return min(comes, min((at for at, _ in self._goes(cluster.snapshot().nodes)), default=math.inf))
+
+    def step(self, cluster: SimulatedCluster, now: float) -> bool:
+        """Bring what is due, ask for what is missing, remove what is idle; whether the nodes are others now."""
+        if not self._groups:
+            return False
+        came = sorted(name for name, (at, _) in self._coming.items() if at <= now)
+        for name in came:
+            _, node = self._coming.pop(name)
+            cluster.inject(AddNode(node=node))
+            self._weather.comes(node, now)
+            self._last_came = now
+        snapshot = cluster.snapshot()
+        asking = sorted(filter(is_asking, snapshot.workloads), key=lambda run: (run.status.asked_at, run.uid))
+        self._look(cluster, snapshot, asking, now)
+        self._note_idle(cluster, snapshot.nodes, now)
+        gone = [name for at, name in self._goes(snapshot.nodes) if at <= now]
+        for name in gone:
+            cluster.inject(RemoveNode(node=name))
+            self._weather.leaves(name)
+            del self._idle_since[name]
+        self._answer(cluster, asking)
+        return bool(came or gone)
+
+    def _look(self, cluster: SimulatedCluster, snapshot: Snapshot, asking: Sequence[Workload], now: float) -> None:
+        """Ask for the nodes that are missing, if anything is otherwise than at the last look."""
+        here = tuple(node.name for node in snapshot.nodes if takes_pods(node))
+        seen = tuple(run.uid for run in asking), cluster.num_created, here, tuple(self._coming)
+        if seen != self._seen:
+            self._said, needed = {}, set[str]()
+            rooms = self._rooms(snapshot) if asking else {}
+            for run in asking:
+                taken = self._fit(run, rooms, snapshot.nodes, now)
+                needed.update(room.node.name for room, _ in taken)
+            self._needed = frozenset(needed)
+            self._keep_least(snapshot.nodes, now)
+            self._seen = *seen[:3], tuple(self._coming)
+
+    def _rooms(self, snapshot: Snapshot) -> dict[str, Room]:
+        """What is free on nodes that are here, and on those under way."""
+        rooms = {node.name: Room.of(node) for node in snapshot.nodes if takes_pods(node)}
+        for pod in snapshot.pods:
+            if not pod.phase.is_final and pod.node in rooms:
+                rooms[pod.node].take(pod.grant)
+        return rooms | {name: Room.of(node) for name, (_, node) in self._coming.items()}
+
+    def _fit(self, run: Workload, rooms: dict[str, Room], nodes: Sequence[Node], now: float) -> _Taken:
+        """Find room for a gang, with nodes to come if need be; what it takes, nothing when they cannot be enough."""
+        spec, shape = run.spec, shape_of(run.spec, self._doors)
+        taken: _Taken = []
+        for room in rooms.values():
+            _fill(room, shape, spec.nodes - len(taken), taken)
+        new: list[tuple[Group, Node]] = []
+        suitable = [group for group in self._groups if members(Room.of(self._places[group.pool.name][0]), shape, 1)]
+        for group in sorted(suitable, key=lambda each: (self._price(each.pool, shape), each.pool.name)):
+            for node in self._free_places(group, nodes):
+                if len(taken) == spec.nodes:
+                    break
+                room = Room.of(node)
+                if _fill(room, shape, spec.nodes - len(taken), taken):
+                    new.append((group, node))
+        if len(taken) < spec.nodes:
+            for room, grant in taken:
+                room.take(grant, -1)
+            names = ", ".join(f"pool {group.pool.name}" for group in suitable) or "any pool"
+            self._said[run.uid] = f"no more nodes of {names} can be had"
+            return []
+        for group, node in new:
+            self._bring(group, node, now)
+        rooms |= {room.node.name: room for room, _ in taken}
+        return taken
+
+    def _price(self, pool: Pool, shape: Shape) -> float:
+        """Dollars per hour for one member on a node full of its kind; the dearest where nobody says."""
+        held = members(Room.of(self._places[pool.name][0]), shape, 1000)
+        return math.inf if pool.price_per_hour is None else pool.price_per_hour / held
+
+    def _bring(self, group: Group, node: Node, now: float) -> None:
+        assert group.provisioning is not None
+        median_s, p90_s = group.provisioning.delay_s, group.provisioning.delay_p90_s
+        delay_s = median_s
+        if p90_s is not None and p90_s > median_s > 0:
+            spread = math.log(p90_s / median_s) / Z90
+            delay_s = self._streams[group.pool.name].lognormvariate(math.log(median_s), spread)
+        self._coming[node.name] = now + delay_s, node
+
+    def _free_places(self, group: Group, nodes: Sequence[Node]) -> list[Node]:
+        taken = {node.name for node in nodes} | set(self._coming)
+        return [node for node in self._places[group.pool.name] if node.name not in taken]
+
+    def _keep_least(self, nodes: Sequence[Node], now: float) -> None:
+        """Bring what a group lacks of the nodes that it is always to have."""
+        for group in self._groups:
+            places = self._free_places(group, nodes)
+            there = group.pool.nodes - len(places)
+            for node in places[: max(0, group.num_always - there)]:
+                self._bring(group, node, now)
+
+    def _note_idle(self, cluster: SimulatedCluster, nodes: Sequence[Node], now: float) -> None:
+        idle = {
+            node.name
+            for node in nodes
+            if node.name in self._owners
+            and cluster.is_empty(node.name)
+            and node.name not in self._needed
+            and node.leaving is None
+        }
+        self._idle_since = {name: self._idle_since.get(name, now) for name in sorted(idle)}
+
+    def _goes(self, nodes: Sequence[Node]) -> list[tuple[float, str]]:
+        """Idle nodes that are not needed for the least number, with the time at which each goes; newest names first."""
+        num = {group.pool.name: 0 for group in self._groups}
+        for node in nodes:
+            if node.name in self._owners:
+                num[self._owners[node.name].pool.name] += 1
+        goes = []
+        for name in sorted(self._idle_since, key=lambda each: (self._idle_since[each], -len(each), each)):
+            group = self._owners[name]
+            assert group.provisioning is not None
+            if num[group.pool.name] > group.num_always:
+                num[group.pool.name] -= 1
+                goes.append((self._idle_since[name] + group.provisioning.idle_s, name))
+        return goes
+
+    def _answer(self, cluster: SimulatedCluster, asking: Sequence[Workload]) -> None:
+        """Tell the cluster what may still come, and how the asking goes."""
+        nodes = cluster.snapshot().nodes
+        sources = []
+        for group in self._groups:
+            gpu = group.pool.hardware.gpu
+            left = len(self._free_places(group, nodes)) + sum(self._owners[name] is group for name in self._coming)
+            sources.append(
+                Source(
+                    name=f"pool {group.pool.name}",
+                    models=() if gpu is None else (gpu.model,),
+                    most=_amount(group.pool, group.pool.nodes),
+                    left=_amount(group.pool, left),
+                )
+            )
+        growth = Growth(by="the autoscaler", look="the cluster file", sources=tuple(sources))
+        asked = tuple(
+            Asked(workload_uid=run.uid, bound_at=self._last_came, said=self._said.get(run.uid)) for run in asking
+        )
+        cluster.grow_by(growth, asked)
+
+
+def _fill(room: Room, shape: Shape, most: int, taken: _Taken) -> int:
+    """Take room for as many members as fit; how many."""
+    number = members(room, shape, most)
+    for place in range(number):
+        grant = room.fit(shape)
+        if grant is None:
+            return place
+        room.take(grant)
+        taken.append((room, grant))
+    return number
+
+
+def _amount(pool: Pool, num_nodes: int) -> Amount:
+    hardware = pool.hardware
+    gpus = 0 if hardware.gpu is None else hardware.gpu.count
+    return Amount(
+        cpu_milli=num_nodes * hardware.cpu_milli, memory_bytes=num_nodes * hardware.memory_bytes, gpus=num_nodes * gpus
+    )  # fmt: skip

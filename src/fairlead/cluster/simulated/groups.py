@@ -1,0 +1,127 @@
+"""Pools with what a simulation assumes of their nodes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fairlead.errors import InvalidSpec
+from fairlead.policy.handing import handed_out
+from fairlead.specs.pool import CapacityType, Pool, TaintEffect
+from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
+from fairlead.state.snapshot import Node, Taint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A pool and how its nodes behave; None where they do nothing of the kind."""
+
+    pool: Pool
+    failures: Failures | None = None
+    reclaims: Reclaims | None = None
+    provisioning: Provisioning | None = None
+
+    @property
+    def num_always(self) -> int:
+        """Nodes that are there from the beginning."""
+        return self.pool.nodes if self.provisioning is None else self.provisioning.min_nodes
+
+    def node(self, number: int) -> Node:
+        """The node of that number, from 0, named ``<pool>-<number>``."""
+        pool, hardware = self.pool, self.pool.hardware
+        name, gpu = f"{pool.name}-{number}", hardware.gpu
+        devices = () if gpu is None else handed_out(gpu, name)
+        return Node(
+            name=name,
+            cpu_milli=hardware.cpu_milli,
+            memory_bytes=hardware.memory_bytes,
+            gpus=devices,
+            labels=pool.labels,
+            taints=tuple(
+                Taint(key=taint.key, value=taint.value, effect=taint.effect)
+                for taint in pool.taints
+                if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE
+            ),
+        )
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node that it may have."""
+        return tuple(self.node(number) for number in range(self.pool.nodes))
+
+
+def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> tuple[Group, ...]:
+    """The pools, each with what is assumed of it: what names it outweighs what is said of all.
+
+    Raises:
+        InvalidSpec: Two say the same of one pool, a pool is not there, or reclaims are for one that is not spot.
+    """
+    problems = list(_problems(pools, simulations))
+    if problems:
+        raise InvalidSpec(tuple(problems))
+    groups = []
+    for pool in pools:
+        failures = _said(simulations, pool, "failures")
+        reclaims = _said(simulations, pool, "reclaims")
+        provisioning = _said(simulations, pool, "provisioning")
+        is_spot = pool.capacity_type is CapacityType.SPOT
+        assert failures is None or isinstance(failures, Failures)
+        assert reclaims is None or isinstance(reclaims, Reclaims)
+        assert provisioning is None or isinstance(provisioning, Provisioning)
+        groups.append(
+            Group(
+                pool=pool,
+                failures=failures,
+                reclaims=reclaims if is_spot else None,
+                provisioning=provisioning,
+            )
+        )
+    return tuple(groups)
+
+
+def programs_of(simulations: Iterable[Simulation]) -> Programs:
+    """What starting and saving cost."""
+    return next((each.programs for each in simulations if each.programs is not None), Programs())
+
+
+def interference_of(simulations: Iterable[Simulation]) -> Interference | None:
+    """What working beside others costs; None when nobody says anything."""
+    return next((each.interference for each in simulations if each.interference is not None), None)
+
+
+_OF_POOLS = ("failures", "reclaims", "provisioning")
+_OF_ALL = ("programs", "interference")
+
+
+def _said(simulations: Sequence[Simulation], pool: Pool, what: str) -> object | None:
+    named = (getattr(each, what) for each in simulations if pool.name in each.pools)
+    general = (getattr(each, what) for each in simulations if not each.pools)
+    return next((said for said in (*named, *general) if said is not None), None)
+
+
+def _problems(pools: Sequence[Pool], simulations: Sequence[Simulation]) -> Iterator[str]:
+    known = {pool.name: pool for pool in pools}
+    said: dict[tuple[str, str], str] = {}
+    for each in simulations:
+        for name in each.pools:
+            if name not in known:
+                yield f"Simulation {each.name}: pools: no Pool of the file is called {name}; it has {', '.join(known)}"
+        for what in (*_OF_POOLS, *_OF_ALL):
+            for name in each.pools or ("",) if getattr(each, what) is not None else ():
+                other = said.setdefault((name, what), each.name)
+                if other != each.name:
+                    where = f"pool {name}" if name else "all pools" if what in _OF_POOLS else "the whole cluster"
+                    yield f"Simulation {each.name}: {what}: Simulation {other} has it for {where} too; keep one of them"
+        if each.reclaims is not None:
+            named = [known[name] for name in each.pools if name in known] if each.pools else list(pools)
+            spot = [pool for pool in named if pool.capacity_type is CapacityType.SPOT]
+            if (each.pools and len(spot) < len(named)) or not spot:
+                others = ", ".join(pool.name for pool in named if pool not in spot)
+                yield (
+                    f"Simulation {each.name}: reclaims: only spot nodes are taken away, and {others} "
+                    "is none; give that Pool `capacity_type: spot`, or name others in `pools`"
+                )
+    for pool in pools:
+        provisioning = _said(simulations, pool, "provisioning")
+        if isinstance(provisioning, Provisioning) and provisioning.min_nodes > pool.nodes:
+            yield (
+                f"Simulation: provisioning.min_nodes: {provisioning.min_nodes} is more than the {pool.nodes} nodes "
+                f"that pool {pool.name} can have; give at most those"
+            )

@@ -1,0 +1,141 @@
+"""What became of the GPU time of a simulation, and what it cost, by run and by pool."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from fairlead.cluster.simulated.accounts import NodeTime, PodTime
+from fairlead.specs.pool import CapacityType, Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Where GPU time went that runs held, in GPU-seconds or GPU-hours.
+
+    Attributes:
+        useful: Work that lasted.
+        redone: Work that was lost with a pod, since its newest checkpoint.
+        start_up: From placement until the ranks worked.
+        saving: Checkpoints.
+        slowed: What working beside others took longer than working alone.
+        stopping: After a stop notice without saving, or hanging.
+        cost: Dollars for all of it, at the price of each pool's GPUs; those without a price count as nothing.
+    """
+
+    useful: float = 0.0
+    redone: float = 0.0
+    start_up: float = 0.0
+    saving: float = 0.0
+    slowed: float = 0.0
+    stopping: float = 0.0
+    cost: float = 0.0
+
+    @classmethod
+    def total(cls, parts: Iterable["Spent"]) -> "Spent":
+        """All of them together."""
+        found = list(parts)
+        return cls(**{each.name: sum(getattr(part, each.name) for part in found) for each in fields(cls)})
+
+    @property
+    def allocated(self) -> float:
+        """All of it."""
+        return self.useful + self.redone + self.start_up + self.saving + self.slowed + self.stopping
+
+    @property
+    def goodput(self) -> float | None:
+        """Share of it that was useful; None when there is nothing."""
+        return self.useful / self.allocated if self.allocated else None
+
+    def scaled(self, factor: float) -> "Spent":
+        """The same in another unit; the cost stays."""
+        return Spent(
+            **{each.name: getattr(self, each.name) * (1 if each.name == "cost" else factor) for each in fields(self)}
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """What there was of one pool, and what it was for.
+
+    Attributes:
+        node_hours: Of its nodes while they were there.
+        gpu_hours: The same for its GPUs; held, idle and down together.
+        price_per_gpu_hour: Dollars; None without a price or without GPUs.
+        cost: Dollars for its nodes while they were there; None without a price.
+        idle_cost: The part of it for GPUs that were up and nobody held; None without a price or without GPUs.
+    """
+
+    capacity_type: CapacityType
+    node_hours: float
+    gpu_hours: float
+    held_gpu_hours: float
+    idle_gpu_hours: float
+    down_gpu_hours: float
+    price_per_gpu_hour: float | None
+    cost: float | None
+    idle_cost: float | None
+
+
+def spent_by(pods: Iterable[PodTime], prices: dict[str, float] | None = None) -> Spent:
+    """Where the GPU-seconds of some pods went.
+
+    Args:
+        prices: Dollars for a GPU-second, by pool.
+    """
+    useful = redone = start_up = saving = slowed = stopping = cost = 0.0
+    for pod in pods:
+        gpus = pod.num_gpus
+        useful += gpus * pod.kept_s
+        redone += gpus * pod.redone_s
+        start_up += gpus * pod.start_up_s
+        saving += gpus * pod.saving_s
+        slowed += gpus * pod.slowed_s
+        stopping += gpus * pod.stopping_s
+        cost += gpus * (pod.ended_at - pod.created_at) * (prices or {}).get(pool_of(pod.node), 0.0)
+    return Spent(
+        useful=useful, redone=redone, start_up=start_up, saving=saving, slowed=slowed, stopping=stopping, cost=cost
+    )
+
+
+def prices_of(pools: Iterable[Pool]) -> dict[str, float]:
+    """Dollars for a GPU-second by pool, where it has a price and GPUs."""
+    return {pool.name: price / 3600 for pool in pools if (price := _price_per_gpu_hour(pool)) is not None}
+
+
+def uses_of(pools: Sequence[Pool], nodes: Iterable[NodeTime], pods: Iterable[PodTime]) -> dict[str, Uses]:
+    """What there was of each pool, by name."""
+    there: defaultdict[tuple[str, bool], float] = defaultdict(float)
+    for node in nodes:
+        there[pool_of(node.node), node.up] += (node.until - node.since) / 3600
+    held: defaultdict[str, float] = defaultdict(float)
+    for pod in pods:
+        held[pool_of(pod.node)] += pod.num_gpus * (pod.ended_at - pod.created_at) / 3600
+    uses = {}
+    for pool in pools:
+        gpus = 0 if pool.hardware.gpu is None else pool.hardware.gpu.count
+        up, down, price = there[pool.name, True], there[pool.name, False], pool.price_per_hour
+        per_gpu = _price_per_gpu_hour(pool)
+        # Rounding of sums of times may leave a little less than nothing.
+        idle = max(0.0, gpus * up - held[pool.name])
+        uses[pool.name] = Uses(
+            capacity_type=pool.capacity_type,
+            node_hours=up + down,
+            gpu_hours=gpus * (up + down),
+            held_gpu_hours=held[pool.name],
+            idle_gpu_hours=idle,
+            down_gpu_hours=gpus * down,
+            price_per_gpu_hour=per_gpu,
+            cost=None if price is None else price * (up + down),
+            idle_cost=None if per_gpu is None else per_gpu * idle,
+        )
+    return uses
+
+
+def pool_of(node: str) -> str:
+    """The pool after which a node is named."""
+    return node.rpartition("-")[0]
+
+
+def _price_per_gpu_hour(pool: Pool) -> float | None:
+    gpu, price = pool.hardware.gpu, pool.price_per_hour
+    return None if gpu is None or price is None else price / gpu.count
