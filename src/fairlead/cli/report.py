@@ -1,94 +1,151 @@
-"""A simulation as one HTML page that needs nothing else: a table, and plots as SVG."""
+"""Simulations as one HTML page that needs nothing else: a table, and plots, those of several policies side by side."""
 
 import html
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
-from fairlead.control.outcomes import Outcome, Summary, gpus_held, queue_length
+from fairlead.cli.figures import Result, pool_rows, team_rows
+from fairlead.cli.plots import MOST_LINES, NUM_COLOURS, Bar, Line, Steps, bars, plot
+from fairlead.control.outcomes import Outcome, gpus_held, gpus_there, queue_length, time_spent
+from fairlead.policy.quantities import say_duration
 
-WIDTH, HEIGHT, MARGIN = 900, 220, 56
-MOST_POINTS = 2_000
-"""More steps than pixels cannot be told apart."""
+# Where GPU time goes, with the number of its colour.
+PARTS = {
+    "useful": 2, "redone": 1, "start-up": 4, "saving": 0, "slowed": 3, "stopping": 5, "idle": 6, "down": 7,
+}  # fmt: skip
 
-Steps = Sequence[tuple[float, float]]
-
-STYLE = """
-:root { color-scheme: light dark; --line: #2563eb; --grid: #8884; --text: #555 }
-@media (prefers-color-scheme: dark) { :root { --line: #7aa7ff; --text: #aaa } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; margin: 1rem 0 } td, th { padding: .25rem .9rem; text-align: right }
-th:first-child, td:first-child { text-align: left } tr + tr { border-top: 1px solid var(--grid) }
-svg { width: 100%; height: auto } .line { fill: none; stroke: var(--line); stroke-width: 1.5 }
-.grid { stroke: var(--grid) } text { fill: var(--text); font-size: 12px }
-"""
+LIGHT = ("#0072b2", "#c44e00", "#007f5f", "#a8437f", "#8a6d00", "#5b4fc7", "#8b8b8b", "#b00020")
+DARK = ("#6cb6ee", "#ff9f5a", "#4fd0a5", "#f095c6", "#e0c040", "#b0a8ff", "#8f8f8f", "#ff8a8a")
+DASHES = ("none", "7 3", "2 3", "10 3 2 3", "4 4", "1 2", "none", "none")
 
 
-def render(title: str, results: Sequence[tuple[str, Outcome, Summary]], rows: Sequence[Sequence[str]]) -> str:
-    """The page; ``rows`` is the table that the command prints, its header first."""
-    head, *body = rows
-    table = "".join(
-        ["<tr>", *(f"<th>{html.escape(cell)}</th>" for cell in head), "</tr>"]
-        + [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body]
-    )
+def render(title: str, results: Sequence[Result]) -> str:
+    """The page, with the tables that the command prints."""
     outcome = results[0][1]
-    # One scale for all, or what is compared could not be seen.
-    span = max(each.ended_s for _, each, _ in results) or 1.0
-    longest = max(max((level for _, level in queue_length(each)), default=0.0) for _, each, _ in results)
-    drawn = "".join(_plots(policy if len(results) > 1 else "", each, span, longest) for policy, each, _ in results)
+    sections = "".join(f"<section><h2>{name}</h2>{content}</section>" for name, content in _sections(results))
     return (
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(title)}</title>"
-        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>"
-        f"<p>{len(outcome.runs)} runs on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs.</p>"
-        f"<table>{table}</table>{drawn}</html>\n"
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+        f"<title>{html.escape(title)}</title><style>{_style()}</style></head><body><main>"
+        f"<h1>{html.escape(title)}</h1>"
+        f"<p>{len(outcome.runs)} runs on at most {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs.</p>"
+        f"{_table(team_rows(results))}{_table(pool_rows(results))}{sections}</main></body></html>\n"
     )
 
 
-def _plots(policy: str, outcome: Outcome, span: float, longest: float) -> str:
-    plots = [
-        ("GPUs held", plot(gpus_held(outcome), span, top=float(outcome.num_gpus or 1))),
-        ("Runs that wait", plot(queue_length(outcome), span, top=longest or 1.0)),
-        ("Share of runs that waited no longer than", plot(_waits(outcome), None, top=1.0)),
-    ]
-    suffix = f", {policy}" if policy else ""
-    return "".join(f"<h2>{html.escape(name + suffix)}</h2>{svg}" for name, svg in plots)
-
-
-def plot(steps: Steps, span_s: float | None, *, top: float | None = None) -> str:
-    """A step line over time as SVG, with its axes named in hours."""
-    steps = _thinned(steps)
-    span = span_s or max((at for at, _ in steps), default=0.0) or 1.0
-    high = top or max((level for _, level in steps), default=0.0) or 1.0
-    x: Callable[[float], float] = lambda at: MARGIN + (WIDTH - 2 * MARGIN) * min(at, span) / span  # noqa: E731
-    y: Callable[[float], float] = lambda level: HEIGHT - 30 - (HEIGHT - 50) * level / high  # noqa: E731
-    path = [f"M{x(0):.1f},{y(steps[0][1] if steps else 0):.1f}"]
-    path += [f"H{x(at):.1f}V{y(level):.1f}" for at, level in steps]
-    path.append(f"H{x(span):.1f}")
-    marks = "".join(
-        f"<line class='grid' x1='{MARGIN}' x2='{WIDTH - MARGIN}' y1='{y(high * part):.1f}' y2='{y(high * part):.1f}'/>"
-        f"<text x='{MARGIN - 8}' y='{y(high * part) + 4:.1f}' text-anchor='end'>{high * part:g}</text>"
-        for part in (0.0, 0.5, 1.0)
-    )
-    ticks = "".join(
-        f"<text x='{x(span * part):.1f}' y='{HEIGHT - 8}' text-anchor='middle'>{span * part / 3600:.4g} h</text>"
-        for part in (0.0, 0.25, 0.5, 0.75, 1.0)
-    )
-    return (
-        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img'>{marks}{ticks}<path class='line' d='{''.join(path)}'/></svg>"
-    )
-
-
-def _waits(outcome: Outcome) -> Steps:
-    waits = sorted(run.waited_s for run in outcome.runs if run.waited_s is not None)
-    return [(wait, (index + 1) / len(outcome.runs)) for index, wait in enumerate(waits)]
-
-
-def _thinned(steps: Steps) -> Steps:
-    """At most so many steps, each the largest of those it stands for."""
-    if len(steps) <= MOST_POINTS:
-        return steps
-    edges = [len(steps) * part // MOST_POINTS for part in range(MOST_POINTS + 1)]
+def _sections(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """Headings and what stands below them. One scale for all policies, or what is compared could not be seen."""
+    span = max(outcome.ended_s for _, outcome, _ in results)
+    gpus = float(max((level for _, each, _ in results for _, level in gpus_there(each)), default=1.0))
+    longest = max((level for _, each, _ in results for _, level in queue_length(each)), default=1.0)
+    waited = max((run.waited_s or 0.0 for _, each, _ in results for run in each.runs), default=1.0)
+    sections = [("Where the GPU time went", _where(results))]
+    if any(summary.cost is not None for _, _, summary in results):
+        sections.append(("Cost", _cost(results)))
     return [
-        (steps[first][0], max(level for _, level in steps[first:last]))
-        for first, last in pairwise(edges)
-        if last > first
+        *sections,
+        ("GPUs over time", _beside(results, lambda each: _gpus(each, span, gpus))),
+        ("Runs that wait", _beside(results, lambda each: _queue(each, span, longest))),
+        ("Share of runs that waited no longer than", _beside(results, lambda each: _waits(each, waited))),
     ]
+
+
+def _where(results: Sequence[Result]) -> str:
+    rows = []
+    for policy, _, summary in results:
+        parts = [(PARTS[name], time) for name, time in time_spent(summary).items()]
+        goodput = "-" if summary.goodput is None else f"{summary.goodput:.1%} goodput"
+        rows.append(Bar(name=policy, parts=parts, text=goodput))
+    names = [(colour, name) for name, colour in PARTS.items()]
+    return bars("GPU hours by what became of them, for each policy", rows, names)
+
+
+def _cost(results: Sequence[Result]) -> str:
+    """Dollars for GPUs by team, and the rest."""
+    teams = list(results[0][2].teams)[: MOST_LINES - 1]
+    rows = []
+    for policy, _, summary in results:
+        if summary.cost is None:
+            continue
+        parts = [(number, summary.teams[team].cost or 0.0) for number, team in enumerate(teams)]
+        others = sum(figures.cost or 0.0 for team, figures in summary.teams.items() if team not in teams)
+        rest = max(0.0, summary.cost - others - sum(value for _, value in parts))
+        rows.append(Bar(name=policy, parts=[*parts, (5, others), (6, rest)], text=f"${summary.cost:,.2f}"))
+    names = [*enumerate(teams), *([(5, "other teams")] if len(results[0][2].teams) > len(teams) else [])]
+    return bars("Dollars for GPUs by team, for each policy", rows, [*names, (6, "held by nobody")])
+
+
+def _beside(results: Sequence[Result], draw: Callable[[Outcome], str]) -> str:
+    several = len(results) > 1
+    drawn = "".join(
+        f"<figure>{f'<figcaption>{html.escape(policy)}</figcaption>' if several else ''}{draw(outcome)}</figure>"
+        for policy, outcome, _ in results
+    )
+    return f"<div class='beside'>{drawn}</div>"
+
+
+def _gpus(outcome: Outcome, span: float, top: float) -> str:
+    lines = [
+        Line(name="there and up", steps=gpus_there(outcome), colour=6),
+        Line(name="held by runs", steps=gpus_held(outcome), colour=0),
+    ]
+    return plot("GPUs that are up, and those that runs hold, over time", lines, span=span, top=top, say=_number)
+
+
+def _queue(outcome: Outcome, span: float, top: float) -> str:
+    line = Line(name="wait for their first start", steps=queue_length(outcome), colour=0)
+    return plot("Runs that wait for their first start over time", [line], span=span, top=top, say=_number)
+
+
+def _waits(outcome: Outcome, longest: float) -> str:
+    """A line for each team, the largest teams if there are many, and one for all runs."""
+    by_team: dict[str, list[float | None]] = {}
+    for run in outcome.runs:
+        by_team.setdefault(run.team, []).append(run.waited_s)
+    largest = sorted(by_team, key=lambda team: (-len(by_team[team]), team))[: MOST_LINES - 1]
+    shown = sorted(largest) if len(by_team) > 1 else []
+    lines = [Line(name=team, steps=_shares(by_team[team]), colour=number) for number, team in enumerate(shown)]
+    whole = Line(name="all runs", steps=_shares([run.waited_s for run in outcome.runs]), colour=5)
+    what = f"Shares of runs by how long they waited, at most {say_duration(longest)}, for each team"
+    return plot(what, [*lines, whole], span=longest, top=1.0, say=lambda share: f"{share:.0%}")
+
+
+def _shares(waits: Sequence[float | None]) -> Steps:
+    known = sorted(wait for wait in waits if wait is not None)
+    return [(wait, (index + 1) / len(waits)) for index, wait in enumerate(known)]
+
+
+def _number(level: float) -> str:
+    return f"{level:,.4g}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    header = "".join(f"<th scope='col'>{html.escape(cell)}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+    return f"<div class='wide'><table><thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table></div>"
+
+
+def _style() -> str:
+    assert len(LIGHT) == len(DARK) == len(DASHES) == NUM_COLOURS, "a colour and a dash for each number"
+    light = ";".join(f"--c{number}:{colour}" for number, colour in enumerate(LIGHT))
+    dark = ";".join(f"--c{number}:{colour}" for number, colour in enumerate(DARK))
+    colours = "".join(
+        f".fill{number}{{fill:var(--c{number});background:var(--c{number})}}"
+        f".line{number}{{stroke:var(--c{number});stroke-dasharray:{dash}}}"
+        for number, dash in enumerate(DASHES)
+    )
+    return f":root{{color-scheme:light dark;{light};--paper:#fff;--ink:#1a1a1a;--faint:#595959;--grid:#8885}}" + (
+        f"@media(prefers-color-scheme:dark){{:root{{{dark};--paper:#16181d;--ink:#e8e8e8;--faint:#b4b4b4}}}}"
+        "body{font:15px/1.5 system-ui,sans-serif;margin:0;background:var(--paper);color:var(--ink)}"
+        "main{max-width:82rem;margin:0 auto;padding:1.5rem}h1{font-size:1.5rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}"
+        ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+        "td,th{padding:.3rem .8rem;text-align:right;white-space:nowrap}th{color:var(--faint);font-weight:600}"
+        "th:first-child,td:first-child{text-align:left}tbody tr{border-top:1px solid var(--grid)}"
+        ".beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(28rem,100%),1fr));gap:1rem}"
+        "figure{margin:0}figcaption{color:var(--faint)}svg{width:100%;max-width:52rem;height:auto;display:block}"
+        ".line{fill:none;stroke-width:1.8}.grid{stroke:var(--grid)}text{fill:var(--faint);font-size:12px}"
+        ".part{stroke:var(--paper);stroke-width:1}"
+        ".legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;margin:.3rem 0;padding:0;"
+        "color:var(--faint);font-size:.85rem}"
+        ".legend i{display:inline-block;width:.8em;height:.8em;margin-right:.4em}" + colours
+    )

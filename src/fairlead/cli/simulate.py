@@ -1,7 +1,6 @@
 """``fairlead simulate``: a trace through the production decisions on a cluster that need not exist."""
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,20 +8,17 @@ import click
 
 from fairlead.cli.show import as_json, table
 from fairlead.errors import CannotFit, InvalidSpec
-from fairlead.policy.quantities import say_duration
 from fairlead.policy.rules import NAMED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fairlead.control.outcomes import Figures, Outcome, Summary
+    from fairlead.control.outcomes import Outcome
     from fairlead.control.simulation import World
     from fairlead.specs.pool import Pool
     from fairlead.specs.simulation import Simulation
     from fairlead.specs.team import Team
     from fairlead.traces.arrivals import Arrival
-
-    Result = tuple[str, Outcome, Summary]
 
 
 @click.command()
@@ -55,6 +51,7 @@ def simulate(
     TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority, max_duration),
     a table of the Philly or Muri traces, or a file of Trainings that have a max_duration.
     """
+    from fairlead.cli.figures import as_data, in_all, pool_rows, team_rows
     from fairlead.cli.report import render
     from fairlead.control.outcomes import summary
     from fairlead.control.simulation import World, declared, never_fits
@@ -74,15 +71,17 @@ def simulate(
     outcomes = [(name, _replay(name, arrivals, pools, teams, world)) for name in names]
     results = [(name, outcome, summary(outcome)) for name, outcome in outcomes]
     if json_:
-        for name, outcome, figures in results:
-            runs = [asdict(item) for item in outcome.runs]
-            print(as_json({"policy": name, "summary": asdict(figures), "runs": runs}))
+        for result in results:
+            print(as_json(as_data(result, seed)))
     else:
-        print(table(_rows(results)))
+        print(table(team_rows(results)))
+        if len(pools) > 1 or assumed:
+            print(table(pool_rows(results)))
         for name, outcome, figures in results:
-            print(f"{name + ': ' if len(results) > 1 else ''}{_in_all(outcome, figures)}")
+            for line in in_all(outcome, figures):
+                print(f"{name + ': ' if len(results) > 1 else ''}{line}")
     if html is not None:
-        html.write_text(render(f"{trace.name} on {cluster.name}", results, _rows(results)))
+        html.write_text(render(f"{trace.name} on {cluster.name}", results), encoding="utf-8")
         print(f"Report: {html}", file=sys.stderr)
 
 
@@ -125,36 +124,3 @@ def _replay(
             progress.update(task, completed=done)
 
         return replay(arrivals, pools, world, teams=teams, rules=NAMED[policy], told=told)
-
-
-def _rows(results: "Sequence[Result]") -> list[tuple[str, ...]]:
-    """The head, then for each policy a row for each team, if there are several, and one for all."""
-    head = (
-        "team", "runs", "unfinished", "wait, mean", "wait, p99", "completion, mean", "completion, p99", "interrupted",
-        "GPU hours",
-    )  # fmt: skip
-    rows = []
-    for policy, _, summary in results:
-        first = (policy,) if len(results) > 1 else ()
-        teams = summary.teams.items() if len(summary.teams) > 1 else ()
-        rows += [(*first, *_row(team, figures)) for team, figures in (*teams, ("all", summary.whole))]
-    return [(*(("policy",) if len(results) > 1 else ()), *head), *rows]
-
-
-def _row(team: str, figures: "Figures") -> tuple[str, ...]:
-    times = (
-        figures.average_wait_s, figures.p99_wait_s, figures.average_completion_s, figures.p99_completion_s
-    )  # fmt: skip
-    said = ("-" if seconds is None else say_duration(seconds) for seconds in times)
-    counts = (str(figures.num_runs), str(figures.unfinished))
-    return (team, *counts, *said, str(figures.interruptions), f"{figures.gpu_hours:,.1f}")
-
-
-def _in_all(outcome: "Outcome", summary: "Summary") -> str:
-    parts = [f"{say_duration(summary.makespan_s)} on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs"]
-    if summary.gpu_utilisation is not None:
-        parts.append(f"{summary.gpu_utilisation:.1%} of the GPU time held")
-    if summary.cost is not None:
-        idle = "" if summary.idle_cost is None else f", ${summary.idle_cost:,.2f} of it for idle GPUs"
-        parts.append(f"${summary.cost:,.2f}{idle}")
-    return "; ".join(parts)

@@ -171,6 +171,21 @@ def summary(outcome: Outcome) -> Summary:
     )
 
 
+def time_spent(summary: Summary) -> dict[str, float]:
+    """GPU-hours by what became of them; together they are all that there were."""
+    spent = summary.spent_gpu_hours
+    return {
+        "useful": spent.useful,
+        "redone": spent.redone,
+        "start-up": spent.start_up,
+        "saving": spent.saving,
+        "slowed": spent.slowed,
+        "stopping": spent.stopping,
+        "idle": summary.idle_gpu_hours,
+        "down": summary.down_gpu_hours,
+    }
+
+
 def figures(outcome: Outcome, runs: Sequence[Simulated]) -> Figures:
     """The figures of some runs of a simulation."""
     waits = [run.waited_s for run in runs if run.waited_s is not None]

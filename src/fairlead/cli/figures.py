@@ -1,0 +1,100 @@
+"""The figures of simulations as tables, sentences and plain data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from fairlead.control.outcomes import (
+    Figures,
+    Outcome,
+    Summary,
+    gpus_held,
+    gpus_there,
+    queue_length,
+    time_spent,
+)
+from fairlead.control.spending import Uses
+from fairlead.policy.quantities import say_duration
+
+Result = tuple[str, Outcome, Summary]
+Row = tuple[str, ...]
+
+_TEAMS = (
+    "team", "runs", "unfinished", "wait, mean", "wait, p99", "completion, mean", "completion, p99", "interrupted",
+    "GPU hours", "redone", "goodput", "cost",
+)  # fmt: skip
+_POOLS = ("pool", "type", "node hours", "GPU hours", "held", "down", "per GPU hour", "cost")
+
+
+def team_rows(results: Sequence[Result]) -> list[Row]:
+    """The head, then for each policy a row for each team, if there are several, and one for all."""
+    rows = []
+    for policy, _, summary in results:
+        teams = summary.teams.items() if len(summary.teams) > 1 else ()
+        rows += [(policy, *_team_row(team, figures)) for team, figures in (*teams, ("all", summary.whole))]
+    return _without_lone_policy(results, [("policy", *_TEAMS), *rows])
+
+
+def pool_rows(results: Sequence[Result]) -> list[Row]:
+    """The head, then for each policy a row for each pool."""
+    rows = [(policy, *_pool_row(name, uses)) for policy, _, each in results for name, uses in each.pools.items()]
+    return _without_lone_policy(results, [("policy", *_POOLS), *rows])
+
+
+def in_all(outcome: Outcome, summary: Summary) -> list[str]:
+    """A whole simulation in one or two lines."""
+    parts = [f"{say_duration(summary.makespan_s)} on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs"]
+    if summary.gpu_utilisation is not None:
+        parts.append(f"{summary.gpu_utilisation:.1%} of the GPU time held")
+    if summary.cost is not None:
+        idle = "" if summary.idle_cost is None else f", ${summary.idle_cost:,.2f} of it for idle GPUs"
+        parts.append(f"${summary.cost:,.2f}{idle}")
+    lines = ["; ".join(parts)]
+    spent = {name: hours for name, hours in time_spent(summary).items() if hours > 0}
+    if spent and set(spent) - {"useful", "idle"}:
+        whole = summary.capacity_gpu_hours
+        lines.append("GPU time: " + ", ".join(f"{hours / whole:.1%} {name}" for name, hours in spent.items()))
+    return lines
+
+
+def as_data(result: Result, seed: int) -> Mapping[str, object]:
+    """Everything, for programs: times in seconds, levels over time as steps of (from when, how many)."""
+    policy, outcome, summary = result
+    return {
+        "policy": policy,
+        "seed": seed,
+        "summary": asdict(summary),
+        "over_time": {
+            "gpus_up": gpus_there(outcome),
+            "gpus_held": gpus_held(outcome),
+            "runs_waiting": queue_length(outcome),
+        },
+        "runs": [asdict(run) | {"waited_s": run.waited_s, "completion_s": run.completion_s} for run in outcome.runs],
+    }
+
+
+def _team_row(team: str, figures: Figures) -> Row:
+    times = (
+        figures.average_wait_s, figures.p99_wait_s, figures.average_completion_s, figures.p99_completion_s
+    )  # fmt: skip
+    said = ("-" if seconds is None else say_duration(seconds) for seconds in times)
+    counts = (str(figures.num_runs), str(figures.unfinished))
+    goodput = "-" if figures.goodput is None else f"{figures.goodput:.1%}"
+    hours = (f"{figures.gpu_hours:,.1f}", f"{figures.redone_gpu_hours:,.1f}")
+    return (team, *counts, *said, str(figures.interruptions), *hours, goodput, _dollars(figures.cost))
+
+
+def _pool_row(name: str, uses: Uses) -> Row:
+    there = uses.gpu_hours or 1.0
+    held, down = (
+        f"{hours / there:.1%}" if uses.gpu_hours else "-" for hours in (uses.held_gpu_hours, uses.down_gpu_hours)
+    )
+    hours = (f"{uses.node_hours:,.1f}", f"{uses.gpu_hours:,.1f}")
+    return (name, uses.capacity_type, *hours, held, down, _dollars(uses.price_per_gpu_hour), _dollars(uses.cost))
+
+
+def _dollars(amount: float | None) -> str:
+    return "-" if amount is None else f"${amount:,.2f}"
+
+
+def _without_lone_policy(results: Sequence[Result], rows: list[Row]) -> list[Row]:
+    return rows if len(results) > 1 else [row[1:] for row in rows]

@@ -1,0 +1,118 @@
+"""Plots as SVG that needs nothing else: step lines over an axis, and stacked bars.
+
+Colours are variables of the page, told apart in light and dark and with any common colour blindness; lines differ in
+their dashes too, and every plot has its sentence for those who do not see it.
+"""
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+WIDTH, HEIGHT, LEFT, RIGHT, FOOT, HEAD = 640, 230, 52, 14, 34, 12
+MOST_POINTS = 2_000
+"""More steps than pixels cannot be told apart."""
+MOST_LINES = 6
+"""As many as there are colours for lines."""
+NUM_COLOURS = 8
+
+Steps = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Steps with a name; ``colour`` is a number below ``NUM_COLOURS``."""
+
+    name: str
+    steps: Steps
+    colour: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar of parts, each with its colour; ``text`` stands behind it."""
+
+    name: str
+    parts: Sequence[tuple[int, float]]
+    text: str
+
+
+def plot(what: str, lines: Sequence[Line], *, span: float, top: float, say: Callable[[float], str]) -> str:
+    """Step lines from 0 to ``span`` seconds, and from 0 to ``top``; ``say`` writes a level."""
+    span, top = span or 1.0, top or 1.0
+    marks = "".join(
+        f"<line class='grid' x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{_y(part):.1f}' y2='{_y(part):.1f}'/>"
+        f"<text x='{LEFT - 7}' y='{_y(part) + 4:.1f}' text-anchor='end'>{html.escape(say(top * part))}</text>"
+        for part in (0.0, 0.5, 1.0)
+    )
+    unit_s, unit = _unit(span)
+    ticks = "".join(
+        f"<text x='{_x(part):.1f}' y='{HEIGHT - 10}' text-anchor='{anchor}'>{span * part / unit_s:.3g} {unit}</text>"
+        for part, anchor in ((0.0, "start"), (0.25, "middle"), (0.5, "middle"), (0.75, "middle"), (1.0, "end"))
+    )
+    drawn = "".join(_path(line, span, top) for line in lines)
+    return _svg(what, HEIGHT, f"{marks}{ticks}{drawn}") + (legend([(x.colour, x.name) for x in lines]) if lines else "")
+
+
+def bars(what: str, rows: Sequence[Bar], names: Sequence[tuple[int, str]], *, top: float | None = None) -> str:
+    """Stacked bars below each other on one scale, with what their colours are called."""
+    longest = top or max((sum(value for _, value in bar.parts) for bar in rows), default=0.0) or 1.0
+    room = WIDTH - 120 - 120
+    drawn = []
+    for place, bar in enumerate(rows):
+        y, x = 6 + place * 30, 120.0
+        drawn.append(f"<text x='112' y='{y + 15}' text-anchor='end'>{html.escape(bar.name)}</text>")
+        for colour, value in bar.parts:
+            width = room * value / longest
+            if width > 0:
+                drawn.append(f"<rect class='part fill{colour}' x='{x:.1f}' y='{y}' width='{width:.1f}' height='20'/>")
+            x += width
+        drawn.append(f"<text x='{x + 8:.1f}' y='{y + 15}'>{html.escape(bar.text)}</text>")
+    return _svg(what, 12 + 30 * len(rows), "".join(drawn)) + legend(names)
+
+
+def legend(names: Sequence[tuple[int, str]]) -> str:
+    """What colours stand for."""
+    items = "".join(f"<li><i class='fill{colour}'></i>{html.escape(name)}</li>" for colour, name in names)
+    return f"<ul class='legend'>{items}</ul>"
+
+
+def _svg(what: str, height: int, content: str) -> str:
+    label = html.escape(what, quote=True)
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}"><title>{label}</title>{content}</svg>'
+
+
+def _path(line: Line, span: float, top: float) -> str:
+    steps = _thinned(line.steps)
+    path = [f"M{_x(0.0):.1f},{_y(steps[0][1] / top if steps and steps[0][0] <= 0 else 0.0):.1f}"]
+    path += [f"H{_x(min(at, span) / span):.1f}V{_y(level / top):.1f}" for at, level in steps]
+    path.append(f"H{_x(1.0):.1f}")
+    return f"<path class='line line{line.colour}' d='{''.join(path)}'/>"
+
+
+def _x(share: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * share
+
+
+def _y(share: float) -> float:
+    return HEIGHT - FOOT - (HEIGHT - FOOT - HEAD) * share
+
+
+def _unit(span_s: float) -> tuple[float, str]:
+    """The unit in which a span of time has a handy number."""
+    for unit_s, unit in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
+        if span_s >= 3 * unit_s:
+            return unit_s, unit
+    return 1.0, "s"
+
+
+def _thinned(steps: Steps) -> Steps:
+    """At most so many steps, each the largest of those it stands for."""
+    if len(steps) <= MOST_POINTS:
+        return steps
+    edges = [len(steps) * part // MOST_POINTS for part in range(MOST_POINTS + 1)]
+    return [
+        (steps[first][0], max(level for _, level in steps[first:last]))
+        for first, last in pairwise(edges)
+        if last > first
+    ]
