@@ -27,13 +27,69 @@ def call(*arguments: object) -> Result:
 
 def test_the_table_has_a_line_for_each_team_and_the_whole(files: tuple[Path, Path]) -> None:
     result = call(files[0], "--cluster", files[1])
-    assert result.stdout.splitlines() == [
-        "team    runs  unfinished  wait, mean  wait, p99  completion, mean  completion, p99  interrupted  GPU hours",
-        "nlp     2     0           29m 30s     59m        1h 30m            2h               0            8.0",
-        "vision  1     0           0s          0s         1h                1h               0            4.0",
-        "all     3     0           19m 40s     59m        1h 20m            2h               0            12.0",
-        "2h on 2 nodes with 8 GPUs; 75.1% of the GPU time held",
+    assert [line.split() for line in result.stdout.splitlines()[1:4]] == [
+        ["nlp", "2", "0", "29m", "30s", "59m", "1h", "30m", "2h", "0", "8.0", "0.0", "100.0%", "-"],
+        ["vision", "1", "0", "0s", "0s", "1h", "1h", "0", "4.0", "0.0", "100.0%", "-"],
+        ["all", "3", "0", "19m", "40s", "59m", "1h", "20m", "2h", "0", "12.0", "0.0", "100.0%", "-"],
     ]
+    assert result.stdout.splitlines()[4:] == ["2h on 2 nodes with 8 GPUs; 75.1% of the GPU time held"]
+
+
+WORLD = """---
+kind: Pool
+name: spot
+nodes: 2
+capacity_type: spot
+hardware: {cpu: 64, memory: 256Gi, gpu: {model: A100, count: 4}}
+price_per_hour: 4
+---
+kind: Simulation
+name: all
+failures: {mtbf: 3h, repair: 10m}
+programs: {start_up: 1m, checkpoint_every: 5m, checkpoint: 5s, save: 5s}
+---
+kind: Simulation
+name: cloud
+pools: [spot]
+reclaims: {every: 1h, notice: 30s}
+provisioning: {min_nodes: 0, delay: 2m, delay_p90: 5m, idle: 5m}
+"""
+
+
+def test_what_happens_to_nodes_is_part_of_the_cluster_file(files: tuple[Path, Path]) -> None:
+    files[1].write_text(POOL.replace("nodes: 2", "nodes: 1") + "price_per_hour: 10\n" + WORLD)
+    said = call(files[0], "--cluster", files[1]).stdout
+    assert "pool  type       node hours" in said
+    assert "a     on-demand" in said
+    assert "% useful" in said
+    assert "% start-up" in said
+    first, again = (call(files[0], "--cluster", files[1], "--json").stdout_bytes for _ in range(2))
+    assert first == again
+    assert call(files[0], "--cluster", files[1], "--json", "--seed", 1).stdout_bytes != first
+    told = json.loads(first)
+    assert told["summary"]["pools"]["spot"]["price_per_gpu_hour"] == 1
+    assert {*told["over_time"]} == {"gpus_up", "gpus_held", "runs_waiting"}
+    assert told["summary"]["teams"]["nlp"]["cost"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: x\npools: [b]\nfailures: {mtbf: 1d}", "pools: no Pool of the file is called b; it has a"),
+        ("name: x\npools: [a]\nreclaims: {every: 1d}", "reclaims: only spot nodes are taken away, and a is none"),
+        ("name: x\nprovisioning: {min_nodes: 3}", "min_nodes: 3 is more than the 2 nodes that pool a can have"),
+        (
+            "name: x\nfailures: {mtbf: 1d}\n---\nkind: Simulation\nname: y\nfailures: {mtbf: 2d}",
+            "Simulation y: failures: Simulation x has it for all pools too",
+        ),
+        ("name: x\nprograms: {save: -1}", "programs.save: .* give 0, or 1ms to 3660d"),
+        ("name: x\nreclaims: {every: 1d}", "reclaims: only spot nodes are taken away"),
+    ],
+)
+def test_what_does_not_suit_the_pools_is_refused(files: tuple[Path, Path], text: str, says: str) -> None:
+    files[1].write_text(POOL + "---\nkind: Simulation\n" + text + "\n")
+    with pytest.raises(InvalidSpec, match=says):
+        call(files[0], "--cluster", files[1])
 
 
 def test_json_holds_the_figures_and_every_run(files: tuple[Path, Path]) -> None:
@@ -46,7 +102,7 @@ def test_the_report_is_one_page_without_anything_from_elsewhere(files: tuple[Pat
     page = tmp_path / "report.html"
     call(files[0], "--cluster", files[1], "--html", page)
     text = page.read_text()
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == text.count("<title>") - 1 == 4
     assert "<td>vision</td>" in text
     assert not any(mark in text for mark in ("http:", "https:", "<script", "src="))
 
@@ -86,8 +142,8 @@ def test_queues_are_compared_in_one_call(files: tuple[Path, Path], tmp_path: Pat
     assert started[1] == {"pretrain": 0, "finetune": 1810, "small": 3600}
     assert default["summary"]["whole"]["interruptions"] == 1
     text = page.read_text()
-    assert text.count("<svg") == 6
-    assert "GPUs held, default" in text
+    assert text.count("<svg") == 7
+    assert text.count("<figcaption>default</figcaption>") == 3
 
 
 def test_declared_durations_let_short_runs_pass(files: tuple[Path, Path]) -> None:

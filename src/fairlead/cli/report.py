@@ -137,9 +137,9 @@ def _style() -> str:
     return f":root{{color-scheme:light dark;{light};--paper:#fff;--ink:#1a1a1a;--faint:#595959;--grid:#8885}}" + (
         f"@media(prefers-color-scheme:dark){{:root{{{dark};--paper:#16181d;--ink:#e8e8e8;--faint:#b4b4b4}}}}"
         "body{font:15px/1.5 system-ui,sans-serif;margin:0;background:var(--paper);color:var(--ink)}"
-        "main{max-width:82rem;margin:0 auto;padding:1.5rem}h1{font-size:1.5rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}"
-        ".wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
-        "td,th{padding:.3rem .8rem;text-align:right;white-space:nowrap}th{color:var(--faint);font-weight:600}"
+        "main{max-width:94rem;margin:0 auto;padding:1.5rem}h1{font-size:1.5rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}"
+        ".wide{overflow-x:auto}table{border-collapse:collapse;margin-bottom:1.5rem;font-variant-numeric:tabular-nums}"
+        "td,th{padding:.3rem .6rem;text-align:right;white-space:nowrap}th{color:var(--faint);font-weight:600}"
         "th:first-child,td:first-child{text-align:left}tbody tr{border-top:1px solid var(--grid)}"
         ".beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(28rem,100%),1fr));gap:1rem}"
         "figure{margin:0}figcaption{color:var(--faint)}svg{width:100%;max-width:52rem;height:auto;display:block}"
