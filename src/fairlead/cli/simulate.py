@@ -20,11 +20,23 @@ if TYPE_CHECKING:
     from fairlead.specs.team import Team
     from fairlead.traces.arrivals import Arrival
 
+    Replay = tuple[Sequence[Arrival], Sequence[Pool], Sequence[Team], tuple[Simulation, ...]]
+
 
 @click.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=click.Path(path_type=Path), required=False)
 @click.option(
-    "--cluster", type=click.Path(path_type=Path), required=True, help="A file of Pools, and of Teams if there are any."
+    "--cluster",
+    metavar="FILE",
+    help="A file of Pools, and of Teams and Simulations if there are any. With --from-cluster: local or kubernetes.",
+)
+@click.option("--from-cluster", is_flag=True, help="Replay a cluster's own history on its own nodes.")
+@click.option("--context", metavar="NAME", help="With --from-cluster: a context of the kubeconfig.")
+@click.option("-n", "--namespace", metavar="NAME", help="With --from-cluster: where you may look, if not everywhere.")
+@click.option(
+    "--save",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --from-cluster: keep trace.csv and cluster.yaml in this directory.",
 )
 @click.option(
     "--policy",
@@ -35,11 +47,19 @@ if TYPE_CHECKING:
 )
 @click.option("--declare", type=float, help="Give each run a max_duration of so many times what it takes, above 1.")
 @click.option("--seed", default=0, help="Of what happens to nodes (default 0).")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a report with plots to this file.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Write a report with plots to this file.",
+)
 @click.option("--json", "json_", is_flag=True, help="A JSON object for each policy, with the figures and every run.")
 def simulate(
-    trace: Path,
-    cluster: Path,
+    trace: Path | None,
+    cluster: str | None,
+    from_cluster: bool,
+    context: str | None,
+    namespace: str | None,
+    save: Path | None,
     policies: tuple[str, ...],
     declare: float | None,
     seed: int,
@@ -49,16 +69,21 @@ def simulate(
     """Replay TRACE on the nodes of a cluster file, with the decisions that runs get for real.
 
     TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority, max_duration),
-    a table of the Philly or Muri traces, or a file of Trainings that have a max_duration.
+    a table of the Philly or Muri traces, or a file of Trainings that have a max_duration. With --from-cluster it is
+    what a cluster remembers of its own runs.
     """
     from fairlead.cli.figures import as_data, in_all, pool_rows, team_rows
     from fairlead.cli.report import render
     from fairlead.control.outcomes import summary
     from fairlead.control.simulation import World, declared, never_fits
-    from fairlead.traces.reading import read_trace
 
-    pools, teams, assumed = _read_cluster(cluster)
-    arrivals = read_trace(trace)
+    if from_cluster:
+        if trace is not None:
+            raise click.UsageError(f"Give {trace} or --from-cluster, not both.")
+        place = {"cluster": cluster, "context": context, "namespace": namespace}
+        title, (arrivals, pools, teams, assumed) = _from_cluster(place, save)
+    else:
+        title, (arrivals, pools, teams, assumed) = _from_files(trace, cluster, context or namespace or save)
     world = World(simulations=assumed, seed=seed)
     if declare is not None:
         if declare <= 1:
@@ -66,7 +91,10 @@ def simulate(
         arrivals = declared(arrivals, declare, world)
     misfits = never_fits(arrivals, pools)
     if misfits:
-        raise CannotFit("\n".join(reason.message for reason in misfits[:5]))
+        more = (
+            ["Its nodes are not here now: --save the history and add them to its cluster file."] if from_cluster else []
+        )
+        raise CannotFit("\n".join([reason.message for reason in misfits[:5]] + more))
     names = tuple(dict.fromkeys(policies)) or ("default",)
     outcomes = [(name, _replay(name, arrivals, pools, teams, world)) for name in names]
     results = [(name, outcome, summary(outcome)) for name, outcome in outcomes]
@@ -81,8 +109,29 @@ def simulate(
             for line in in_all(outcome, figures):
                 print(f"{name + ': ' if len(results) > 1 else ''}{line}")
     if html is not None:
-        html.write_text(render(f"{trace.name} on {cluster.name}", results), encoding="utf-8")
+        html.write_text(render(title, results), encoding="utf-8")
         print(f"Report: {html}", file=sys.stderr)
+
+
+def _from_cluster(place: dict[str, str | None], save: Path | None) -> tuple[str, "Replay"]:
+    from fairlead.cli.recorded import record_history, recorded_target, save_history
+
+    target = recorded_target(place)
+    recording, teams = record_history(target)
+    if save is not None:
+        save_history(recording, teams, save)
+    return f"History of {target.context or target.cluster}", (recording.arrivals, recording.pools, teams, ())
+
+
+def _from_files(trace: Path | None, cluster: str | None, stray: object) -> tuple[str, "Replay"]:
+    from fairlead.traces.reading import read_trace
+
+    if trace is None or cluster is None:
+        raise click.UsageError("Give TRACE and --cluster FILE, or --from-cluster.")
+    if stray is not None:
+        raise click.UsageError("--context, --namespace and --save go with --from-cluster.")
+    pools, teams, assumed = _read_cluster(Path(cluster))
+    return f"{trace.name} on {Path(cluster).name}", (read_trace(trace), pools, teams, assumed)
 
 
 def _read_cluster(path: Path) -> tuple[tuple["Pool", ...], tuple["Team", ...], tuple["Simulation", ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.cluster.port import Cluster, LogLine
+from fairlead.cluster.port import Cluster, EventRecord, LogLine
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node, Pod, Workload
 
@@ -96,6 +96,10 @@ class Facing(Cluster, Protocol):
 
     def finished_names(self, team: str) -> frozenset[str]:
         """Names that a new workload of the team is not to have, because workloads that are over have them."""
+        ...
+
+    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+        """Workloads of all teams that we may look at, over or not, and what remains of their events."""
         ...
 
     def pods(self, uid: str) -> tuple[Pod, ...]:

@@ -64,7 +64,7 @@ def read_trace(path: Path) -> tuple[Arrival, ...]:
         raise InvalidSpec(tuple(problems[:20]))
     if not arrivals:
         raise InvalidSpec((f"{path}: there is no run in it, only a header",))
-    return tuple(sorted(_with_own_names(arrivals), key=lambda arrival: arrival.at_s))
+    return tuple(sorted(with_own_names(arrivals), key=lambda arrival: arrival.at_s))
 
 
 def _converter(columns: tuple[str, ...], path: Path) -> Callable[[Row, int, str], Arrival]:
@@ -133,7 +133,7 @@ def _of_spec(spec: Spec, path: Path) -> Arrival:
     return Arrival(at_s=0.0, duration_s=spec.max_duration_s, spec=replace(spec, max_duration_s=None))
 
 
-def _with_own_names(arrivals: Sequence[Arrival]) -> list[Arrival]:
+def with_own_names(arrivals: Sequence[Arrival]) -> list[Arrival]:
     """A name that comes again gets a number that no other has: in a trace runs of one name may overlap."""
     taken = {(arrival.spec.team, arrival.spec.name) for arrival in arrivals}
     seen: dict[tuple[str, str], int] = {}

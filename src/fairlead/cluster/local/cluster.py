@@ -129,6 +129,9 @@ class LocalCluster:
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         return self.store.events(uid, after)
 
+    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+        return self.workloads(), self.events()
+
     def pods(self, uid: str) -> tuple[Pod, ...]:
         """All pods of a workload that are kept, those of earlier attempts too."""
         return self.store.pods(uid)

@@ -4,7 +4,7 @@ A command that looks once asks once. One that waits keeps a watch on the runs, a
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from fairlead.cluster.kubernetes.names import is_object_name
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster, name_taken, trainings_path
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, filled, read_training, submitted
 from fairlead.cluster.kubernetes.operating.rooms import node_of
-from fairlead.cluster.kubernetes.operating.views import NODES
+from fairlead.cluster.kubernetes.operating.views import NODES, TRAININGS
 from fairlead.cluster.kubernetes.people import luggage
 from fairlead.cluster.kubernetes.people.gathering import Gathering
 from fairlead.cluster.kubernetes.people.leasing import unattended
@@ -162,15 +162,17 @@ class Desk:
             found = self._objects(self.namespace) if uid is None else (self._object(uid),)
         except NotFound:
             return ()
-        told = [
-            EventRecord(
-                id=kept.id, at=kept.at, workload_uid=each.uid, run=each.name, type=kept.type, reason=kept.reason
-            )
-            for each in found
-            for kept in (submitted(each), *each.state.events)
-            if kept.id > after
-        ]
-        return tuple(sorted(told, key=lambda event: event.id))
+        return _events(found, after)
+
+    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+        """Of all namespaces, or of our own where we may look at no other."""
+        try:
+            found = tuple(read_training(content) for content in self.client.items(TRAININGS))
+        except ApiError as error:
+            if error.status != 403:
+                raise _explained(error, self.namespace) from error
+            found = self._objects(self.namespace)
+        return tuple(self._known(each.workload) for each in found if each.workload is not None), _events(found, 0)
 
     def pods(self, uid: str) -> tuple[Pod, ...]:
         return Gathering(self.client).pods(self._object(uid))
@@ -282,6 +284,17 @@ class Desk:
             if error.status == 404 and f'"{name}" not found' in error.said:
                 return None
             raise _explained(error, namespace) from error
+
+
+def _events(found: Iterable[TrainingObject], after: int) -> tuple[EventRecord, ...]:
+    """The events of some runs, above a number, in their order."""
+    told = [
+        EventRecord(id=kept.id, at=kept.at, workload_uid=each.uid, run=each.name, type=kept.type, reason=kept.reason)
+        for each in found
+        for kept in (submitted(each), *each.state.events)
+        if kept.id > after
+    ]
+    return tuple(sorted(told, key=lambda event: event.id))
 
 
 def _run_of(found: TrainingObject) -> Workload:

@@ -1,0 +1,208 @@
+"""A cluster's own history as a trace, and its nodes as pools: what ``simulate --from-cluster`` replays.
+
+A run that ended, however it ended, took as long as it held its nodes. Of one that has not, only a least time is known:
+it is censored, and given the median of what runs like it had still before them when they were as old, by the estimator
+of Kaplan and Meier (JASA 1958), which lets censored runs count for as long as they were seen.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairlead.cluster.port import EventRecord
+from fairlead.policy.eligibility import SPOT_TAINTS
+from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu, Taint, TaintEffect
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Capacity, Checkpoint, Training
+from fairlead.state.snapshot import Node, Phase, Workload
+from fairlead.traces.arrivals import Arrival
+from fairlead.traces.reading import with_own_names
+
+HOLDING = frozenset((Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
+FALLBACK_S = 3600.0
+"""For a run of which nothing is known, in a history where nothing has ended."""
+ENOUGH = 5
+"""So many runs of one name are worth more than those of all names."""
+
+_NUMBER = re.compile(r"-\d+$")
+_POOL_LABELS = (
+    "karpenter.sh/nodepool", "cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """How long a run held its nodes; at least so long where it is not over."""
+
+    lasted_s: float
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A history.
+
+    Attributes:
+        arrivals: In order of arrival, the first at 0.
+        began_at: When the first arrived, as Unix time.
+        num_censored: How many of them are not over, so that their durations are estimates.
+        num_left_out: Runs that were over before they ever started.
+    """
+
+    arrivals: tuple[Arrival, ...]
+    pools: tuple[Pool, ...]
+    began_at: float
+    num_censored: int
+    num_left_out: int
+
+
+def record(
+    workloads: Iterable[Workload], events: Iterable[EventRecord], nodes: Iterable[Node], now: float
+) -> Recording:
+    """The history of some workloads, and the nodes that there are."""
+    told: defaultdict[str, list[EventRecord]] = defaultdict(list)
+    for event in events:
+        told[event.workload_uid].append(event)
+    ordered = sorted(workloads, key=lambda run: (run.created_at, run.uid))
+    seen = {run.uid: _seen(run, told[run.uid], now) for run in ordered}
+    kept = [run for run in ordered if seen[run.uid].lasted_s > 0 or not seen[run.uid].is_over]
+    everybody = [seen[run.uid] for run in kept]
+    alike: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
+    for run in kept:
+        alike[_kind(run)].append(seen[run.uid])
+    began_at = kept[0].created_at if kept else now
+    arrivals = []
+    for run in kept:
+        peers = alike[_kind(run)]
+        history = peers if sum(peer.is_over for peer in peers) >= ENOUGH else everybody
+        arrivals.append(
+            Arrival(
+                at_s=round(run.created_at - began_at, 3),
+                duration_s=round(expected_s(seen[run.uid], history), 3),
+                spec=_bare(run.spec),
+            )
+        )
+    return Recording(
+        arrivals=tuple(with_own_names(arrivals)),
+        pools=pools_of(nodes),
+        began_at=began_at,
+        num_censored=sum(not each.is_over for each in everybody),
+        num_left_out=len(ordered) - len(kept),
+    )
+
+
+def expected_s(run: Seen, history: Sequence[Seen]) -> float:
+    """How long a run takes in all: what it took, or the median for those that have lasted as long.
+
+    Where the history knows no end that late, as long again as it has lasted already.
+    """
+    if run.is_over:
+        return run.lasted_s
+    surviving, half = 1.0, None
+    ends = sorted({each.lasted_s for each in history if each.is_over})
+    for end in ends:
+        if end <= run.lasted_s:
+            continue
+        at_risk = sum(each.lasted_s >= end for each in history)
+        surviving *= 1 - sum(each.is_over and each.lasted_s == end for each in history) / at_risk
+        if surviving <= 0.5:
+            half = end
+            break
+    if half is not None:
+        return half
+    later = [end for end in ends if end > run.lasted_s]
+    return later[-1] if later else 2 * run.lasted_s or FALLBACK_S
+
+
+def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
+    """Nodes of one kind as a pool each: equal hardware, capacity type and node pool."""
+    alike: Counter[tuple[str, bool, tuple[Taint, ...], Hardware]] = Counter(
+        (_stem(node), _is_spot(node), _spot_taints(node), _hardware(node)) for node in nodes
+    )
+    used: Counter[str] = Counter()
+    pools = []
+    for (stem, is_spot, taints, hardware), count in sorted(alike.items(), key=lambda each: (each[0][0], -each[1])):
+        used[stem] += 1
+        pools.append(
+            Pool(
+                name=stem if used[stem] == 1 else f"{stem}-kind{used[stem]}",
+                nodes=count,
+                hardware=hardware,
+                capacity_type=CapacityType.SPOT if is_spot else CapacityType.ON_DEMAND,
+                taints=taints,
+            )
+        )
+    return tuple(pools)
+
+
+def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
+    """How long it held its nodes, by its events where they go back to its start, else from its start to its end."""
+    status = run.status
+    if status.started_at is None:
+        return Seen(lasted_s=0.0, is_over=status.phase.is_final)
+    until = now if status.finished_at is None else status.finished_at
+    phases = [(event.at, Phase(event.type)) for event in events if event.type in set(Phase)]
+    whole_s = max(0.0, until - status.started_at)
+    if not phases or phases[0][0] > status.started_at + 1.0:
+        return Seen(lasted_s=whole_s, is_over=status.phase.is_final)
+    held_s, since = 0.0, None
+    for at, phase in phases:
+        if phase in HOLDING:
+            since = at if since is None else since
+        elif since is not None:
+            held_s, since = held_s + at - since, None
+    if since is not None:
+        held_s += until - since
+    return Seen(lasted_s=min(whole_s, max(0.0, held_s)), is_over=status.phase.is_final)
+
+
+def _bare(spec: Training) -> Training:
+    """What a trace says of a run: its place in the queue, its size, and what it saves."""
+    asked = spec.resources
+    return Training(
+        name=spec.name,
+        team=spec.team,
+        run="simulated",
+        nodes=spec.nodes,
+        resources=Resources(gpu=asked.gpu, cpu_milli=asked.cpu_milli, memory_bytes=asked.memory_bytes),
+        priority=spec.priority,
+        max_duration_s=spec.max_duration_s,
+        capacity=Capacity(spot=spec.capacity.spot),
+        checkpoint=Checkpoint(every_s=spec.checkpoint.every_s),
+    )
+
+
+def _kind(run: Workload) -> tuple[str, str]:
+    """Runs of one team and name are alike; a number that a repeated name was given does not count."""
+    return run.spec.team, _NUMBER.sub("", run.spec.name)
+
+
+def _hardware(node: Node) -> Hardware:
+    """A part of a device that is handed out by itself counts as a device."""
+    gpu = None
+    if node.gpus:
+        first = node.gpus[0]
+        gpu = PoolGpu(model=first.model or "GPU", count=len(node.gpus), memory_bytes=first.memory_bytes or None)
+    return Hardware(cpu_milli=node.cpu_milli, memory_bytes=node.memory_bytes, gpu=gpu)
+
+
+def _is_spot(node: Node) -> bool:
+    return bool(_spot_taints(node)) or any(node.labels.get(key) == value for key, value in SPOT_TAINTS)
+
+
+def _spot_taints(node: Node) -> tuple[Taint, ...]:
+    """The taints that a trace can say whether a run tolerates; others are left out."""
+    return tuple(
+        Taint(key=taint.key, value=taint.value, effect=TaintEffect(taint.effect))
+        for taint in node.taints
+        if (taint.key, taint.value) in SPOT_TAINTS
+    )
+
+
+def _stem(node: Node) -> str:
+    """What a pool of such nodes is called."""
+    labelled = next((node.labels[label] for label in _POOL_LABELS if node.labels.get(label)), None)
+    hardware = f"{node.gpus[0].model}x{len(node.gpus)}" if node.gpus else "cpu"
+    return re.sub(r"[^a-z0-9]+", "-", (labelled or hardware).lower())[:40].strip("-") or "nodes"

@@ -1,0 +1,49 @@
+"""Arrivals as our own table: what ``reading`` reads back as the very same arrivals."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+
+from fairlead.specs.rendering import render_short
+from fairlead.traces.arrivals import Arrival
+from fairlead.traces.reading import COST_COLUMNS, OWN_COLUMNS, PROFILE_COLUMNS
+
+
+def write_trace(arrivals: Iterable[Arrival], comments: Iterable[str] = ()) -> str:
+    """The table, with a line of comment for each sentence; columns in which nobody says anything are left out."""
+    rows = [_row(arrival) for arrival in arrivals]
+    said = {column for column in OWN_COLUMNS if any(column in row for row in rows)}
+    columns = [column for column in OWN_COLUMNS if column in said]
+    text = io.StringIO()
+    for comment in comments:
+        text.write(f"# {comment}\n")
+    table = csv.DictWriter(text, columns, restval="", lineterminator="\n", extrasaction="ignore")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def _row(arrival: Arrival) -> Mapping[str, object]:
+    spec = render_short(arrival.spec)
+    row: dict[str, object] = {
+        "submit_s": _number(arrival.at_s),
+        "duration_s": _number(arrival.duration_s),
+        **{name: spec[name] for name in ("name", "team", "nodes", "priority", "max_duration") if name in spec},
+        **{name: value for name, value in spec.get("resources", {}).items() if name in OWN_COLUMNS},
+    }
+    if arrival.spec.capacity.spot:
+        row["spot"] = "true"
+    if "every" in (checkpoint := spec.get("checkpoint", {})):
+        row["checkpoint_every"] = checkpoint["every"]
+    for column in COST_COLUMNS:
+        if (seconds := getattr(arrival, column)) is not None:
+            row[column] = _number(seconds)
+    if arrival.profile is not None:
+        measured_s = (arrival.profile.iteration_s, *arrival.profile.stages_s)
+        row |= {column: _number(value) for column, value in zip(PROFILE_COLUMNS, measured_s, strict=True)}
+    return row
+
+
+def _number(value: float) -> str:
+    """Whole numbers without a point; others exactly."""
+    return str(int(value)) if value == int(value) else repr(value)
