@@ -103,6 +103,8 @@ class Autoscaler:
         spec, shape = run.spec, shape_of(run.spec, self._doors)
         taken: _Taken = []
         for room in rooms.values():
+            if len(taken) == spec.nodes:
+                break
             _fill(room, shape, spec.nodes - len(taken), taken)
         new: list[tuple[Group, Node]] = []
         suitable = [group for group in self._groups if members(Room.of(self._places[group.pool.name][0]), shape, 1)]
