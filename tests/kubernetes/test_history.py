@@ -11,7 +11,7 @@ __all__ = ["desk", "namespace", "operator", "plane", "prepared"]  # fixtures of 
 pytestmark = pytest.mark.kubernetes
 
 
-def test_the_history_of_a_cluster_is_recorded_and_replayed(desk: Desk, operator: None) -> None:  # noqa: F811 (fixtures)
+def test_the_history_of_a_cluster_is_recorded_and_replayed(desk: Desk, operator: None) -> None:
     desk("run", desk.write("done", nodes=2, resources={"gpu": 1}, fake={"run": "1s"}))
     desk("run", "-d", desk.write("still", fake={"run": "300s"}))
     until(lambda: any(run["phase"] == "Running" for run in runs(desk)))
@@ -20,7 +20,7 @@ def test_the_history_of_a_cluster_is_recorded_and_replayed(desk: Desk, operator:
     own = [run for run in json.loads(told.out)["runs"] if run["team"] == desk.namespace]
     assert {run["name"] for run in own} == {"done", "still"}
     assert {run["num_gpus"] for run in own} == {0, 2}
-    assert all(0 < run["duration_s"] and run["ended_s"] is not None for run in own)
+    assert all(run["duration_s"] > 0 and run["ended_s"] is not None for run in own)
     pools = (desk.directory / "kept" / "cluster.yaml").read_text()
     assert "kind: Pool" in pools
     again = desk("simulate", "kept/trace.csv", "--cluster", "kept/cluster.yaml", "--json").out

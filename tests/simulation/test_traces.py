@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import InvalidSpec
+from fairlead.policy.colocation import Profile
 from fairlead.traces.reading import read_trace
 
 
@@ -48,6 +49,34 @@ def test_muri_counts_milliseconds_and_whole_nodes_of_eight(tmp_path: Path) -> No
 def test_philly_counts_seconds(tmp_path: Path) -> None:
     (job,) = read_trace(write(tmp_path, "job_id,num_gpu,submit_time,duration\n1,0,5,7\n"))
     assert (job.at_s, job.duration_s, job.num_gpus) == (5, 7, 0)
+
+
+def test_philly_names_jobs_and_teams_where_it_says_them(tmp_path: Path) -> None:
+    rows = "vc,job_id,num_gpu,submit_time,duration,status\nee9e8c,application_1506638472019_10258,8,0,60,Pass\n"
+    (job,) = read_trace(write(tmp_path, rows))
+    assert (job.spec.team, job.spec.name, job.num_gpus) == ("ee9e8c", "job-application-1506638472019-10258", 8)
+
+
+def test_our_own_table_says_what_starting_saving_and_sharing_cost(tmp_path: Path) -> None:
+    header = "submit_s,duration_s,gpu,spot,checkpoint_every,start_up_s,checkpoint_s,save_s"
+    stages = ",iteration_s,load_s,compute_s,communicate_s"
+    (arrival,) = read_trace(write(tmp_path, f"{header}{stages}\n0,10,0.5,true,5m,90,4,20,1,0.2,0.7,0\n"))
+    assert arrival.spec.capacity.spot
+    assert arrival.spec.checkpoint.every_s == 300
+    assert (arrival.start_up_s, arrival.checkpoint_s, arrival.save_s) == (90, 4, 20)
+    assert arrival.profile == Profile(iteration_s=1, stages_s=(0.2, 0.7, 0))
+    with pytest.raises(InvalidSpec, match="give all four, iteration_s above 0, or none"):
+        read_trace(write(tmp_path, f"submit_s,duration_s{stages}\n0,1,1,,,\n"))
+    with pytest.raises(InvalidSpec, match=r"trace.csv:2: capacity.spot: .maybe. is not true or false"):
+        read_trace(write(tmp_path, "submit_s,duration_s,spot\n0,1,maybe\n"))
+
+
+def test_muri_says_what_iterations_are_made_of(tmp_path: Path) -> None:
+    header = "job_id,num_gpu,submit_time,duration,iteration_time,resource_time_0,resource_time_1,resource_time_2"
+    (job,) = read_trace(write(tmp_path, f"{header}\n0,1,0,1000,490,446,8,0\n"))
+    assert job.profile is not None
+    assert job.profile.iteration_s == pytest.approx(0.49)
+    assert job.profile.stages_s == pytest.approx((0.446, 0.008, 0))
 
 
 OPENB = (

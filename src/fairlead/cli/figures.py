@@ -49,10 +49,10 @@ def in_all(outcome: Outcome, summary: Summary) -> list[str]:
         idle = "" if summary.idle_cost is None else f", ${summary.idle_cost:,.2f} of it for idle GPUs"
         parts.append(f"${summary.cost:,.2f}{idle}")
     lines = ["; ".join(parts)]
-    spent = {name: hours for name, hours in time_spent(summary).items() if hours > 0}
-    if spent and set(spent) - {"useful", "idle"}:
-        whole = summary.capacity_gpu_hours
-        lines.append("GPU time: " + ", ".join(f"{hours / whole:.1%} {name}" for name, hours in spent.items()))
+    whole = summary.capacity_gpu_hours
+    shares = {name: hours / whole for name, hours in time_spent(summary).items() if hours >= 0.0005 * whole > 0}
+    if set(shares) - {"useful", "idle"}:
+        lines.append("GPU time: " + ", ".join(f"{share:.1%} {name}" for name, share in shares.items()))
     return lines
 
 

@@ -18,13 +18,17 @@ SHOCKWAVE = (
 
 
 def of_philly(row: Row, index: int, where: str, *, unit_s: float = 1.0) -> Arrival:
-    """Jobs as in the tables made of Microsoft's Philly: num_gpu, submit_time and duration, in seconds."""
+    """Jobs as in the tables made of Microsoft's Philly: num_gpu, submit_time and duration, in seconds.
+
+    Where they are there, ``job_id`` names a job, and ``vc``, the virtual cluster, is its team.
+    """
     return _job(
         where,
         num_gpus=int(seconds(row, "num_gpu", where)),
         at_s=seconds(row, "submit_time", where) * unit_s,
         duration_s=seconds(row, "duration", where) * unit_s,
-        name=f"job-{row.get('job_id') or index + 1}".lower(),
+        name=_slug(f"job-{row.get('job_id') or index + 1}"),
+        team=_slug(row.get("vc", "")),
     )
 
 
@@ -69,7 +73,7 @@ def of_openb(row: Row, index: int, where: str) -> Arrival:
 
 def of_shockwave(row: Row, index: int, where: str) -> Arrival:
     """Jobs of Shockwave: each as long as with its first batch size, named after its model."""
-    model = re.sub(r"[^a-z0-9]+", "-", row["job_type"].partition("(")[0].lower()).strip("-")
+    model = _slug(row["job_type"].partition("(")[0])
     return _job(
         where,
         num_gpus=int(seconds(row, "num_gpus", where)),
@@ -79,7 +83,12 @@ def of_shockwave(row: Row, index: int, where: str) -> Arrival:
     )
 
 
-def _job(where: str, *, num_gpus: int, at_s: float, duration_s: float, name: str) -> Arrival:
+def _slug(text: str) -> str:
+    """Text as a name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:50].strip("-")
+
+
+def _job(where: str, *, num_gpus: int, at_s: float, duration_s: float, name: str, team: str = "") -> Arrival:
     """A job of whole GPUs on as few nodes of eight as it takes."""
     nodes = max(1, -(-num_gpus // GPUS_PER_NODE))
     return arrival_of(
@@ -87,7 +96,7 @@ def _job(where: str, *, num_gpus: int, at_s: float, duration_s: float, name: str
         at_s=at_s,
         duration_s=duration_s,
         name=name,
-        team="",
+        team=team,
         nodes=str(nodes),
         resources={"gpu": num_gpus // nodes} if num_gpus else {},
         priority="",
