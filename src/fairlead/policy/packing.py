@@ -9,7 +9,7 @@ they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean 
 pods without devices take besides; what lacks cores is worth less. A pod goes where V after it, less V before it, is
 largest; a fixed random order of the nodes has a small say, so that pods gather on nodes while others stay empty.
 Nothing is refused that fits. As far as pods leave again, devices of a node that are idle together are worth more, to
-pods that need several.
+pods that need several (``fairlead.policy.together``).
 
 Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
 """
@@ -23,6 +23,7 @@ from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
 from fairlead.policy.ranking import Ranking, Scores
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix, next_size
+from fairlead.policy.together import Together
 from fairlead.policy.worth import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
 
 # Measured with benchmarks/packing.py; see the design note for what each is worth.
@@ -30,7 +31,6 @@ CANDIDATES_WHEN_FULL = 12.0
 CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
-TOGETHER_WEIGHT = 3.0
 # With this turnover, what pods lose that must be taken no longer counts. Its ends were measured, not its slope.
 TURNOVER_WITHOUT_FORCE = 0.5
 # Of the cores that nodes have over, pods without devices are expected to use this part: they leave rests too.
@@ -53,10 +53,10 @@ class Packing:
         rank[np.argsort([zlib.crc32(name.encode()) for name in fleet.names], kind="stable")] = np.arange(num_nodes)
         # Pods without devices go to nodes without devices while those have room.
         self._order = ORDER_WEIGHT * (rank / max(1, num_nodes) + fleet.capacity_milli.any(axis=1))
-        self._key = np.random.default_rng(0).integers(1 << 62, size=1 + 2 * num_devices)
+        self._key = np.random.default_rng(0).integers(1 << 62, size=2 + 2 * num_devices)
         self._worth: Floats = np.zeros((1, LEVELS, len(PRICES)))
         self._cores_each = math.inf
-        self._together: Floats = np.zeros(num_devices + 1)
+        self._together: Together | None = None
         self._learnt_free = -fleet.total_gpu_milli - 1
         self._learn_again = 0
 
@@ -94,7 +94,7 @@ class Packing:
         forced = round(max(0.0, 1.0 - fleet.turnover / TURNOVER_WITHOUT_FORCE), 1)
         self._worth = np.stack([table(demand, candidates, forced) for demand in demands(mix, fleet)])
         self._cores_each = self._cores_for_each_device()
-        self._together = self._worth_together()
+        self._together = Together.of(mix, fleet)
         self._ranking.forget()
 
     def _cores_for_each_device(self) -> float:
@@ -123,8 +123,9 @@ class Packing:
             chosen = usable & (usable.cumsum(axis=1) <= shape.num_gpus)
             taken = (self._worth[self._fleet.kind[few], -1] * chosen[:, :, None]).sum(axis=1)
             after = self._value(few, shape.cpu_milli, (self._devices(few) - taken)[:, None, :])[:, 0]
-            after += self._together[self._num_idle(few) - shape.num_gpus]
-        before = self._value(few, 0, self._devices(few)[:, None, :])[:, 0] + self._together[self._num_idle(few)]
+            after += self._places(few, self._num_idle(few) - shape.num_gpus, shape)
+        before = self._value(few, 0, self._devices(few)[:, None, :])[:, 0]
+        before += self._places(few, self._num_idle(few), Shape())
         return np.asarray((after - before)[same] - self._order[nodes])
 
     def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
@@ -133,26 +134,21 @@ class Packing:
         after = np.where(self._fleet.divisible[nodes], np.maximum(0, free - shape.gpu_milli), 0)
         change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
         worth = self._value(nodes, shape.cpu_milli, self._devices(nodes)[:, None, :] + change)
-        worth += self._together[self._num_idle(nodes)[:, None] - (free == WHOLE_GPU)]
+        idle = self._num_idle(nodes)
+        kept, broken = self._places(nodes, idle, shape), self._places(nodes, idle - 1, shape)
+        worth += np.where(free == WHOLE_GPU, broken[:, None], kept[:, None])
         return np.where(usable, worth, -np.inf)
 
     def _num_idle(self, nodes: Ints) -> Ints:
         """How many devices of each node nobody holds a part of (B)."""
         return np.asarray((self._fleet.gpu_milli[nodes] == WHOLE_GPU).sum(axis=1))
 
-    def _worth_together(self) -> Floats:
-        """What it is worth that so many devices of one node are idle at once, to pods that need several (G + 1).
-
-        A fleet that only fills up leaves no device idle in the end, together or not; where pods leave, some always are.
-        """
-        idle = np.arange(self._fleet.gpu_milli.shape[1] + 1)
-        worth = np.zeros(len(idle))
-        counts = self._mix.items()
-        devices = sum(n * shape.total_gpu_milli for shape, n in counts)
-        for shape, n in counts:
-            if shape.num_gpus > 1:
-                worth += n * shape.total_gpu_milli / devices * (idle // shape.num_gpus * shape.num_gpus)
-        return TOGETHER_WEIGHT * self._fleet.turnover * worth
+    def _places(self, nodes: Ints, idle: Ints, without: Shape) -> Floats:
+        """Worth of places for pods that need several devices, with so many idle and the shape's room taken (B)."""
+        if self._together is None:
+            return np.zeros(len(nodes))
+        cpu_milli = self._fleet.cpu_milli[nodes] - without.cpu_milli
+        return self._together.value(nodes, idle, cpu_milli, self._fleet.memory_bytes[nodes] - without.memory_bytes)
 
     def _devices(self, nodes: Ints) -> Floats:
         """Worth of all devices of each node at each price (B, prices)."""
@@ -173,6 +169,7 @@ class Packing:
             everyone = np.arange(len(nodes))
             return everyone, everyone
         fleet = self._fleet
-        state = np.column_stack([fleet.cpu_milli[nodes], fleet.gpu_milli[nodes], fleet.kind[nodes]])
+        memory = fleet.memory_bytes[nodes] if self._together is not None else np.zeros_like(nodes)
+        state = np.column_stack([fleet.cpu_milli[nodes], memory, fleet.gpu_milli[nodes], fleet.kind[nodes]])
         _, first, same = np.unique(state @ self._key, return_index=True, return_inverse=True)
         return first, same
