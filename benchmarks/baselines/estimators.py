@@ -27,7 +27,11 @@ class Noisy:
 
 
 class Learnt:
-    """Nothing is declared: only what completed jobs of the same model and size took, and others."""
+    """Nothing is declared: only what completed jobs of the same number of GPUs took, and others.
+
+    Models tell next to nothing on these traces: their geometric mean times differ by a factor of about 3, where those
+    of sizes differ by 19.
+    """
 
     def __init__(self) -> None:
         self._history = History()
@@ -49,4 +53,4 @@ def make(name: str, seed: int) -> Estimator:
 
 
 def _kind(job: Submitted) -> str:
-    return f"{job.model} on {job.num_gpus}"
+    return f"{job.num_gpus} GPUs"

@@ -51,6 +51,18 @@ def test_a_job_that_outlives_all_others_is_reckoned_to_be_long() -> None:
     assert past > 3 * before
 
 
+def test_two_jobs_that_outlived_all_others_are_equal_within_a_decade_of_what_they_ran() -> None:
+    history = after(*[100.0] * 50)
+    first, second = history.remaining_s("bert on 8", 12_000.0), history.remaining_s("bert on 8", 60_000.0)
+    assert first == second
+    assert history.remaining_s("bert on 8", 120_000.0) > first
+
+
+def test_within_a_decade_a_job_still_comes_nearer_to_its_end() -> None:
+    history = after(*[9_000.0] * 200)
+    assert history.remaining_s("bert on 8", 7_500.0) < 0.4 * history.remaining_s("bert on 8", 1_000.0)
+
+
 def test_short_and_long_jobs_of_a_kind_are_told_apart_by_trying() -> None:
     """The index of a mixture is that of its short jobs until one of them would have ended."""
     history = after(*[100.0] * 50, *[100_000.0] * 50)

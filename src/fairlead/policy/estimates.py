@@ -5,6 +5,9 @@ declared time that was overrun is stretched within what it may be wrong by. With
 the Gittins index: the least expected time spent for each completion, over all lengths of trying; with a known run time
 it is the remaining time, and it grows while a job outlives what others took. It orders jobs of unknown length for the
 least average time on one machine (Gittins 1979; Tiresias, NSDI'19, section 4.2); for gangs it is a heuristic.
+
+What a job outlives counts against it in steps only, as in Tiresias's queues. Long jobs of which nothing is known would
+else take turns at the least difference in what they had, and all of them end late.
 """
 
 import math
@@ -17,6 +20,8 @@ from functools import lru_cache
 FIRST_BIN_S = 10.0
 BINS_PER_DECADE = 8
 NUM_BINS = 7 * BINS_PER_DECADE + 1
+# A step is a decade. Half a decade was as good; what the edges are matters more (docs/decisions/0010).
+BINS_PER_STEP = BINS_PER_DECADE
 
 # Before anything is known every order of magnitude is as likely as another; that counts as one job of the kind, and
 # all jobs of other kinds together as at most four.
@@ -69,9 +74,16 @@ class History:
         return replace(self, everything=_plus_one(self.everything, index), kinds={**self.kinds, kind: counts})
 
     def remaining_s(self, kind: str, done_s: float) -> float:
-        """Inverse Gittins index of a job of the kind that has done ``done_s``, rounded to a bin; linear in the bins."""
-        index = _bin(done_s) if done_s >= FIRST_BIN_S else -1
-        return _inverse_index_s(self.everything, self.kinds.get(kind, ()), index)
+        """Inverse Gittins index of a job of the kind that has done ``done_s``, rounded to a bin; linear in the bins.
+
+        The job keeps what it had at the start of the step while that is less.
+        """
+        own = self.kinds.get(kind, ())
+        if done_s < FIRST_BIN_S:
+            return _inverse_index_s(self.everything, own, -1)
+        index = _bin(done_s)
+        start = index - index % BINS_PER_STEP
+        return min(_inverse_index_s(self.everything, own, at) for at in (start, index))
 
 
 def _bin(seconds: float) -> int:

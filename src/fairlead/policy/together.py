@@ -21,7 +21,7 @@ from fairlead.policy.task_mix import TaskMix
 Floats = NDArray[np.float64]
 
 # Measured with benchmarks/departures.py; docs/decisions/0005 says what it is worth.
-WEIGHT = 6.0
+WEIGHT = 15.0
 # Of the shapes that need several devices, so many count: those with most devices asked for.
 MAX_SHAPES = 24
 
