@@ -92,7 +92,7 @@ class PoolGpu:
     count: int = 1
     memory_bytes: int | None = None
     sharing: Handing | None = None
-    instances: Mapping[str, str] = field(default_factory=dict)
+    instances: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         enforce(self._problems())
