@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from fairlead.cli.simulate import simulate
+from fairlead.cli.main import group
 from fairlead.errors import CannotFit, InvalidSpec
 
 POOL = "kind: Pool\nname: a\nnodes: 2\nhardware: {cpu: 64, memory: 256Gi, gpu: {model: A100, count: 4}}\n"
@@ -22,7 +22,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(simulate, [str(argument) for argument in arguments], catch_exceptions=False)
+    return CliRunner().invoke(group, ["simulate", *map(str, arguments)], catch_exceptions=False)
 
 
 def test_the_table_has_a_line_for_each_team_and_the_whole(files: tuple[Path, Path]) -> None:
