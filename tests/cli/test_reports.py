@@ -82,6 +82,15 @@ def test_status_tells_one_run_in_full(call: Call) -> None:
     assert Path(told["directory"]).is_dir()
 
 
+def test_status_and_plan_tell_the_size_of_an_elastic_gang(call: Call) -> None:
+    Path("t.yaml").write_text("name: t\nrun: 'true'\nnodes: 2..3\nranks_per_node: 2\nresources: {cpu: 10m}\n")
+    assert "it would start at once: 3 pods with 6 ranks placed on " in call("plan", "t.yaml").out
+    assert call("run", "t.yaml").code == 0
+    assert "6 on 3 of 2..3 nodes with 0.01 CPU" in call("status", "t").out
+    told = json.loads(call("status", "t", "--json").out)
+    assert (told["ranks"], told["nodes"], told["spec"]["spec"]["nodes"]) == (6, 3, "2..3")
+
+
 def test_status_finds_a_run_by_the_beginning_of_its_id(call: Call, past: Past) -> None:
     run = past.submit("found")
     past.submit("other")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from fairlead.cluster.port import Cluster, LogLine
@@ -78,11 +79,12 @@ def start(harness: Harness, spec: Training) -> Workload:
     return place(harness, harness.cluster.submit(spec))
 
 
-def place(harness: Harness, workload: Workload, *, attempt: int = 0) -> Workload:
-    """Create the whole gang of a start."""
+def place(harness: Harness, workload: Workload, *, attempt: int = 0, num_nodes: int | None = None) -> Workload:
+    """Create the whole gang of a start; of an elastic one so many members."""
     node = harness.cluster.snapshot().nodes[0].name
-    gang = members(workload.spec, node, attempt=attempt)
-    assert apply(harness, workload, status=status(Phase.STARTING, attempt=attempt), create=gang)
+    starting = status(Phase.STARTING, attempt=attempt, nodes=num_nodes)
+    gang = members(replace(workload, status=starting).gang, node, attempt=attempt)
+    assert apply(harness, workload, status=starting, create=gang)
     return see(harness, workload)
 
 

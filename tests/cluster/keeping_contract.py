@@ -45,6 +45,10 @@ class KeepingContract:
         run = harness.cluster.submit(spec)
         assert run.spec == see(harness, run).spec == harness.cluster.snapshot().workloads[0].spec == spec
 
+    def test_an_elastic_spec_reads_back_as_it_was(self, harness: Harness) -> None:
+        spec = replace(harness.program(), nodes=2, most_nodes=8)
+        assert see(harness, harness.cluster.submit(spec)).spec == spec
+
     def test_a_name_is_taken_while_its_workload_is_unfinished(self, harness: Harness) -> None:
         spec = harness.program()
         run = harness.cluster.submit(spec)
@@ -242,6 +246,8 @@ class KeepingContract:
             seats=(Seat(node="n", grant=Grant(cpu_milli=1, gpu_uuids=("a", "b"), gpu_milli=1000)),),
             moved_at=3.5,
             moved_cost_s=0.25,
+            nodes=3,
+            room_since=7.5,
         )
         apply(harness, run, status=full)
         assert see(harness, run).status == full

@@ -35,6 +35,17 @@ class PodContract:
             assert (pod.grant, pod.terminating_since, pod.exits) == (wanted.grant, None, ())
             assert pod.created_at == pytest.approx(harness.now(), abs=harness.moment_s)
 
+    def test_each_start_of_an_elastic_gang_has_a_size_of_its_own(self, harness: Harness) -> None:
+        spec = replace(harness.program(), nodes=1, most_nodes=3)
+        run = place(harness, harness.cluster.submit(spec), num_nodes=3)
+        await_running(harness, run)
+        apply(harness, run, terminate=notices(*(pod.uid for pod in pods(harness, run).values()), grace_s=0.0))
+        await_end(harness, run)
+        run = place(harness, run, attempt=1, num_nodes=2)
+        await_running(harness, run)
+        assert set(pods(harness, run)) == {"1-0", "1-1"}
+        assert (see(harness, run).spec, see(harness, run).gang.world_size) == (spec, 2)
+
     def test_a_pod_goes_through_its_phases_forwards_only(self, harness: Harness) -> None:
         run = start(harness, harness.program(harness.moment_s))
         seen = [only(harness, run).phase]

@@ -102,6 +102,21 @@ def test_ranks_find_torchruns_environment_and_their_output_is_kept(desk: Desk) -
     ]
 
 
+def test_an_elastic_gang_goes_on_with_what_another_leaves_it_and_its_ranks_are_told(desk: Desk) -> None:
+    share = desk.cluster.nodes()[0].cpu_milli * 2 // 7
+    told = "echo attempt $FAIRLEAD_ATTEMPT: rank $RANK of $WORLD_SIZE; test $WORLD_SIZE = 1 || exec sleep 30"
+    run = desk.submit(told, name="elastic", nodes=1, most_nodes=8, resources=Resources(cpu_milli=share), priority=1)
+    assert desk.running(run).gang.world_size == 3
+    said = desk.cluster.store.get(run.uid).status.reason.message
+    assert said == "3 ranks on 3 nodes started; runs on 3 of 1..8 nodes; would grow when 5 more are free"
+    other = desk.submit("sleep 0.5", name="urgent", nodes=2, resources=Resources(cpu_milli=share), priority=2)
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
+    desk.ended(other)
+    events = [event.reason.message for event in desk.cluster.events(run.uid)]
+    assert any(line.startswith("makes room for urgent of team default: of its 3 nodes it keeps at") for line in events)
+    assert sorted(desk.output(run)) == [*(f"attempt 0: rank {n} of 3" for n in range(3)), "attempt 1: rank 0 of 1"]
+
+
 def test_state_is_private_and_the_environment_goes_when_the_run_is_over(desk: Desk) -> None:
     run = desk.submit("sleep 0.5")
     home = desk.cluster.home

@@ -97,6 +97,23 @@ def training(name: str, **changes: object) -> Training:
     return Training(name=name, run="work", **values)  # type: ignore[arg-type]
 
 
+def test_a_gang_works_as_fast_as_it_is_large_also_from_a_checkpoint_of_another_size() -> None:
+    cluster = simulated(Program(duration_s=100.0, step_s=1.0, checkpoint_s=10.0))
+    run = cluster.submit(training("train", nodes=1, most_nodes=2, resources=Resources(cpu_milli=2000)))
+    run_pass(cluster, cluster.clock.now())
+    cluster.advance(25.0)
+    (seen,) = cluster.snapshot().workloads
+    assert (seen.gang.nodes, seen.progress and (seen.progress.step, seen.progress.checkpoint_step)) == (2, (50, 40))
+    cluster.inject(LosePod(pod_uid=f"{run.uid}-0-1"))
+    blocker = cluster.submit(training("blocker", nodes=1, resources=Resources(cpu_milli=2000), priority=9))
+    play(cluster, 59.0)
+    (seen,) = (each for each in cluster.snapshot().workloads if each.uid == run.uid)
+    assert (seen.gang.nodes, seen.progress and seen.progress.step) == (1, 40 + 59)
+    play(cluster, 10.0)
+    assert cluster.workloads()[1].status.phase is Phase.SUCCEEDED
+    assert cluster.workloads()[0].uid == blocker.uid
+
+
 def play(cluster: SimulatedCluster, seconds: float) -> None:
     """Passes of the loop until so much time has gone by."""
     end = cluster.clock.now() + seconds

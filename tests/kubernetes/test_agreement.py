@@ -79,6 +79,19 @@ def test_both_judges_agree_on_which_gpus_may_be_shared(plane: ControlPlane, gpu:
         assert {predicate(each) for each in ours.sentences} & {predicate(each) for each in server.sentences}
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [4, 0, 10_001, -1, 2.5, None, True, "2..8", "8..2", "4..4", "0..3", "02..08", "1..20000", "20000..1", "2...8",
+     "2..", "..8", "2 .. 8", "2..8..9", "-1..2", "1..9999999999", "2-8", "4", "two", ""],
+)  # fmt: skip
+def test_numbers_of_nodes_are_judged_alike(plane: ControlPlane, nodes: object) -> None:
+    content = whole("Training", RIGHT["Training"] | {"nodes": nodes}, "gang")
+    ours, server = our_verdict(content), server_verdict(plane.request, content)
+    assert ours.accepted == server.accepted
+    is_told = not server.accepted and server.by_rules
+    assert not is_told or {*map(predicate, ours.sentences)} & {*map(predicate, server.sentences)}
+
+
 def test_a_run_that_was_submitted_does_not_change(plane: ControlPlane, namespace: str) -> None:
     path = TRAININGS.format(namespace)
     plane.request("POST", path, write_object(a_training(team=namespace, name="fixed")))

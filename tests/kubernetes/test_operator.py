@@ -1,9 +1,11 @@
 """The operator over a real control plane: it places gangs, says why, and loses nothing when others are killed."""
 
+import json
 import threading
 import time
 import urllib.request
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,35 @@ def test_what_does_not_fit_waits_says_why_and_takes_its_turn(
         cluster.set_intent(cluster.named("first", namespace).uid, Intent.STOP)
         comes_to(cluster, "second", Phase.RUNNING)
     assert cluster.named("first", namespace).status.phase is Phase.STOPPED
+
+
+def test_an_elastic_gang_takes_what_is_free_and_gives_up_what_another_is_owed(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings/train"
+    cluster.submit(replace(gang(namespace, nodes=1), most_nodes=4, grace_s=1.0))
+    with operating(access, namespace):
+        run = comes_to(cluster, "train", Phase.RUNNING)
+        assert run.status.reason.message == (
+            "16 ranks on 2 nodes started; runs on 2 of 1..4 nodes; would grow when 2 more are free"
+        )
+        assert (run.gang.nodes, live_pods(cluster, namespace)) == (2, ["train-0-0", "train-0-1"])
+        cluster.submit(replace(gang(namespace, "urgent", nodes=1), priority=1))
+        comes_to(cluster, "urgent", Phase.RUNNING)
+        comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+        assert live_pods(cluster, namespace) == ["train-1-0", "urgent-0-0"]
+        content = cluster.client.get(path)
+        assert (content["spec"]["nodes"], content["status"]["ranks"]) == ("1..4", "8/8")
+        (pod,) = (each for each in pods_of(cluster, namespace) if each["metadata"]["name"] == "train-1-0")
+        env = pod["spec"]["containers"][0]["env"]
+        (told,) = (each["value"] for each in env if each["name"].endswith("INSTRUCTIONS"))
+        assert json.loads(told)["env"]["WORLD_SIZE"] == "8"
+        assert json.loads(told)["env"]["FAIRLEAD_ELASTIC"] == "1"
+
+
+def pods_of(cluster: KubernetesCluster, namespace: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return found
 
 
 def test_what_can_never_fit_is_refused(access: Access, cluster: KubernetesCluster, namespace: str) -> None:

@@ -59,12 +59,13 @@ def _story(
     return Scenario(nodes=(node("node-0"), node("node-1")), jobs=jobs, moves=(*begun, *moves))
 
 
-SELDOM = replace(SAVING, checkpoint_s=600.0)
-
-DEAR = _story(Submit(3), NOW, program=SELDOM, age_s=1970.0)
+# Saved once, and about as long ago as it can be.
+DEAR = _story(Submit(3), NOW, program=replace(SAVING, checkpoint_s=1990.0), age_s=3940.0)
 UNSAVED = _story(Submit(3), NOW, program=SILENT)
 CROWDED = _story(Submit(3), NOW, Sleep(1.0), Submit(4), NOW)
-NEARLY_DONE = _story(Submit(3), NOW, program=SELDOM, age_s=700.0, max_duration_s=880.0)
+NEARLY_DONE = _story(
+    *(Submit(3), NOW), program=replace(SAVING, checkpoint_s=720.0), age_s=1400.0, max_duration_s=1580.0
+)
 ROOMY = _story(Submit(3), NOW, cpu_milli=1000)
 
 MOVE_MUTANTS = (

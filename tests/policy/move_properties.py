@@ -9,7 +9,7 @@ from fairlead.policy.shares import asked, capacity, dominant_share
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
-from tests.policy.queue_properties import _created, _earliest, _ends, _planned
+from tests.policy.queue_properties import _earliest, _planned, created, ends_of
 from tests.policy.world import Decision, World
 
 HOUR_S, APART_S, RESTART_S = 3600.0, 4 * 3600.0, 60.0
@@ -78,7 +78,7 @@ MOVE_PROPERTIES = (moves_are_bounded, only_what_resumes_moves, nobody_moved_wait
 
 def _unpaid(wanting: Workload, group: list[Moved], decision: Decision) -> Iterator[str]:
     before, now = decision.before, decision.now
-    begun = _created([pair for pair in _planned(decision) if pair[1].create])
+    begun = created([pair for pair in _planned(decision) if pair[1].create])
     seats = [pod for pair in _moved(_planned(decision)) for pod in _sitting(*pair)]
     away = {workload.uid for workload, _ in group}
     present = [pod for pod in (*before.pods, *begun) if not pod.phase.is_final]
@@ -92,7 +92,7 @@ def _unpaid(wanting: Workload, group: list[Moved], decision: Decision) -> Iterat
         if _fits(wanting, rest, before):
             yield f"{workload.spec.name} moves for nothing"
     grace_s = max(workload.spec.grace_s for workload, _ in group)
-    starts_at = _earliest(wanting, present, before, _ends(before, now), now)
+    starts_at = _earliest(wanting, present, before, ends_of(before, now), now)
     wait_s = HOUR_S if starts_at == math.inf else starts_at - now - grace_s
     gain_s = dominant_share(asked(wanting.spec), capacity(before.nodes)) * wait_s
     cost_s = sum(_cost_s(workload, decision) for workload, _ in group)

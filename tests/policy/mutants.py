@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy import changes, lifecycle, placement, starting, training
+from fairlead.policy import changes, lifecycle, placement, training
 from fairlead.policy.placement import Placement
 from fairlead.policy.retries import Again
 from fairlead.specs.resources import Resources
@@ -20,6 +20,7 @@ from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Status, Worklo
 from tests.builders import node
 from tests.builders import training as training_of
 from tests.policy import properties
+from tests.policy.elastic_mutants import ELASTIC_MUTANTS
 from tests.policy.move_mutants import MOVE_MUTANTS
 from tests.policy.properties import Property
 from tests.policy.queue_mutants import QUEUE_MUTANTS
@@ -49,7 +50,7 @@ class Mutant:
 decide, place, rooms, move = training.decide, placement.place, placement.rooms, lifecycle.move
 current_pods, notices = training._current_pods, changes.notices
 change_of, requeue, wait_for = changes.change_to, changes.requeue, changes.wait
-started = starting.started
+started = changes.started
 counter = itertools.count()
 
 
@@ -178,5 +179,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (properties.plans_say_all_once, "decide", say_it_twice, ONE),
         *QUEUE_MUTANTS,
         *MOVE_MUTANTS,
+        *ELASTIC_MUTANTS,
     )
 )

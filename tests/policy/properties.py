@@ -10,6 +10,7 @@ from fairlead.policy.lifecycle import MOVES
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from tests.policy.elastic_properties import ELASTIC_PROPERTIES
 from tests.policy.move_properties import MOVE_PROPERTIES
 from tests.policy.queue_properties import QUEUE_PROPERTIES
 from tests.policy.world import World
@@ -30,7 +31,8 @@ def gangs_are_whole(world: World) -> Iterator[str]:
                 indexes = [create.index for create in change.create]
                 attempts = {create.attempt for create in change.create}
                 attempt = workload.status.attempt if change.status is None else change.status.attempt
-                if indexes != list(range(workload.spec.nodes)) or attempts != {attempt}:
+                asked = workload.spec.nodes if change.status is None else change.status.nodes or workload.spec.nodes
+                if indexes != list(range(asked)) or attempts != {attempt}:
                     yield f"{workload.spec.name} was given members {indexes} of starts {attempts}"
     for _, snapshot in world.quiet:
         for workload in snapshot.workloads:
@@ -216,6 +218,7 @@ PROPERTIES: tuple[Property, ...] = (
     a_stop_is_obeyed_within_its_grace,
     *QUEUE_PROPERTIES,
     *MOVE_PROPERTIES,
+    *ELASTIC_PROPERTIES,
     decisions_are_deterministic,
     decisions_settle,
     plans_say_all_once,

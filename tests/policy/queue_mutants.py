@@ -41,8 +41,8 @@ class UnlimitedLedger(Ledger):
         return None
 
 
-def protect_everybody(holders: Sequence[Workload], teams: Iterable[Team], now: float) -> frozenset[str]:
-    return frozenset(workload.uid for workload in holders)
+def protect_everybody(holders: Sequence[Workload], teams: Iterable[Team], now: float) -> dict[str, int]:
+    return {workload.uid: workload.gang.nodes for workload in holders}
 
 
 def gain_without_end(wanting: Workload, spared_s: float, whole: Any) -> float:

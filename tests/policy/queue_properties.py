@@ -28,7 +28,7 @@ def nobody_delays_the_first(world: World) -> Iterator[str]:
     a point; then by age.
     """
     for decision in world.decisions:
-        left = [w for w in decision.before.workloads if _is_left_waiting(w, decision) and w.spec.priority >= 0]
+        left = [w for w in decision.before.workloads if is_left_waiting(w, decision) and w.spec.priority >= 0]
         begun = [(workload, change) for workload, change in decision.done() if change.create]
         teams = {workload.spec.team for workload in left} | {workload.spec.team for workload, _ in begun}
         if not left or len(teams) > 1 or any(t.name in teams for t in decision.before.teams):
@@ -49,10 +49,10 @@ def scavengers_take_only_what_is_idle(world: World) -> Iterator[str]:
         if not found:
             continue
         others = [pair for pair in done if pair[1].create and pair[0].spec.priority >= 0]
-        free = rooms(decision.before.nodes, [*decision.before.pods, *_created(others)])
+        free = rooms(decision.before.nodes, [*decision.before.pods, *created(others)])
         for workload in decision.before.workloads:
             told = _reason_after(workload, decision)
-            if workload.spec.priority >= 0 and _is_left_waiting(workload, decision) and told is not Code.OVER_QUOTA:
+            if workload.spec.priority >= 0 and is_left_waiting(workload, decision) and told is not Code.OVER_QUOTA:
                 placed = place(workload.spec, free)
                 if placed is not None:
                     yield f"{found[0][0].spec.name} took what {workload.spec.name} waits for"
@@ -62,7 +62,7 @@ def nobody_holds_more_than_its_quota(world: World) -> Iterator[str]:
     """No team ever holds more than its quota."""
     for at, snapshot in world.seen:
         for team in snapshot.teams:
-            held = sum((asked(w.spec) for w in _holders(snapshot) if w.spec.team == team.name), Amounts())
+            held = sum((asked(w.gang) for w in _holders(snapshot) if w.spec.team == team.name), Amounts())
             for name in RESOURCES:
                 most = getattr(team.quota, name)
                 if most is not None and getattr(held, name) > most:
@@ -99,8 +99,9 @@ def preemption_pays(world: World) -> Iterator[str]:
                 wanting = status.reason.message.split()[2].rstrip(",")
                 groups[wanting].append(victim)
         stopped = {victim.uid for group in groups.values() for victim in group}
+        smaller = {uid for uids in made_smaller(decision).values() for uid in uids}
         for name, group in groups.items():
-            yield from _unpaid(by_name[name], group, stopped, decision)
+            yield from _unpaid(by_name[name], group, stopped, smaller, decision)
 
 
 QUEUE_PROPERTIES = (
@@ -112,33 +113,45 @@ QUEUE_PROPERTIES = (
 )
 
 
-def _unpaid(wanting: Workload, group: list[Workload], stopped: set[str], decision: Decision) -> Iterator[str]:
+def made_smaller(decision: Decision) -> dict[str, set[str]]:
+    """Uids of elastic gangs that give nodes up, by the name of the run that they do it for."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for change in decision.plan.changes:
+        status = change.status
+        if status is not None and status.phase is Phase.STOPPING and status.reason.message.startswith("makes room for"):
+            found[status.reason.message.split()[3]].add(change.workload_uid)
+    return found
+
+
+def _unpaid(
+    wanting: Workload, group: list[Workload], stopped: set[str], smaller: set[str], decision: Decision
+) -> Iterator[str]:
     before, now = decision.before, decision.now
-    begun = _created([pair for pair in _planned(decision) if pair[1].create])
-    ends = _ends(before, now)
+    begun = created([pair for pair in _planned(decision) if pair[1].create])
+    ends = ends_of(before, now)
     present = [pod for pod in (*before.pods, *begun) if not pod.phase.is_final]
     soon = [pod for pod in present if ends.get(pod.workload_uid, math.inf) > now + LONGEST_GRACE_S]
-    if place(wanting.spec, rooms(before.nodes, _without(soon, stopped))) is None:
+    if place(wanting.spec, rooms(before.nodes, without(soon, stopped | smaller))) is None:
         yield f"stopping {[victim.spec.name for victim in group]} frees too little for {wanting.spec.name}"
-    if len(stopped) == len(group):
+    if len(stopped) == len(group) and not smaller:
         for victim in group:
             others = stopped - {victim.uid}
-            if place(wanting.spec, rooms(before.nodes, _without(present, others))) is not None:
+            if place(wanting.spec, rooms(before.nodes, without(present, others))) is not None:
                 yield f"{victim.spec.name} is stopped for nothing"
     lower = [v for v in group if v.spec.team == wanting.spec.team and v.spec.priority >= 0]
     if any(victim.spec.priority >= wanting.spec.priority for victim in lower):
         yield f"{[victim.spec.name for victim in lower]} give way to {wanting.spec.name}"
-    alone = all(w.uid == wanting.uid for w in before.workloads if _is_left_waiting(w, decision))
+    alone = all(w.uid == wanting.uid for w in before.workloads if is_left_waiting(w, decision))
     if lower and alone:
         whole = capacity(before.nodes)
-        cost = sum(dominant_share(asked(v.spec), whole) * (_lost_s(v, before, now) + RESTART_S) for v in lower)
+        cost = sum(dominant_share(asked(v.gang), whole) * (_lost_s(v, before, now) + RESTART_S) for v in lower)
         grace_s = max(victim.spec.grace_s for victim in group)
         spared_s = _earliest(wanting, [*before.pods, *begun], before, ends, now) - now - grace_s
         if cost >= dominant_share(asked(wanting.spec), whole) * spared_s:
             yield f"{wanting.spec.name} is spared {spared_s} s for {cost}"
 
 
-def _without(pods: Iterable[Pod], uids: set[str]) -> list[Pod]:
+def without(pods: Iterable[Pod], uids: set[str]) -> list[Pod]:
     return [pod for pod in pods if pod.workload_uid not in uids]
 
 
@@ -154,21 +167,21 @@ def _delays(
     """Whether the first could start sooner without the late one, in any order of ends that may come."""
     before, now = decision.before, decision.now
     durations = Durations(before.completed)
-    ends = _ends(before, now) | {w.uid: now + durations.length_s(w, now) for w, _ in others}
-    pods = [*before.pods, *_created(others)]
+    ends = ends_of(before, now) | {w.uid: now + durations.length_s(w, now) for w, _ in others}
+    pods = [*before.pods, *created(others)]
     without = _earliest(first, pods, before, ends, now)
     end = now + durations.length_s(late, now)
     if without < math.inf:
         return (
             end > without
-            and _earliest(first, [*pods, *_created([(late, change)])], before, ends | {late.uid: end}, now) > without
+            and _earliest(first, [*pods, *created([(late, change)])], before, ends | {late.uid: end}, now) > without
         )
     uids = sorted({pod.workload_uid for pod in pods if not pod.phase.is_final})
     for number in range(len(uids) + 1):
         for staying in combinations(uids, number):
             rest = [pod for pod in pods if pod.workload_uid in staying]
             fits = place(first.spec, rooms(before.nodes, rest)) is not None
-            if fits and place(first.spec, rooms(before.nodes, [*rest, *_created([(late, change)])])) is None:
+            if fits and place(first.spec, rooms(before.nodes, [*rest, *created([(late, change)])])) is None:
                 return True
     return False
 
@@ -183,7 +196,7 @@ def _earliest(workload: Workload, pods: Iterable[Pod], snapshot: Snapshot, ends:
     return math.inf
 
 
-def _ends(snapshot: Snapshot, now: float) -> dict[str, float]:
+def ends_of(snapshot: Snapshot, now: float) -> dict[str, float]:
     durations, own = Durations(snapshot.completed), defaultdict[str, list[Pod]](list)
     for pod in snapshot.pods:
         own[pod.workload_uid].append(pod)
@@ -196,7 +209,7 @@ def _demanding(snapshot: Snapshot) -> Iterator[Workload]:
     generous = {team.name for team in snapshot.teams if team.guaranteed != Quota()}
     borrowers = {w.uid for w in holders if w.spec.team not in generous or w.spec.priority < 0}
     for team in snapshot.teams:
-        held = sum((asked(w.spec) for w in holders if w.spec.team == team.name and w.spec.priority >= 0), Amounts())
+        held = sum((asked(w.gang) for w in holders if w.spec.team == team.name and w.spec.priority >= 0), Amounts())
         waiting = [w for w in snapshot.workloads if w.spec.team == team.name and _is_within(held, w, team.guaranteed)]
         for workload in sorted(waiting, key=lambda w: (-w.spec.priority, w.created_at))[:1]:
             rest = [pod for pod in snapshot.pods if pod.workload_uid not in borrowers]
@@ -228,7 +241,7 @@ def _planned(decision: Decision) -> list[tuple[Workload, Change]]:
     return [(by_uid[change.workload_uid], change) for change in decision.plan.changes]
 
 
-def _created(begun: Iterable[tuple[Workload, Change]]) -> list[Pod]:
+def created(begun: Iterable[tuple[Workload, Change]]) -> list[Pod]:
     """The pods that the changes create."""
     return [
         Pod(
@@ -252,7 +265,7 @@ def _reason_after(workload: Workload, decision: Decision) -> Code:
     return (workload.status if change is None or change.status is None else change.status).reason.code
 
 
-def _is_left_waiting(workload: Workload, decision: Decision) -> bool:
+def is_left_waiting(workload: Workload, decision: Decision) -> bool:
     """Whether the run could have been started by the decision as far as it itself goes, and was left waiting."""
     status = workload.status
     live = any(pod.workload_uid == workload.uid and not pod.phase.is_final for pod in decision.before.pods)

@@ -1,5 +1,7 @@
 """Scenarios drawn at random, small enough that runs meet each other."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
@@ -23,11 +25,13 @@ def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
 
 @st.composite
 def specs(draw: st.DrawFn, name: str) -> Training:
+    num_nodes = draw(st.integers(1, 3))
     gpu = draw(st.sampled_from((None, None, GpuRequest(milli=500), GpuRequest(), GpuRequest(milli=2000))))
     return Training(
         name=name,
         run=name,
-        nodes=draw(st.integers(1, 3)),
+        nodes=num_nodes,
+        most_nodes=draw(st.sampled_from((None, None, num_nodes + 1, num_nodes + 3))),
         ranks_per_node=draw(st.integers(1, 2)),
         resources=Resources(
             gpu=gpu,
@@ -59,6 +63,15 @@ PROGRAMS = st.builds(
     on_term=st.sampled_from(OnTerm),
     save_s=st.sampled_from((0.0, 1.0, 30.0)),
 )
+# Long enough to grow, and saving what they do.
+STEADY = st.builds(
+    Program,
+    duration_s=st.sampled_from((900.0, 9000.0)),
+    step_s=st.sampled_from((None, 1.0, 1.0, 1.0)),
+    checkpoint_s=st.sampled_from((5.0, 120.0)),
+    on_term=st.sampled_from((OnTerm.CHECKPOINT, OnTerm.CHECKPOINT, OnTerm.IGNORE)),
+    save_s=st.sampled_from((0.5, 1.0)),
+)
 SUBMITS = st.builds(Submit, st.integers(0, 5))
 WANTS = st.builds(Want, st.integers(0, 5), st.sampled_from(Intent))
 SUFFERS = st.builds(Suffer, st.sampled_from(Harm), st.integers(0, 5))
@@ -80,6 +93,24 @@ def jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     )
 
 
+@st.composite
+def steady_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
+    """Of which many are elastic and small, so that they grow and are made smaller."""
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        spec, num_nodes = draw(specs(f"run-{number}")), draw(st.integers(1, 2))
+        spec = replace(
+            spec,
+            nodes=num_nodes,
+            most_nodes=draw(st.sampled_from((None, num_nodes + 1, num_nodes + 5))),
+            resources=replace(spec.resources, gpu=None, memory_bytes=None),
+            max_duration_s=None,
+            stall_timeout_s=None,
+        )
+        found.append(Job(spec=spec, programs=(draw(STEADY),)))
+    return tuple(found)
+
+
 AMOUNTS = st.builds(
     Quota, gpu_milli=st.sampled_from((None, 1000, 2000)), cpu_milli=st.sampled_from((None, 2000, 6000))
 )  # fmt: skip
@@ -89,6 +120,13 @@ TEAMS = st.builds(
     quota=st.one_of(st.just(Quota()), AMOUNTS),
     guaranteed=AMOUNTS,
     weight=st.sampled_from((1, 3)),
+)
+STEADY_SCENARIOS = st.builds(
+    Scenario,
+    nodes=nodes(),
+    jobs=steady_jobs(),
+    moves=st.lists(st.one_of(SUBMITS, SUBMITS, WAITS, WAITS, WANTS, SUFFERS), min_size=10, max_size=30).map(tuple),
+    teams=st.one_of(st.just(()), st.tuples(TEAMS)),
 )
 SCENARIOS = st.builds(
     Scenario,

@@ -2,12 +2,23 @@
 
 import pytest
 
-from fairlead.policy import ageing, changes, defragmentation, preemption, quotas, starting, timeline, training, turns
+from fairlead.policy import (
+    ageing,
+    changes,
+    defragmentation,
+    elastic,
+    preemption,
+    quotas,
+    starting,
+    timeline,
+    training,
+    turns,
+)
 from tests.policy.mutants import MUTANTS, Mutant
 from tests.policy.properties import PROPERTIES
 from tests.policy.world import play
 
-MODULES = (training, starting, changes, turns, ageing, quotas, timeline, preemption, defragmentation)
+MODULES = (training, starting, changes, turns, ageing, quotas, timeline, preemption, defragmentation, elastic)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

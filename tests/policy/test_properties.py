@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 
 from fairlead.policy import training
 from tests.policy.properties import PROPERTIES
-from tests.policy.scenarios import SCENARIOS
+from tests.policy.scenarios import SCENARIOS, STEADY_SCENARIOS
 from tests.policy.world import Scenario, play
 
 
@@ -13,6 +13,14 @@ from tests.policy.world import Scenario, play
 @given(scenario=SCENARIOS)
 def test_every_property_holds_whatever_happens(scenario: Scenario) -> None:
     # One play for all of them: playing takes most of the time.
+    world = play(scenario)
+    broken = {holds.__name__: list(holds(world)) for holds in PROPERTIES}
+    assert broken == {holds.__name__: [] for holds in PROPERTIES}
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(scenario=STEADY_SCENARIOS)
+def test_every_property_holds_of_long_runs(scenario: Scenario) -> None:
     world = play(scenario)
     broken = {holds.__name__: list(holds(world)) for holds in PROPERTIES}
     assert broken == {holds.__name__: [] for holds in PROPERTIES}

@@ -91,7 +91,7 @@ def test_a_guarantee_of_one_resource_is_no_claim_to_another() -> None:
 def test_of_what_a_team_holds_the_oldest_within_its_guarantee_is_protected() -> None:
     teams = (Team(name="vision", guaranteed=Quota(cpu_milli=3000)),)
     runs = [run("old", cpu=2000, team="vision", age_s=9), run("new", cpu=2000, team="vision"), run("other")]
-    assert protected(runs, teams, BEGAN) == {"old"}
+    assert protected(runs, teams, BEGAN) == {"old": 1}
 
 
 def test_a_dominant_share_is_of_the_scarcest_resource() -> None:

@@ -14,6 +14,7 @@ from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod
 from fairlead.cluster.simulated.programs import Program
 from fairlead.errors import NameTaken, NotFound
 from fairlead.policy import training
+from fairlead.policy.elastic import next_look
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan
@@ -287,8 +288,9 @@ class World:
                 times.append(status.started_at + spec.max_duration_s)
             if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):
                 times.append(now + spec.stall_timeout_s)
+            times.append(next_look(workload, now))
         # A moment later, as the difference of two times may be rounded down.
-        return (at + MOMENT_S for at in times if at + MOMENT_S > now)
+        return (at + MOMENT_S for at in times if now < at + MOMENT_S < math.inf)
 
 
 def play(scenario: Scenario) -> World:

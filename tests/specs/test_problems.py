@@ -4,6 +4,8 @@ import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.specs.reading import parse
+from fairlead.specs.rules import BrokenRules
+from fairlead.specs.training import Training
 
 
 def problems(text: str) -> tuple[str, ...]:
@@ -44,3 +46,30 @@ def test_no_mistake_is_told_twice() -> None:
 def test_a_rule_between_keys_is_not_judged_by_the_default_of_a_wrong_one() -> None:
     found = problems("run: x\nretry: {backoff: soon, max_backoff: 500ms}\n")
     assert [problem for problem in found if "max_backoff" in problem] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("two", '"two" is not a whole number, or two joined by `..`; give 1 to 10000, such as `nodes: 2`'),
+        ("2-8", '"2-8" is not a whole number, or two joined by `..`; give 1 to 10000, such as `nodes: 2`'),
+        ('"4"', '"4" is not a whole number, or two joined by `..`; give 1 to 10000, such as `nodes: 2`'),
+        ("2.5", "2.5 is not a whole number; give 1 to 10000, such as `nodes: 2`"),
+        ("8..2", '"8..2" ends before it begins; did you mean `2..8`?'),
+        ("0..2", '"0..2" is out of bounds; give 1 to 10000, such as `nodes: 2`'),
+        ("2..20000", '"2..20000" is out of bounds; give 1 to 10000, such as `nodes: 2`'),
+    ],
+)
+def test_a_number_of_nodes_that_is_none_is_told_with_what_to_give(given: str, sentence: str) -> None:
+    assert problems(f"name: a\nrun: x\nnodes: {given}\n") == (f"f.yaml:3: nodes: {sentence}",)
+
+
+def test_bounds_that_are_equal_are_a_plain_number() -> None:
+    (spec,) = parse("name: a\nrun: x\nnodes: 4..4\n")
+    assert isinstance(spec, Training)
+    assert (spec.nodes, spec.most_nodes) == (4, None)
+
+
+def test_a_most_that_is_no_more_than_the_fewest_is_no_training() -> None:
+    with pytest.raises(BrokenRules, match="4 is no more than nodes, which is 4"):
+        Training(name="a", run="x", nodes=4, most_nodes=4)

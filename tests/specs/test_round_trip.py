@@ -1,5 +1,6 @@
 """What is written reads back as it was, in both forms and in the database."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -44,6 +45,7 @@ TRAININGS = st.builds(
     team=NAMES,
     env=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,10}", fullmatch=True), TEXTS, max_size=3),
     nodes=st.integers(1, 100),
+    most_nodes=optional(st.integers(101, 10_000)),
     ranks_per_node=optional(st.integers(1, 64)),
     resources=RESOURCES,
     capacity=st.builds(Capacity, spot=st.booleans()),
@@ -68,3 +70,9 @@ def test_both_forms_read_back_as_they_were(spec: Training) -> None:
 @settings(max_examples=200, deadline=None)
 def test_the_database_keeps_a_spec_exactly(spec: Training) -> None:
     assert from_json(to_json(spec)) == spec
+
+
+@given(TRAININGS)
+@settings(max_examples=50, deadline=None)
+def test_a_run_at_one_size_is_as_if_it_had_been_asked_for_so(spec: Training) -> None:
+    assert spec.at(7) == replace(spec, nodes=7, most_nodes=None)

@@ -37,11 +37,13 @@ PARSERS_ALONE = (
     "is not a taint:",
     "it is for a part of one GPU",
     "so that `sharing` has no say",
+    "ends before it begins",
 )
 WORDS = st.sampled_from(
     ["", " ", "a", "Bad Name", "10m", "1h30m", "-1s", "200 steps", "0 steps", "16Gi", "1.5G", "16gb", "500m", "0.5",
      "A100:8", "8xA100", "24GB:2", "auto", "exec", "spot", "owned", "a=b:NoSchedule", "b:Sometimes", "true",
-     "3", "line\nbreak", "0x10", "1e3", "+1", "x" * 51, "x" * 600, "ann,ben"]
+     "3", "line\nbreak", "0x10", "1e3", "+1", "x" * 51, "x" * 600, "ann,ben",
+     "2..8", "8..2", "0..9", "2..99999", "2.."]
 )  # fmt: skip
 JUNK = st.deferred(
     lambda: (

@@ -62,8 +62,8 @@ def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
 
     cluster = LocalCluster.open()
     name = run.spec.name
-    if rank >= run.spec.world_size:
-        raise Conflict(f"{name} has no rank {rank}; the last one is {run.spec.world_size - 1}.")
+    if rank >= run.gang.world_size:
+        raise Conflict(f"{name} has no rank {rank}; the last one is {run.gang.world_size - 1}.")
     index = rank // run.spec.ranks_on_each_node
     live = [pod for pod in cluster.pods(run.uid) if pod.phase is PodPhase.RUNNING and pod.index == index]
     if not live:

@@ -71,13 +71,13 @@ def format_line(line: LogLine, run: Workload, *, with_name: bool, timestamps: bo
     """A line for people."""
     when = time.strftime("%H:%M:%S ", time.localtime(line.at)) if timestamps else ""
     name = f"{run.spec.name} | " if with_name else ""
-    rank = f"[{line.rank if line.rank >= 0 else '-'}] " if run.spec.world_size > 1 else ""
+    rank = f"[{line.rank if line.rank >= 0 else '-'}] " if run.gang.world_size > 1 else ""
     return f"{when}{name}{rank}{line.text}"
 
 
 def _check(run: Workload, rank: int | None, attempt: int | None) -> None:
-    if rank is not None and rank >= run.spec.world_size:
-        raise click.UsageError(f"--rank {rank}: {run.spec.name} has {plural(run.spec.world_size, 'rank')}, from 0.")
+    if rank is not None and rank >= run.gang.world_size:
+        raise click.UsageError(f"--rank {rank}: {run.spec.name} has {plural(run.gang.world_size, 'rank')}, from 0.")
     if attempt is not None and attempt > run.status.attempt:
         raise click.UsageError(f"--attempt {attempt}: the newest start of {run.spec.name} is {run.status.attempt}.")
 

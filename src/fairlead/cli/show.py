@@ -33,7 +33,8 @@ def run_json(workload: Workload) -> dict[str, Any]:
         "intent": workload.intent.value,
         "reason": asdict(workload.status.reason),
         "attempt": workload.status.attempt,
-        "ranks": workload.spec.world_size,
+        "ranks": workload.gang.world_size,
+        "nodes": workload.gang.nodes,
         "created_at": workload.created_at,
         "started_at": workload.status.started_at,
         "finished_at": workload.status.finished_at,
@@ -59,7 +60,7 @@ def run_row(workload: Workload) -> tuple[str, ...]:
     return (
         workload.spec.name,
         workload.status.phase.value,
-        str(workload.spec.world_size),
+        str(workload.gang.world_size),
         say_progress(workload.progress, short=True),
         f"{say_duration(max(0.0, time.time() - workload.created_at))} ago",
         workload.status.reason.message,

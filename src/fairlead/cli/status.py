@@ -12,9 +12,9 @@ from fairlead.cli.show import as_json, json_option, run_json, run_row, say_progr
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord
-from fairlead.policy.quantities import plural, say_duration, say_resources
+from fairlead.policy.quantities import plural, say_duration, say_nodes, say_resources
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Pod, PodPhase, RankExit, Workload
+from fairlead.state.snapshot import Phase, Pod, PodPhase, RankExit, Workload
 
 RECENT = 15
 NEWEST_EVENTS = 5
@@ -76,7 +76,7 @@ def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list
     if workload.intent.value != "run" and not state.phase.is_final:
         facts.append(("wanted", workload.intent.value))
     each = say_resources(spec.resources)
-    facts.append(("ranks", f"{spec.world_size} on {plural(spec.nodes, 'node')} with {each}; attempt {state.attempt}"))
+    facts.append(("ranks", f"{_size(workload)} with {each}; attempt {state.attempt}"))
     facts.append(("submitted", say_time(workload.created_at)))
     if starts_at is not None:
         facts.append(("will start", say_start(starts_at)))
@@ -92,6 +92,16 @@ def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list
     facts.append(("checkpoints", _checkpoints(spec, own)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
+
+
+def _size(workload: Workload) -> str:
+    """How many ranks and nodes it has; of an elastic gang also how many it may have."""
+    spec, gang = workload.spec, workload.gang
+    if spec.most_nodes is None:
+        return f"{gang.world_size} on {say_nodes(spec)}"
+    if workload.status.phase in (Phase.PENDING, Phase.RESTARTING):
+        return f"{spec.world_size}..{spec.most_nodes * spec.ranks_on_each_node} on {say_nodes(spec)}"
+    return f"{gang.world_size} on {gang.nodes} of {say_nodes(spec)}"
 
 
 def _checkpoints(spec: Training, own: str) -> str:

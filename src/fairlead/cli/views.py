@@ -146,7 +146,7 @@ def _bar(run: Workload, name_style: str) -> list[Any]:
     from rich.text import Text
 
     progress, state = run.progress, run.status
-    name = Text(f"{run.spec.name} {state.phase.value}, {plural(run.spec.world_size, 'rank')}", style=name_style)
+    name = Text(f"{run.spec.name} {state.phase.value}, {plural(run.gang.world_size, 'rank')}", style=name_style)
     if progress is None or progress.step is None:
         return [name, Text(state.reason.message)]
     cells: list[Any] = [name]

@@ -19,6 +19,7 @@ from fairlead.control.loop import run_pass
 from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
 from fairlead.policy.defaults import complete
+from fairlead.policy.elastic import next_look
 from fairlead.policy.growing import REPLY_PATIENCE_S
 from fairlead.policy.placement import why_never
 from fairlead.policy.rules import DEFAULT, Rules
@@ -34,6 +35,7 @@ from fairlead.traces.arrivals import Arrival
 HOLDING = frozenset((Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
 MOST_PASSES = 1_000
 """More at one instant than any sound decision needs."""
+STEP_S = 1.0
 HOPELESS = 20.0
 """Where for so many times the longest run nothing has ended, what is left fails again before it saves anything."""
 
@@ -154,6 +156,8 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
     return Program(
         duration_s=arrival.duration_s,
         start_s=programs.start_up_s if start_up_s is None else start_up_s,
+        # An elastic gang grows only when it has shown that it saves.
+        step_s=None if arrival.spec.most_nodes is None else STEP_S,
         checkpoint_s=arrival.spec.checkpoint.every_s or programs.checkpoint_every_s,
         checkpoint_cost_s=programs.checkpoint_s if checkpoint_s is None else checkpoint_s,
         on_term=OnTerm.CHECKPOINT,
@@ -233,7 +237,7 @@ def _told(
 def _next_deadline(snapshot: Snapshot, now: float) -> float:
     """When a decision may next change without anything happening.
 
-    A backoff ends, a run has had its time, or nodes were asked for long enough.
+    A backoff ends, a run has had its time or may grow, or nodes were asked for long enough.
     """
     times = [math.inf]
     bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
@@ -248,4 +252,5 @@ def _next_deadline(snapshot: Snapshot, now: float) -> float:
             times += [since + REPLY_PATIENCE_S, since + PATIENCE_S]
         if status.phase is Phase.PENDING and status.ask_again_at is not None:
             times.append(status.ask_again_at)
+        times.append(next_look(workload, now))
     return min(time for time in times if time > now)

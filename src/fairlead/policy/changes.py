@@ -1,11 +1,16 @@
 """Changes of one workload as the decisions make them: each moves by the table of the lifecycle and tells why."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from fairlead.policy.ageing import raised
 from fairlead.policy.lifecycle import move
-from fairlead.state.plan import Change, Event, TerminatePod
+from fairlead.policy.placement import Placement
+from fairlead.policy.quantities import plural
+from fairlead.policy.topology import say_where
+from fairlead.state.plan import Change, CreatePod, Event, TerminatePod
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Pod, Status, Workload
+from fairlead.state.snapshot import Intent, Node, Phase, Pod, Status, Workload
 
 
 def change_to(workload: Workload, status: Status) -> Change:
@@ -18,6 +23,26 @@ def change_to(workload: Workload, status: Status) -> Change:
         intent=Intent.STOP if ended else None,
         event=Event(type=status.phase.value, reason=status.reason),
     )
+
+
+def started(workload: Workload, placed: tuple[Placement, ...], now: float, nodes: Sequence[Node]) -> Change:
+    """The change that starts a run where it was placed."""
+    spec, status = workload.spec, workload.status
+    where = ", ".join(sorted({item.node for item in placed}))
+    num_nodes = len(placed)
+    lies = say_where(nodes, [item.node for item in placed])
+    ranks = plural(num_nodes * spec.ranks_on_each_node, "rank")
+    message = f"{plural(num_nodes, 'pod')} with {ranks} placed on {where}"
+    reason = Reason(code=Code.PLACED, message=message if lies is None else f"{message}: {lies}")
+    began = status.started_at if status.started_at is not None else now
+    attempt = next_attempt(status)
+    create = tuple(CreatePod(attempt=attempt, index=item.index, node=item.node, grant=item.grant) for item in placed)
+    moved = move(
+        status, Phase.STARTING, reason, now, attempt=attempt, started_at=began, raised=raised(workload, now),
+        taken_by=None, asked_at=None, ask_again_at=None, nodes=None if spec.most_nodes is None else num_nodes,
+        room_since=None, seats=(),
+    )  # fmt: skip
+    return replace(change_to(workload, moved), create=create)
 
 
 def stop(
@@ -60,9 +85,12 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
         status = replace(status, started_at=None)
     if status.phase is Phase.PENDING:
         return change_to(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))
-    # A start that was stopped is over; the next one gets a number of its own.
-    attempt = status.attempt if status.phase is Phase.RESTARTING else status.attempt + 1
-    return change_to(workload, move(status, Phase.PENDING, reason, now, attempt=attempt, retry_at=None))
+    return change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status), retry_at=None))
+
+
+def next_attempt(status: Status) -> int:
+    """The number of the start that is waited for: one that was stopped is over, and the next gets one of its own."""
+    return status.attempt if status.phase in (Phase.PENDING, Phase.RESTARTING) else status.attempt + 1
 
 
 def wait(
@@ -75,7 +103,9 @@ def wait(
 ) -> list[Change]:
     """Say why it waits, once for each reason; and since when nodes are asked for, or when they are again."""
     status = replace(workload.status, asked_at=asked_at, ask_again_at=ask_again_at)
-    if status.phase is Phase.RESTARTING:
-        return [change_to(workload, move(status, Phase.PENDING, reason, now, retry_at=None))]
+    if status.phase is not Phase.PENDING:
+        return [
+            change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status), retry_at=None))
+        ]
     after = replace(status, reason=reason)
     return [] if after == workload.status else [change_to(workload, after)]

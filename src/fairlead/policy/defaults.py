@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.policy.quantities import plural, say_cpu
+from fairlead.policy.quantities import say_cpu, say_nodes
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 
@@ -29,11 +29,11 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
         spec = replace(spec, ranks_per_node=ranks)
     if spec.resources.cpu_milli is None and nodes:
         largest = max(node.cpu_milli for node in nodes)
-        members = -(-spec.nodes // len(nodes))
+        members = -(-(spec.most_nodes or spec.nodes) // len(nodes))
         share = max(1, min(spec.ranks_on_each_node * 1000, largest // members))
         of_ranks = share == spec.ranks_on_each_node * 1000
         why = "one core for each rank" if of_ranks else f"an equal share of {say_cpu(largest)}"
-        notes.append(f"resources.cpu: {say_cpu(share)} for each of {plural(spec.nodes, 'node')} ({why})")
+        notes.append(f"resources.cpu: {say_cpu(share)} for each of {say_nodes(spec)} ({why})")
         spec = replace(spec, resources=replace(spec.resources, cpu_milli=share))
     if spec.checkpoint.to is None:
         notes.append("checkpoint.to: the run's own directory on this cluster")

@@ -69,7 +69,7 @@ def movable(
         if not _may_move(each, rules, now) or each.spec.priority > wanting.spec.priority:
             continue
         own = [pod for pod in pods[each.uid] if not pod.phase.is_final]
-        is_whole = len(own) == each.spec.nodes <= MOST_MEMBERS
+        is_whole = len(own) == each.gang.nodes <= MOST_MEMBERS
         if not is_whole or any(pod.terminating_since is not None for pod in own):
             continue
         if kept is None or each.uid in kept:
@@ -169,7 +169,7 @@ def _with_homes(offered: Iterable[Victim], free: Rooms) -> list[Victim]:
     known: dict[tuple[Shape, int], bool] = {}
     found = []
     for each in offered:
-        key = shape_of(each.workload.spec, free.doors), each.workload.spec.nodes
+        key = shape_of(each.workload.spec, free.doors), each.workload.gang.nodes
         if key not in known:
             places = free.place(*key)
             for node, grant in places or ():
@@ -218,7 +218,7 @@ def _places(
     held += gang
     moves, homeless = list[Move](), None if gang else chosen[0]
     for each in sorted(chosen, key=lambda each: (-each.cost_s, each.workload.uid)) if gang else ():
-        places = free.place(shape_of(each.workload.spec, free.doors), each.workload.spec.nodes)
+        places = free.place(shape_of(each.workload.spec, free.doors), each.workload.gang.nodes)
         if places is None:
             homeless = each
             break

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from fairlead.policy.elastic import is_resizing
 from fairlead.policy.placement import matching, why_waiting
 from fairlead.policy.preemption import Victim
-from fairlead.policy.quantities import plural, say_cpu, say_memory, say_resources
+from fairlead.policy.quantities import plural, say_cpu, say_memory, say_nodes, say_resources
 from fairlead.policy.quotas import Ledger
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.shares import Amounts, asked
@@ -66,7 +67,7 @@ def scavenger(workload: Workload) -> Reason:
     reason = Reason(
         code=Code.WAITING_FOR_TURN,
         message=f"takes only what is idle (priority {workload.spec.priority}), and there is no room for "
-        f"{plural(workload.spec.nodes, 'node')} with {say_resources(workload.spec.resources)} each",
+        f"{say_nodes(workload.spec)} with {say_resources(workload.spec.resources)} each",
         remedy="With a `priority` of 0 or more it has a turn of its own.",
     )
     return _told(reason, workload)
@@ -109,22 +110,29 @@ def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
     if last is None:
         return "starts when the room that is free is not promised to others"
     if last.status.phase is Phase.STOPPING or last.status.next_phase is not None:
-        return f"starts when {last.spec.name} has saved its work and left"
+        does = "changed its size" if is_resizing(last.status) else "left"
+        return f"starts when {last.spec.name} has saved its work and {does}"
     return f"starts at {say_moment(claim.start)} at the latest, when {last.spec.name} ends"
 
 
 def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) -> str:
-    names = ", ".join(sorted(victim.workload.spec.name for victim in chosen)[:5])
+    leaving, smaller = (
+        ", ".join(sorted(victim.workload.spec.name for victim in chosen if bool(victim.keeps) is keeps)[:5])
+        for keeps in (False, True)
+    )
+    whens = [f"{leaving} has saved its work and left"] if leaving else []
+    whens += [f"{smaller} has saved its work and changed its size"] if smaller else []
+    starts = f"starts when {' and '.join(whens)}"
     borrowed: dict[str, int] = defaultdict(int)
     for victim in chosen:
         if not victim.by_priority and victim.workload.spec.priority >= 0:
-            borrowed[victim.workload.spec.team] += asked(victim.workload.spec).gpu_milli
+            borrowed[victim.workload.spec.team] += sum(len(g.gpu_uuids) * g.gpu_milli for _, g in victim.parts)
     if is_owed and borrowed:
         lenders = ", ".join(
             f"{_gpus(milli)} from {team}" if milli else team for team, milli in sorted(borrowed.items())
         )
-        return f"team {workload.spec.team} reclaims {lenders}: starts when {names} has saved its work and left"
-    return f"starts when {names} has saved its work and left"
+        return f"team {workload.spec.team} reclaims {lenders}: {starts}"
+    return starts
 
 
 def nodes_left(never: Reason) -> Reason:

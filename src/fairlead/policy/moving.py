@@ -49,6 +49,11 @@ def keep(workloads: Iterable[Workload], free: Rooms) -> dict[str, tuple[Seat, ..
     return kept
 
 
+def coming(uid: str) -> str:
+    """What is kept for a run on the move, as a holding of its own."""
+    return f"{uid} on the move"
+
+
 def placed_in(seats: Sequence[Seat]) -> tuple[Placement, ...]:
     """The gang in the places that were kept for it."""
     return tuple(Placement(index=index, node=seat.node, grant=seat.grant) for index, seat in enumerate(seats))

@@ -8,6 +8,9 @@ Cost and gain are in seconds of the whole cluster. A victim costs its dominant s
 checkpoint and ``RESTART_S``; that is an upper bound, for a stop notice lets it save just in time. The gain is the
 dominant share of the run that starts times the wait that it is spared.
 
+An elastic gang may go on with fewer nodes, down to its smallest size, or to what is within its team's guarantee. If it
+is enough that some do, nobody is stopped for good; each then restarts, and costs as much as one that is stopped.
+
 Victims are added cheapest first until the gang fits, then those that are not needed are let go, the dearest first; so
 no smaller set of the same ones would do. Each step counts how many members fit on the nodes of one victim.
 """
@@ -35,12 +38,14 @@ class Victim:
     Attributes:
         cost_s: Seconds of the whole cluster that stopping it costs.
         by_priority: It has to give way only because of its priority, so cost and gain are compared.
+        keeps: How many nodes an elastic gang goes on with; 0 when it is stopped.
     """
 
     workload: Workload
     parts: tuple[Part, ...]
     cost_s: float
     by_priority: bool
+    keeps: int = 0
 
 
 def victims(
@@ -49,19 +54,21 @@ def victims(
     pods: Mapping[str, Sequence[Pod]],
     *,
     is_owed: bool,
-    kept: frozenset[str],
+    kept: Mapping[str, int],
+    barred: frozenset[str],
     whole: Amounts,
     now: float,
-) -> list[Victim]:
-    """Those that may be stopped for a run, cheapest first.
+) -> tuple[list[Victim], list[Victim]]:
+    """Elastic gangs that may go on with fewer nodes for a run; and those that may be stopped for it; cheapest first.
 
     Args:
         is_owed: The run lies within its team's guarantee.
-        kept: Runs that lie within their own teams' guarantees.
+        kept: How many nodes of runs lie within their own teams' guarantees.
+        barred: Nodes to which the run cannot go.
     """
-    found = []
+    smaller, found = list[Victim](), list[Victim]()
     if is_scavenger(wanting.spec):
-        return []
+        return smaller, found
     for each in holders:
         own = [pod for pod in pods[each.uid] if not pod.phase.is_final]
         if each.intent is not Intent.RUN or each.status.phase not in (Phase.STARTING, Phase.RUNNING):
@@ -69,25 +76,49 @@ def victims(
         if any(pod.terminating_since is not None for pod in own):
             continue
         same_team = each.spec.team == wanting.spec.team
-        at_once = is_scavenger(each.spec) or (is_owed and not same_team and each.uid not in kept)
+        kept_nodes = kept.get(each.uid, 0)
+        reclaims = is_scavenger(each.spec) or (is_owed and not same_team)
+        at_once = reclaims and not kept_nodes
         lower = (
             same_team
             and each.spec.priority < wanting.spec.priority
             and effective_priority(each, now) < effective_priority(wanting, now)
         )
+        keeps = max(each.spec.nodes, 0 if lower else kept_nodes)
+        if (lower or reclaims) and keeps < len(own):
+            spare = sorted(own, key=lambda pod: (pod.node not in barred, pod.index))[keeps:]
+            smaller.append(_victim(each, own, spare, whole, now, by_priority=not reclaims, keeps=keeps))
         if at_once or lower:
-            parts = tuple((pod.node, pod.grant) for pod in own)
-            cost_s = cost(each, own, whole, now)
-            found.append(Victim(workload=each, parts=parts, cost_s=cost_s, by_priority=not at_once))
-    return sorted(found, key=lambda victim: (victim.by_priority, victim.cost_s, victim.workload.uid))
+            found.append(_victim(each, own, own, whole, now, by_priority=not at_once))
+        elif smaller and smaller[-1].workload is each:
+            found.append(smaller[-1])
+    return sorted(smaller, key=_cheapest), sorted(found, key=_cheapest)
+
+
+def _cheapest(victim: Victim) -> tuple[bool, float, str]:
+    return victim.by_priority, victim.cost_s, victim.workload.uid
+
+
+def _victim(
+    workload: Workload, own: Sequence[Pod], gone: Iterable[Pod], whole: Amounts, now: float,
+    *, by_priority: bool, keeps: int = 0,
+) -> Victim:  # fmt: skip
+    parts = tuple((pod.node, pod.grant) for pod in gone)
+    cost_s = cost(workload, own, whole, now)
+    return Victim(workload=workload, parts=parts, cost_s=cost_s, by_priority=by_priority, keeps=keeps)
 
 
 def cost(workload: Workload, pods: Iterable[Pod], whole: Amounts, now: float) -> float:
     """What it costs to stop a run now, in seconds of the whole cluster."""
+    return dominant_share(asked(workload.gang), whole) * restart_s(workload, pods, now)
+
+
+def restart_s(workload: Workload, pods: Iterable[Pod], now: float) -> float:
+    """How far the run is thrown back at most, in seconds, when it is stopped now and starts again."""
     progress = workload.progress
     began = min((pod.created_at for pod in pods), default=now)
     saved = progress.checkpoint_at if progress is not None and progress.checkpoint_at is not None else began
-    return dominant_share(asked(workload.spec), whole) * (max(0.0, now - max(saved, began)) + RESTART_S)
+    return max(0.0, now - max(saved, began)) + RESTART_S
 
 
 def choose(

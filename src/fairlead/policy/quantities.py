@@ -2,6 +2,7 @@
 
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.sharing import Sharing
+from fairlead.specs.training import Training
 
 GIB = 1024**3
 SHARED_BY = {Sharing.MIG: "MIG", Sharing.MPS: "MPS", Sharing.TIME_SLICING: "time slices"}
@@ -44,6 +45,11 @@ def say_resources(resources: Resources) -> str:
     if resources.memory_bytes is not None:
         parts.append(f"{say_memory(resources.memory_bytes)} of memory")
     return ", ".join(parts) or "nothing in particular"
+
+
+def say_nodes(spec: Training) -> str:
+    """How many nodes a run asks for, such as ``4 nodes`` or ``2..8 nodes``."""
+    return plural(spec.nodes, "node") if spec.most_nodes is None else f"{spec.nodes}..{spec.most_nodes} nodes"
 
 
 def say_duration(seconds: float) -> str:

@@ -41,7 +41,7 @@ class Ledger:
         """The ledger of the runs that hold something now."""
         ledger = cls({team.name: team for team in teams}, whole, {}, {})
         for workload in holders:
-            ledger.add(workload.spec)
+            ledger.add(workload.gang)
         return ledger
 
     def copy(self) -> "Ledger":
@@ -79,22 +79,27 @@ class Ledger:
         return None
 
 
-def protected(holders: Sequence[Workload], teams: Iterable[Team], now: float) -> frozenset[str]:
-    """Uids of the runs that hold no more than their team is guaranteed: those of most priority, then the oldest."""
+def protected(holders: Sequence[Workload], teams: Iterable[Team], now: float) -> dict[str, int]:
+    """How many nodes of each run are within what its team is guaranteed: of those of most priority, then the oldest.
+
+    All of a gang or none, but of an elastic one also its smallest size; runs without any are left out.
+    """
     guarantees = {team.name: team.guaranteed for team in teams if team.guaranteed != Quota()}
     if not guarantees:
-        return frozenset()
-    kept, sums = set[str](), dict[str, Amounts]()
+        return {}
+    kept, sums = dict[str, int](), dict[str, Amounts]()
     for workload in sorted(holders, key=lambda each: precedence(each, now)):
         spec = workload.spec
         guaranteed = guarantees.get(spec.team)
         if guaranteed is None or is_scavenger(spec):
             continue
         before = sums.get(spec.team, Amounts())
-        if _is_within(before, asked(spec), guaranteed):
-            sums[spec.team] = before + asked(spec)
-            kept.add(workload.uid)
-    return frozenset(kept)
+        for size in (spec,) if spec.most_nodes is None else (workload.gang, spec):
+            if _is_within(before, asked(size), guaranteed):
+                sums[spec.team] = before + asked(size)
+                kept[workload.uid] = size.nodes
+                break
+    return kept
 
 
 def _is_within(held: Amounts, more: Amounts, guaranteed: Quota) -> bool:

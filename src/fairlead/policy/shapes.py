@@ -1,9 +1,12 @@
 """What one member of a gang needs, as a key: members of equal shape fit the same nodes equally well."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
+from fairlead.state.snapshot import Workload
 
 WHOLE_GPU = 1000
 
@@ -65,3 +68,9 @@ class Shape:
     def is_share(self) -> bool:
         """It takes a part of one device."""
         return self.num_gpus == 1 and self.gpu_milli < WHOLE_GPU
+
+
+def history(workloads: Iterable[Workload]) -> Iterator[Shape]:
+    """What was asked for so far, oldest first, one for each member of a gang."""
+    for workload in sorted(workloads, key=lambda w: (w.created_at, w.uid)):
+        yield from repeat(Shape.of(workload.spec.resources), workload.status.nodes or workload.spec.nodes)

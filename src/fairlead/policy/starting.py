@@ -11,32 +11,30 @@ costs a placement for each run that starts and for each shape that does not, and
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 
-from fairlead.policy import explaining
-from fairlead.policy.ageing import raised
-from fairlead.policy.changes import change_to, stop, wait
+from fairlead.policy import elastic, explaining
+from fairlead.policy.changes import change_to, started, stop, wait
 from fairlead.policy.defragmentation import Move, budget, choose_moves, movable
 from fairlead.policy.durations import Durations
+from fairlead.policy.elastic import is_resizing, is_wanted
 from fairlead.policy.growing import Growing
 from fairlead.policy.lifecycle import move
-from fairlead.policy.moving import keep, move_away, placed_in, say_makes_room
+from fairlead.policy.moving import coming, keep, move_away, placed_in, say_makes_room
 from fairlead.policy.placement import Placement, Rooms, place, rooms, shape_of, why_never
 from fairlead.policy.preemption import Victim, choose, victims
-from fairlead.policy.quantities import plural
 from fairlead.policy.quotas import Ledger, is_scavenger, protected
 from fairlead.policy.rules import Backfill, Rules
-from fairlead.policy.shapes import Shape
+from fairlead.policy.shapes import Shape, history
 from fairlead.policy.shares import capacity
 from fairlead.policy.timeline import Claim, Timeline
-from fairlead.policy.topology import say_where
 from fairlead.policy.turns import fairly, first_come
 from fairlead.specs.team import Quota
-from fairlead.state.plan import Change, CreatePod
+from fairlead.specs.training import Training
+from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Node, Phase, Pod, Seat, Snapshot, Workload
+from fairlead.state.snapshot import Phase, Pod, Seat, Snapshot, Workload
 
 # Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
@@ -44,25 +42,28 @@ FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
 
 def start(
     waiting: Sequence[Workload],
+    growable: Sequence[Workload],
     snapshot: Snapshot,
     pods: Mapping[str, Sequence[Pod]],
     busy: frozenset[str],
     now: float,
     rules: Rules,
 ) -> list[Change]:
-    """Changes of those that wait, and of those that are stopped for them.
+    """Changes of those that wait, of those that are stopped for them, and of elastic gangs that may grow.
 
     Args:
+        growable: Running elastic gangs that could do with more nodes.
         pods: Of each workload, of any attempt.
         busy: Uids of workloads of which something else has been decided.
     """
-    if not waiting:
+    if not waiting and not growable:
         return []
     queue = Queue.of(snapshot, pods, busy, now, rules)
     changes = [queue.settle(workload) for workload in waiting if workload.uid in queue.kept]
     for workload in queue.in_turn([each for each in waiting if not queue.is_there(each)]):
         changes += queue.look_at(workload)
-    return changes
+    larger = queue.enlarge()
+    return [*(larger.get(change.workload_uid, change) for change in changes), *queue.grow(growable, waiting)]
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ class Queue:
         rules: Rules,
     ) -> "Queue":
         """The queue before anybody was looked at."""
-        free = rooms(snapshot.nodes, snapshot.pods, _history(snapshot))
+        free = rooms(snapshot.nodes, snapshot.pods, history(snapshot.workloads))
         kept = keep(snapshot.workloads, free)
         holders = [w for w in snapshot.workloads if w.uid in kept or any(not pod.phase.is_final for pod in pods[w.uid])]
         return cls(
@@ -148,10 +149,13 @@ class Queue:
 
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Those that wait, in the order in which they are looked at."""
-        if not self.rules.fair:
-            return first_come(waiting)
-        order, self.owed = fairly(waiting, self.ledger.copy(), self.now)
-        return order
+        if self.rules.fair:
+            order, self.owed = fairly(waiting, self.ledger.copy(), self.now)
+        else:
+            order = first_come(waiting)
+        # One that only changes its size has its turn already, but for whoever is owed what it gave up.
+        going_on = {each.uid for each in order if is_resizing(each.status) and not is_scavenger(each.spec)}
+        return sorted(order, key=lambda each: each.uid not in self.owed | going_on) if going_on else order
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
@@ -176,22 +180,66 @@ class Queue:
         if not fits_here:
             return self._keep_asking(workload)
         end = now + self.durations.length_s(workload, now)
-        if not any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
-            placed = self._try(workload, end)
-            if placed is not None:
-                self._note_start(workload, placed, end)
-                return [started(workload, placed, now, self.snapshot.nodes)]
-            self.too_large.setdefault(shape, []).append((spec.nodes, end))
+        placed = self._try(spec, shape, end)
+        if placed is not None:
+            self._note_start(workload, placed, end)
+            return [started(workload, placed, now, self.snapshot.nodes)]
         return self._keep_waiting(workload, end)
 
-    def _try(self, workload: Workload, end: float) -> tuple[Placement, ...] | None:
+    def enlarge(self) -> dict[str, Change]:
+        """The starts of elastic gangs that get more than they need at least, by uid."""
+        if self._keeps_back:
+            return {}
+        placed = {workload.uid: list(parts) for workload, parts in self.started if workload.spec.most_nodes is not None}
+        gangs = [(workload, len(parts)) for workload, parts in self.started if workload.uid in placed]
+        for uid, parts in elastic.share_out(gangs, self._one_more).items():
+            placed[uid] += [replace(part, index=len(placed[uid]) + n) for n, part in enumerate(parts)]
+        nodes, now = self.snapshot.nodes, self.now
+        return {each.uid: started(each, tuple(placed[each.uid]), now, nodes) for each, _ in gangs}
+
+    def grow(self, growable: Sequence[Workload], waiting: Sequence[Workload]) -> list[Change]:
+        """Running gangs that stop to grow, or that are told that they may soon."""
+        gangs = [(each, each.gang.nodes) for each in growable if each.uid not in self.stopped]
+        if not gangs:
+            return []
+        going = {workload.uid for workload, _ in self.started}
+        left = [each.spec for each in waiting if each.uid not in going]
+        found = (
+            {}
+            if self._keeps_back or is_wanted(left, self.free, self.ledger)
+            else elastic.share_out(gangs, self._one_more)
+        )
+        more = [(each, len(found.get(each.uid, ()))) for each, _ in gangs]
+        return [c for run, num in more for c in elastic.grow(run, num, self._live(run), self.durations, self.now)]
+
+    @property
+    def _keeps_back(self) -> bool:
+        """Whether what is free is kept for those that wait."""
+        return self.first is not None and (self.is_asking or self.rules.backfill is Backfill.NONE)
+
+    def _one_more(self, workload: Workload) -> tuple[Placement, ...] | None:
+        """Take one more node for an elastic gang."""
+        one = workload.spec.at(1)
+        if self.rules.fair and self.ledger.exceeds(one) is not None:
+            return None
+        end = self.now + self.durations.length_s(workload, self.now)
+        placed = self._try(one, shape_of(one, self.free.doors), end)
+        if placed is not None:
+            self.ledger.add(one)
+        return placed
+
+    def _try(self, spec: Training, shape: Shape, end: float) -> tuple[Placement, ...] | None:
         """Place the run where it delays nobody who was promised a start."""
+        if any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
+            return None
         kept = [part for claim in self.claims if self.now < claim.start < end for part in claim.keeps]
         for node, grant in kept:
             self.free.hold(node, grant)
-        placed = place(workload.spec, self.free)
+        placed = place(spec, self.free)
         for node, grant in kept:
             self.free.hold(node, grant, -1)
+        if placed is None:
+            self.too_large.setdefault(shape, []).append((spec.nodes, end))
         return placed
 
     def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
@@ -231,8 +279,14 @@ class Queue:
         moves = self._moves(workload, claim) if promised else ()
         chosen = () if moves else self._room_makers(workload, claim, is_owed=is_owed)
         if moves or chosen:
-            for run in [each.workload for each in moves] or [victim.workload for victim in chosen]:
+            for run in [each.workload for each in moves]:
                 timeline.end_by(run.uid, now + run.spec.grace_s + 1.0)
+            for victim in chosen:
+                until = now + victim.workload.spec.grace_s + 1.0
+                if victim.keeps:
+                    timeline.end_parts(victim.workload.uid, victim.parts, until)
+                else:
+                    timeline.end_by(victim.workload.uid, until)
             claim = timeline.earliest(shape, count, end - now)
         elif not promised:
             return self._wait(workload, explaining.behind(workload, self.first))
@@ -259,16 +313,20 @@ class Queue:
             return ()
         there = {each.uid for each, _ in self.started} | self.busy | self.stopped
         whole, now = self.ledger.whole, self.now
-        offered = victims(
+        shape = shape_of(workload.spec, self.free.doors)
+        smaller, offered = victims(
             workload,
             [each for each in self.holders if each.uid not in there],
             self.pods,
             is_owed=is_owed,
             kept=protected(self.holders, self.snapshot.teams, now),
+            barred=shape.barred,
             whole=whole,
             now=now,
         )
-        chosen = choose(workload, offered, self.timeline, starts_at=claim.start, whole=whole, now=now)
+        chosen = choose(workload, smaller, self.timeline, starts_at=claim.start, whole=whole, now=now) or choose(
+            workload, offered, self.timeline, starts_at=claim.start, whole=whole, now=now
+        )
         self.stopped.update(victim.workload.uid for victim in chosen)
         return chosen
 
@@ -281,7 +339,7 @@ class Queue:
         there = {each.uid for each, _ in self.started} | self.busy | self.stopped
         kept = None
         if any(team.guaranteed != Quota() for team in self.snapshot.teams):
-            kept = protected(self.holders, self.snapshot.teams, now)
+            kept = frozenset(protected(self.holders, self.snapshot.teams, now))
         holders = [each for each in self.holders if each.uid not in there]
         offered = movable(workload, holders, self.pods, kept=kept, whole=whole, rules=rules, now=now)
         if not offered:
@@ -294,15 +352,22 @@ class Queue:
         for each in moves:
             self.spent_s += each.cost_s
             self.stopped.add(each.workload.uid)
-            self.timeline.hold(_coming(each.workload.uid), [(s.node, s.grant) for s in each.seats], math.inf)
+            self.timeline.hold(coming(each.workload.uid), [(s.node, s.grant) for s in each.seats], math.inf)
         return moves
 
     def _stop(self, victim: Victim, wanting: Workload, *, is_owed: bool) -> Change:
         run = victim.workload
-        live = tuple(pod for pod in self.pods[run.uid] if not pod.phase.is_final)
+        live = self._live(run)
+        if victim.keeps:
+            smaller = elastic.says_shrinks(run, wanting, victim.keeps)
+            return stop(run, live, Phase.PENDING, smaller, smaller, self.now)
         message = explaining.taken_by(run, wanting, is_owed=is_owed and not victim.by_priority)
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
+
+    def _live(self, workload: Workload) -> tuple[Pod, ...]:
+        live = [pod for pod in self.pods[workload.uid] if not pod.phase.is_final]
+        return tuple(sorted(live, key=lambda pod: (pod.attempt, pod.index)))
 
     def _may_preempt(self, workload: Workload) -> bool:
         """Whether there is anybody that it could preempt, and this is not one of too many that ask in one pass."""
@@ -326,38 +391,9 @@ class Queue:
             known = {w.uid: self.durations.ends_at(w, self.pods[w.uid], self.now) for w in self.holders}
             timeline = Timeline.of(self.snapshot.nodes, self.snapshot.pods, known, self.now)
             for uid, seats in self.kept.items():
-                timeline.hold(_coming(uid), [(seat.node, seat.grant) for seat in seats], math.inf)
+                timeline.hold(coming(uid), [(seat.node, seat.grant) for seat in seats], math.inf)
             for workload, placed in self.started:
                 end = self.now + self.durations.length_s(workload, self.now)
                 timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
             self._timeline = timeline
         return self._timeline
-
-
-def started(workload: Workload, placed: tuple[Placement, ...], now: float, nodes: Sequence[Node]) -> Change:
-    """The change that starts a run where it was placed."""
-    spec, status = workload.spec, workload.status
-    where = ", ".join(sorted({item.node for item in placed}))
-    lies = say_where(nodes, [item.node for item in placed])
-    message = f"{plural(spec.nodes, 'pod')} with {plural(spec.world_size, 'rank')} placed on {where}"
-    reason = Reason(code=Code.PLACED, message=message if lies is None else f"{message}: {lies}")
-    began = status.started_at if status.started_at is not None else now
-    create = tuple(
-        CreatePod(attempt=status.attempt, index=item.index, node=item.node, grant=item.grant) for item in placed
-    )
-    moved = move(
-        status, Phase.STARTING, reason, now, started_at=began, raised=raised(workload, now), taken_by=None,
-        asked_at=None, ask_again_at=None, seats=(),
-    )  # fmt: skip
-    return replace(change_to(workload, moved), create=create)
-
-
-def _coming(uid: str) -> str:
-    """What is kept for a run on the move, as a holding of its own."""
-    return f"{uid} on the move"
-
-
-def _history(snapshot: Snapshot) -> Iterator[Shape]:
-    """What was asked for so far, oldest first, one for each member of a gang."""
-    for workload in sorted(snapshot.workloads, key=lambda w: (w.created_at, w.uid)):
-        yield from repeat(Shape.of(workload.spec.resources), workload.spec.nodes)

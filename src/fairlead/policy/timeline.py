@@ -21,6 +21,8 @@ from fairlead.policy.shapes import Shape
 from fairlead.state.snapshot import Grant, Node, Pod
 
 Part = tuple[str, Grant]
+# What a run gives back is a holding of its own; no uid ends like this.
+IN_PART = " in part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,12 @@ class Timeline:
         holding = self.holdings[uid]
         holding.until = min(holding.until, until)
 
+    def end_parts(self, uid: str, parts: Sequence[Part], until: float) -> None:
+        """A run gives some of what it holds back earlier than was expected."""
+        holding, left = self.holdings[uid], list(parts)
+        self.holdings[uid] = _Holding(tuple(part for part in holding.parts if not _taken(part, left)), holding.until)
+        self.holdings[uid + IN_PART] = _Holding(tuple(parts), min(holding.until, until))
+
     def claim(self, claim: Claim) -> None:
         """Promise the room."""
         self.claims.append(claim)
@@ -131,8 +139,8 @@ class Timeline:
         for at in times:
             touched = set(self._claimed)
             while position < len(ends) and ends[position][0] <= at:
-                latest = ends[position][1]
-                released.append(self.holdings[latest])
+                released.append(self.holdings[ends[position][1]])
+                latest = ends[position][1].removesuffix(IN_PART)
                 for node, grant in released[-1].parts:
                     self.rooms[node].take(grant, -1)
                     touched.add(node)
@@ -212,6 +220,14 @@ class Timeline:
                 for gpu in matching(room.node, shape):
                     after.gpu_milli[gpu.uuid] = 0
                 yield from _kept(name, room, after)
+
+
+def _taken(part: Part, left: list[Part]) -> bool:
+    """Whether the part is one of those, each of which counts once."""
+    if part not in left:
+        return False
+    left.remove(part)
+    return True
 
 
 def members(room: Room, shape: Shape, most: int) -> int:

@@ -7,7 +7,9 @@ order. At most one change for each workload comes out, complete in itself.
 from collections import defaultdict
 from dataclasses import replace
 
+from fairlead.policy import elastic
 from fairlead.policy.changes import change_to, notices, requeue, stop, terminate
+from fairlead.policy.elastic import is_resizing
 from fairlead.policy.failures import Blame, Failure, diagnose
 from fairlead.policy.lifecycle import move
 from fairlead.policy.quantities import plural, say_duration
@@ -31,6 +33,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules = DEFAULT) -> Plan:
     pods = _current_pods(snapshot)
     changes: list[Change] = []
     waiting: list[Workload] = []
+    growable: list[Workload] = []
     going = leaving(snapshot.nodes)
     for workload in snapshot.workloads:
         found = pods[workload.uid]
@@ -40,10 +43,12 @@ def decide(snapshot: Snapshot, now: float, rules: Rules = DEFAULT) -> Plan:
         change = _judge(workload, own, snapshot, now)
         if change is not None:
             changes.append(change)
+        elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
+            growable.append(workload)
         elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
             waiting.append(workload)
     busy = frozenset(change.workload_uid for change in changes)
-    return Plan(changes=(*changes, *start(waiting, snapshot, pods, busy, now, rules)))
+    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now, rules)))
 
 
 def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
@@ -62,6 +67,7 @@ def _is_quiet(workload: Workload, pods: list[Pod]) -> bool:
         or workload.intent is not _RUN
         or spec.max_duration_s is not None
         or spec.stall_timeout_s is not None
+        or status.nodes is not None
         or len(pods) != spec.nodes
     ):
         return False
@@ -78,7 +84,10 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
     if phase.is_final:
         return _after_the_end(workload, live, snapshot, now)
     if phase is Phase.STOPPING:
-        return _settle(workload, pods, live, now) if not live else _keep_stopping(workload, live)
+        if live:
+            return _keep_stopping(workload, live)
+        if not _is_placed_again(workload, pods):
+            return _settle(workload, pods, now)
     if intent is not Intent.RUN:
         return _obey(workload, live, now)
     deadline = _deadline(workload, live, now)
@@ -164,9 +173,9 @@ def _watch(
     """Follow a gang that is starting or running."""
     status = workload.status
     own = tuple(pod for pod in pods if pod.attempt == status.attempt)
-    failure = diagnose(workload.spec, own, snapshot.nodes, workload.progress, now)
-    if failure is None and len(own) < workload.spec.nodes:
-        gone = Reason(code=Code.POD_LOST, message=f"{plural(workload.spec.nodes - len(own), 'pod')} of it vanished")
+    failure = diagnose(workload.gang, own, snapshot.nodes, workload.progress, now)
+    if failure is None and len(own) < workload.gang.nodes:
+        gone = Reason(code=Code.POD_LOST, message=f"{plural(workload.gang.nodes - len(own), 'pod')} of it vanished")
         failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
     if failure is not None:
         return _after_failure(workload, live, failure, now)
@@ -178,8 +187,9 @@ def _watch(
         took = say_duration(now - (status.started_at or now))
         return change_to(workload, move(status, Phase.SUCCEEDED, _completed(workload, took), now))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
-        ranks = plural(workload.spec.world_size, "rank")
-        reason = Reason(code=Code.RANKS_STARTED, message=f"{ranks} on {plural(len(own), 'node')} started")
+        ranks = plural(workload.gang.world_size, "rank")
+        message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
+        reason = Reason(code=Code.RANKS_STARTED, message=message)
         return change_to(workload, move(status, Phase.RUNNING, reason, now))
     return None
 
@@ -214,17 +224,26 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
     return replace(change_to(workload, status), terminate=notices(live, TEARDOWN_GRACE_S))
 
 
-def _settle(workload: Workload, pods: tuple[Pod, ...], live: tuple[Pod, ...], now: float) -> Change:
+def _is_placed_again(workload: Workload, pods: tuple[Pod, ...]) -> bool:
+    """Whether the run, of which no pod lives any more, stopped only to change its size."""
+    return workload.intent is Intent.RUN and is_resizing(workload.status) and not _all_ended_well(workload, pods)
+
+
+def _all_ended_well(workload: Workload, pods: tuple[Pod, ...]) -> bool:
+    own = [pod for pod in pods if pod.attempt == workload.status.attempt]
+    return len(own) == workload.gang.nodes and all(_ended_well(pod) for pod in own)
+
+
+def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
     """No pod of a stopping workload lives any more."""
     status = workload.status
-    own = [pod for pod in pods if pod.attempt == status.attempt]
     if workload.intent is Intent.DELETE and status.next_phase is Phase.PENDING:
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped to be deleted")
     elif workload.intent is Intent.STOP and status.next_phase is Phase.PENDING:
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped on request")
     else:
         after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
-    if len(own) == workload.spec.nodes and all(_ended_well(pod) for pod in own) and after is not Phase.FAILED:
+    if after is not Phase.FAILED and _all_ended_well(workload, pods):
         after, reason = Phase.SUCCEEDED, _completed(workload, say_duration(now - (status.started_at or now)))
     step = workload.progress.stopped_step if workload.progress is not None else None
     if step is not None and after is not Phase.SUCCEEDED:
@@ -247,6 +266,8 @@ def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:
 
 def _wants_to_start(workload: Workload, now: float) -> bool:
     status = workload.status
-    if workload.intent is not Intent.RUN or status.phase not in (Phase.PENDING, Phase.RESTARTING):
+    if workload.intent is not Intent.RUN:
         return False
-    return status.phase is Phase.PENDING or status.retry_at is None or now >= status.retry_at
+    if status.phase is Phase.RESTARTING:
+        return status.retry_at is None or now >= status.retry_at
+    return status.phase is Phase.PENDING or is_resizing(status)

@@ -42,7 +42,7 @@ def choices(kind: Single, limits: Iterable[Limit | None]) -> str:
             parts[place] = int(end) if limit.whole else end
             ends.append(kind.render(parts[0] if len(parts) == 1 else tuple(parts)))
         spelled.append(f"{'0, or ' if limit.zero else ''}{ends[0]} to {ends[1]}")
-    return ", or ".join(spelled) or kind.what
+    return ", or ".join(dict.fromkeys(spelled)) or kind.what
 
 
 def _item(kind: Listed) -> str:

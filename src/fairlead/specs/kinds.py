@@ -37,6 +37,7 @@ class Single:
         render: What ``parse`` gives, as a plain value.
         schema: JSON Schema of what ``parse`` takes.
         choices: What to give, when it is a closed set.
+        text: The pattern that text, as opposed to a number, must match in full before it is parsed; None for any.
     """
 
     what: str
@@ -45,6 +46,7 @@ class Single:
     render: Callable[[Any], Plain]
     schema: Mapping[str, Any]
     choices: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,15 @@ WHOLE = Single(
     parse=quantities.parse_whole,
     render=_identity,
     schema={"type": "integer", "minimum": 0},
+)
+
+SPAN = Single(
+    what="a whole number, or two joined by `..`",
+    tags=ANY,
+    parse=quantities.parse_span,
+    render=quantities.format_span,
+    schema=_any_of({"type": "integer", "minimum": 0}, _pattern(quantities.SPAN)),
+    text=quantities.SPAN,
 )
 
 DOLLARS = Single(

@@ -4,6 +4,7 @@ The short form takes what people write. The Kubernetes form takes what the API s
 or text for quantities, text for variables, no lone values for a mapping; nothing given is the same as left out.
 """
 
+import re
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
 from typing import cast
@@ -11,7 +12,7 @@ from typing import cast
 from fairlead.specs.advice import advice, limits_of, wanted
 from fairlead.specs.documents import Mapping, Node, Scalar, Sequence
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
-from fairlead.specs.kinds import ANY, WHOLE, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
+from fairlead.specs.kinds import ANY, SPAN, WHOLE, Key, Kind, Laid, Listed, Mapped, Section, Single, Tag
 from fairlead.specs.laying import read_overlay
 from fairlead.specs.problems import Problems
 from fairlead.specs.rules import BrokenRules, Rules, one_line, quote
@@ -238,11 +239,15 @@ class _Reader:
         sentence = None
         if node.tag not in kind.tags and kind.tags == {Tag.TEXT}:
             sentence = f"{_show(node)} is not text; put it in quotes: `{key.name}: {quote(node.text)}`"
+        elif self.is_typed and kind in (WHOLE, SPAN) and node.tag is Tag.FLOAT:
+            sentence = f"{_show(node)} is not {kind.what}; {give}"
         elif self.is_typed and kind.tags == ANY and node.tag is Tag.FLOAT:
             sentence = f"{_show(node)} is a number with a point; put it in quotes: `{key.name}: {quote(node.text)}`"
-        elif self.is_typed and kind is WHOLE and node.tag is Tag.FLOAT:
-            sentence = f"{_show(node)} is not a whole number; {give}"
-        elif node.tag not in kind.tags or (len(node.text) > MOST_QUANTITY and kind.tags != {Tag.TEXT}):
+        elif (
+            (kind.text is not None and node.tag is Tag.TEXT and re.fullmatch(kind.text, node.text) is None)
+            or node.tag not in kind.tags
+            or (len(node.text) > MOST_QUANTITY and kind.tags != {Tag.TEXT})
+        ):
             sentence = f"{_show(node)} is not {kind.what}; {give}"
         if sentence is not None:
             self.problems.add(entry.line, entry.path, sentence)

@@ -21,6 +21,7 @@ GPU_MEMORY = rf"{DECIMAL} ?(?:(?:k|[KMGTPE]i?)B?|B)"
 GPU = rf"(?:{MODEL}(?::{GPU_MEMORY})?(?::{DECIMAL})?|{GPU_MEMORY}(?::{DECIMAL})?)"
 DURATION = "(?=[0-9])" + "".join(rf"(?:{DECIMAL}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
 STEPS = r"[0-9]{1,15} ?steps?"
+SPAN = r"[0-9]{1,9}\.\.[0-9]{1,9}"
 
 _UNITS = {
     "": 1,
@@ -55,6 +56,24 @@ def parse_whole(text: str) -> int:
     if number.denominator != 1:
         raise ValueError("is not a whole number")
     return int(number)
+
+
+def parse_span(text: str) -> tuple[int, int | None]:
+    """The least and the most of a span such as ``2..8``; of a lone whole number, and of ``4..4``, that and None."""
+    if re.fullmatch(SPAN, text) is None:
+        return parse_whole(text), None
+    least, most = map(int, text.split(".."))
+    if most < least:
+        raise ValueError(f"ends before it begins; did you mean `{most}..{least}`?")
+    return least, most if most > least else None
+
+
+def format_span(span: tuple[int | None, int | None]) -> str | int:
+    """The spelling that ``parse_span`` reads; a bound by itself as a number."""
+    least, most = span
+    if least is None or most is None:
+        return least or most or 0
+    return f"{least}..{most}"
 
 
 def parse_size(text: str) -> int:

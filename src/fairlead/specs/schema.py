@@ -5,7 +5,7 @@ from dataclasses import MISSING
 from typing import Any
 
 from fairlead.specs.keys import API_VERSION, KINDS
-from fairlead.specs.kinds import NUMERIC, Key, Kind, Laid, Listed, Mapped, Section, Single
+from fairlead.specs.kinds import NUMERIC, SPAN, Key, Kind, Laid, Listed, Mapped, Section, Single
 from fairlead.specs.overlay import ITEMS_MOST, NAME_MOST, TEXT_MOST
 from fairlead.specs.podfields import Branch, Items, Leaf, Map
 from fairlead.specs.rendering import default_of
@@ -93,8 +93,8 @@ def _key(key: Key, section: Section, short: bool) -> dict[str, Any]:
     rule = section.rules.get(key.attributes[0])
     schema = {"description": key.doc, **_kind(key.kind, rule, short)}
     defaults = default_of(key, section.type)
-    if isinstance(key.kind, Single) and len(defaults) == 1 and defaults[0] not in (MISSING, None):
-        schema["default"] = key.kind.render(defaults[0])
+    if isinstance(key.kind, Single) and defaults[0] not in (MISSING, None):
+        schema["default"] = key.kind.render(defaults[0] if len(defaults) == 1 else defaults)
     return schema
 
 
@@ -122,6 +122,9 @@ def _kind(kind: Kind, rule: Limit | Text | None, short: bool) -> dict[str, Any]:
         schema |= _text(rule)
     if isinstance(rule, Limit) and kind.tags == NUMERIC:
         schema |= {"minimum": 0 if rule.zero else rule.low, "maximum": rule.high}
+    if isinstance(rule, Limit) and kind is SPAN:
+        number, text = schema["anyOf"]
+        schema = {"anyOf": [number | {"minimum": rule.low, "maximum": rule.high}, text]}
     return schema
 
 

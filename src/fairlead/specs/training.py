@@ -35,6 +35,7 @@ TRAINING_RULES: Rules = {
     "workdir": PATH,
     "image": Text(max_length=512, pattern=r"[^\s]+", what="an image; it has no spaces, such as `python:3.12`"),
     "nodes": Limit(low=1, high=10_000, whole=True),
+    "most_nodes": Limit(low=1, high=10_000, whole=True),
     "ranks_per_node": Limit(low=1, high=1_024, whole=True),
     "priority": Limit(low=-1, high=1_000, whole=True),
     "max_duration_s": Limit(low=0.001, high=DECADE_S),
@@ -140,7 +141,8 @@ class Training:
         workdir: Directory the command runs in; None for the directory of the spec file.
         image: Container image; needs a cluster with containers.
         env: Variables added to the environment.
-        nodes: Pods of the gang, each on one node.
+        nodes: Pods of the gang, each on one node; the fewest with which it runs where ``most_nodes`` is more.
+        most_nodes: The most pods of an elastic gang, which runs on as many as are free; None for ``nodes``, always.
         ranks_per_node: Processes on each node; None for one per GPU, or 1 without GPUs.
         priority: Higher starts first, 0 to 1000; -1 uses only what is idle and gives way to any other run.
         max_duration_s: The run is stopped, with a checkpoint, after this long since its first start; None for no bound.
@@ -158,6 +160,7 @@ class Training:
     image: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 1
+    most_nodes: int | None = None
     ranks_per_node: int | None = None
     resources: Resources = field(default_factory=Resources)
     capacity: Capacity = field(default_factory=Capacity)
@@ -183,11 +186,26 @@ class Training:
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Ranks in all; of an elastic gang the fewest."""
         return self.nodes * self.ranks_on_each_node
+
+    def at(self, num_nodes: int) -> "Training":
+        """The same with just so many nodes, from 1 to as many as it may have."""
+        # Everything else was checked when this was made, and decisions ask for it for every elastic gang.
+        made = object.__new__(Training)
+        for each in self.__slots__:
+            object.__setattr__(made, each, getattr(self, each))
+        object.__setattr__(made, "nodes", num_nodes)
+        object.__setattr__(made, "most_nodes", None)
+        return made
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, TRAINING_RULES)
+        if self.most_nodes is not None and self.most_nodes <= self.nodes:
+            yield (
+                "most_nodes",
+                f"{self.most_nodes} is no more than nodes, which is {self.nodes}; give more, or leave it out",
+            )
         yield from _env_problems(self.env)
 
 

@@ -9,6 +9,7 @@ from fairlead.specs.kinds import (
     FLAG,
     GPU,
     SIZE,
+    SPAN,
     TEXT,
     WHOLE,
     Key,
@@ -227,9 +228,9 @@ TRAINING = Section(
         ),
         Key(
             name="nodes",
-            kind=WHOLE,
-            doc="Pods of the gang, each on one node.",
-            attributes=("nodes",),
+            kind=SPAN,
+            doc="Pods of the gang, each on one node; `2..8` for as many as are free within these bounds.",
+            attributes=("nodes", "most_nodes"),
             example="2",
             also=(
                 "num_nodes",

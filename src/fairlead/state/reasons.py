@@ -31,6 +31,7 @@ class Code(StrEnum):
     SUSPEND_REQUESTED = "SuspendRequested"
     PREEMPTED = "Preempted"
     MOVED = "Moved"
+    RESIZED = "Resized"
     SUSPENDED = "Suspended"
     STOPPED = "Stopped"
     RESUMED = "Resumed"

@@ -246,6 +246,8 @@ class Status:
         seats: While it moves, the places that are kept for its members, in their order.
         moved_at: When it was last told to move; None when it never was.
         moved_cost_s: What that move cost at most, in seconds of the whole cluster.
+        nodes: How many nodes the current or latest start of an elastic gang has; None before, and for every other gang.
+        room_since: While an elastic gang runs, since when it could grow; None while it could not.
     """
 
     phase: Phase
@@ -268,6 +270,8 @@ class Status:
     seats: tuple[Seat, ...] = ()
     moved_at: float | None = None
     moved_cost_s: float = 0.0
+    nodes: int | None = None
+    room_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +290,13 @@ class Workload:
     version: int
     created_at: float
     progress: Progress | None = None
+
+    @property
+    def gang(self) -> Training:
+        """The spec with the size of the current or latest start; before the first of an elastic gang, its smallest."""
+        if self.spec.most_nodes is None:
+            return self.spec
+        return self.spec.at(self.status.nodes or self.spec.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: Surroundings)
 
 def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, str]:
     """What every process of a run finds, on every cluster. The first half is torchrun's."""
-    spec, ranks = workload.spec, workload.spec.ranks_on_each_node
+    spec, ranks = workload.gang, workload.spec.ranks_on_each_node
     contract = {
         "WORLD_SIZE": str(spec.world_size),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -123,6 +123,8 @@ def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, 
         "FAIRLEAD_AGREE_PORT": str(port + 1),
         "FAIRLEAD_GRACE_S": f"{spec.grace_s:g}",
     }
+    if workload.spec.most_nodes is not None:
+        contract["FAIRLEAD_ELASTIC"] = "1"
     if spec.checkpoint.every_s is not None:
         contract["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
     if spec.checkpoint.every_steps is not None:

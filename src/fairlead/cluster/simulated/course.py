@@ -18,7 +18,7 @@ from fairlead.cluster.simulated.faults import (
     WarnNode,
 )
 from fairlead.cluster.simulated.interference import pod_speed
-from fairlead.cluster.simulated.programs import Behaviour, OnTerm
+from fairlead.cluster.simulated.programs import Behaviour, OnTerm, at_speed
 from fairlead.cluster.simulated.runs import Run, count
 from fairlead.cluster.simulated.state import Due, State
 from fairlead.specs.simulation import Interference
@@ -64,7 +64,9 @@ class Course:
             created_at=now,
         )
         program = self._behaviour(workload.spec, create.attempt)
-        run = Run(workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program)
+        times = workload.gang.nodes / workload.spec.nodes
+        program = program if times == 1 else at_speed(program, times)
+        run = Run(workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times)
         state.num_created += 1
         state.runs[uid] = run
         state.live[workload.uid][uid] = None
@@ -149,7 +151,7 @@ class Course:
                 self._end(run, at, PodPhase.SUCCEEDED if all(x.ok for x in ended) else PodPhase.FAILED, ended)
         elif due is Due.LEAVE:
             if run.started_at is not None and program.on_term is OnTerm.CHECKPOINT and self._is_whole(run):
-                self._state.saved_s[run.workload_uid] = run.work_s(at)
+                self._state.saved_s[run.workload_uid] = run.work_s(at) * run.times
                 self._end(run, at, PodPhase.SUCCEEDED, self._exits(run, at, 0, None), saved=True)
             else:
                 self._end(run, at, PodPhase.FAILED, self._exits(run, at, None, signals.SIGTERM))
@@ -163,7 +165,7 @@ class Course:
             self._end(run, at, PodPhase.FAILED, message=program.start_error)
             return
         state.num_starts[run.pod_uid] = state.num_starts.get(run.pod_uid, 0) + 1
-        run.start(at, state.saved_s.get(run.workload_uid, 0.0))
+        run.start(at, state.saved_s.get(run.workload_uid, 0.0) / run.times)
         if program.step_s is not None or spec.stall_timeout_s is not None:
             state.reporting[run.pod_uid] = None
         self._update(run, phase=PodPhase.RUNNING, started_at=at)
@@ -189,9 +191,9 @@ class Course:
         state.accounts.pods.append(self.time_of(run, at, saved=saved))
         if run.index == 0 and run.started_at is not None:
             if not saved:
-                state.saved_s[uid] = max(state.saved_s.get(uid, 0.0), run.saved_s(at))
+                state.saved_s[uid] = max(state.saved_s.get(uid, 0.0), run.saved_s(at) * run.times)
             is_done = phase is PodPhase.SUCCEEDED and not saved
-            state.accounts.left_behind(uid, pod.attempt, run.work_s(at) if is_done else state.saved_s[uid])
+            state.accounts.left_behind(uid, pod.attempt, run.work_s(at) if is_done else state.saved_s[uid] / run.times)
             progress = self._final_progress(run, at, saved=saved)
             if progress is not None:
                 state.workloads[uid] = replace(state.workloads[uid], progress=progress)

@@ -17,6 +17,7 @@ class Run:
     """A live pod.
 
     Attributes:
+        times: How many times as fast it is as the smallest gang of its run; ``program`` is as fast as that already.
         held_s: Work that the checkpoint it started from holds.
         started_at: When its ranks began.
         speed: Effort for each second, from ``since`` on.
@@ -29,6 +30,7 @@ class Run:
     pod_uid: str
     index: int
     program: Program
+    times: float = 1.0
     held_s: float = 0.0
     started_at: float | None = None
     speed: float = 1.0
@@ -85,7 +87,7 @@ class Run:
         work = self.work_s(now)
         if self.program.step_s is not None:
             work = max(self.held_s, count(work, self.program.step_s) * self.program.step_s)
-        return min(now, self.since + (self._effort_for(work) - self.effort_s) / self.speed)
+        return self._reached_at(work, now)
 
     def progress(self, now: float) -> Progress | None:
         """What rank 0 last said; None when the program reports nothing or has not begun."""
@@ -100,9 +102,14 @@ class Run:
             throughput=self.speed / step_s,
             throughput_unit="steps/s",
             checkpoint_step=saved or None,
+            checkpoint_at=self._reached_at(self.saved_s(now), now) if saved else None,
             resumed_step=count(self.held_s, step_s) or None,
             updated_at=self.active_at(now) or 0.0,
         )
+
+    def _reached_at(self, work_s: float, now: float) -> float:
+        """When so much work was done, had it always gone at the pace of now."""
+        return min(now, self.since + (self._effort_for(work_s) - self.effort_s) / self.speed)
 
     @property
     def _saves_at_notice(self) -> bool:

@@ -58,7 +58,7 @@ class LastLines:
             found = self._cluster.view.find(pod.run_uid)
             if found is not None and found.workload is not None and _is_kept(pod, found, now):
                 self._threads.submit(
-                    pod.run_uid, f"last lines of {pod.key}", partial(self._take, pod, share(found.workload.spec.nodes))
+                    pod.run_uid, f"last lines of {pod.key}", partial(self._take, pod, share(found.workload.gang.nodes))
                 )
         for uid, texts in read.items():
             found = self._cluster.view.find(uid)
@@ -169,7 +169,8 @@ def write(client: Client, found: TrainingObject, texts: Mapping[Place, str]) -> 
     place = f"/api/v1/namespaces/{found.namespace}/configmaps"
     data: dict[str, Any] = {f"{attempt}-{index}": text for (attempt, index), text in texts.items()}
     newest = max(attempt for attempt, _ in texts)
-    num_pods = min(MOST_PODS, found.workload.spec.nodes)
+    spec = found.workload.spec
+    num_pods = min(MOST_PODS, spec.most_nodes or spec.nodes)
     dropped = {f"{newest - MOST_STARTS}-{index}": None for index in range(num_pods)}
     try:
         client.merge(f"{place}/{map_name(found.uid)}", {"data": {**dropped, **data}})

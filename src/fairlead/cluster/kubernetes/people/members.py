@@ -34,8 +34,8 @@ def index_of(run: Workload, rank: int) -> int:
     Raises:
         Conflict: The run has no such rank.
     """
-    if rank >= run.spec.world_size:
-        last = run.spec.world_size - 1
+    if rank >= run.gang.world_size:
+        last = run.gang.world_size - 1
         raise Conflict(f"{run.spec.name} has no rank {rank}; its ranks are {f'0 to {last}' if last else '0 alone'}.")
     return rank // run.spec.ranks_on_each_node
 

@@ -24,7 +24,7 @@ LOG_FILES = 1
 
 def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | None) -> dict[str, str]:
     """The variables that every rank of a pod has in common. The first half is torchrun's."""
-    spec = workload.spec
+    spec = workload.gang
     ranks = spec.ranks_on_each_node
     first = pod_name(spec, create.attempt, 0)
     env = {
@@ -54,6 +54,8 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
     }
     if checkpoint_to is not None:
         env["FAIRLEAD_CHECKPOINT_TO"] = checkpoint_to
+    if workload.spec.most_nodes is not None:
+        env["FAIRLEAD_ELASTIC"] = "1"
     if spec.checkpoint.every_s is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
     if spec.checkpoint.every_steps is not None:

@@ -150,8 +150,8 @@ def _section(section: Section) -> dict[str, Any]:
 def _key(key: Key, section: Section) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": key.doc, **_kind(key, section)}
     defaults = default_of(key, section.type)
-    if isinstance(key.kind, Single) and len(defaults) == 1 and defaults[0] not in (MISSING, None):
-        schema["default"] = key.kind.render(defaults[0])
+    if isinstance(key.kind, Single) and defaults[0] not in (MISSING, None):
+        schema["default"] = key.kind.render(defaults[0] if len(defaults) == 1 else defaults)
     return schema
 
 

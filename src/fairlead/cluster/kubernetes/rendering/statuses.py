@@ -73,7 +73,7 @@ def training_status(
         "phase": status.phase.value,
         "reason": status.reason.code.value,
         "message": status.reason.message[:MESSAGE_MOST],
-        "ranks": f"{running}/{spec.world_size}",
+        "ranks": f"{running}/{workload.gang.world_size}",
         "attempt": status.attempt,
         "conditions": _conditions(workload, generation, before),
     }

@@ -11,7 +11,7 @@ from fairlead.specs.advice import advice, limits_of
 from fairlead.specs.kinds import Key, Single
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
 from fairlead.specs.pool import EITHER, LABEL_NAME, LABEL_VALUE, TaintEffect
-from fairlead.specs.quantities import CPU, DURATION, GPU, GPU_MEMORY, NUMBER, SIZE, STEPS
+from fairlead.specs.quantities import CPU, DURATION, GPU, GPU_MEMORY, NUMBER, SIZE, SPAN, STEPS
 from fairlead.specs.resources import GPU_MOST, GPU_RULES, ONLY_PARTS
 from fairlead.specs.rules import MODEL, NAME, Limit, Rules, Text
 from fairlead.specs.training import ENV_NAME, ENV_TOTAL
@@ -64,6 +64,8 @@ def single_rules(kind: Single, key: Key, rules: Rules) -> list[Rule]:
         ]
     if kind is kinds.GPU:
         return _gpu_rules(give)
+    if kind is kinds.SPAN:
+        return _span_rules(limits, give)
     return _quantity_rules(kind, limits, give)
 
 
@@ -230,6 +232,26 @@ def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list
         steps = f'int({_WORD}.find("[0-9]+"))'
         fits = f"({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
     return [*found, rule(f"!{reads} || {fits}", SHOWN, say(f" is out of bounds{give}"))]
+
+
+def _span_rules(limits: list[Limit | None], give: str) -> list[Rule]:
+    """Rules for a whole number, or two joined by dots."""
+    limit = limits[0]
+    assert limit is not None
+    reads = f"type(self) == int || {matches(_WORD, SPAN)}"
+    ends = f'{_WORD}.split("..")'
+    least, most = f"int({ends}[0])", f"int({ends}[{ends}.size() - 1])"
+    backwards = f"({reads}) && {most} < {least}"
+    outside = f"{ends}.exists(p, !({_between('int(p)', limit, point=False)}))"
+    return [
+        rule(reads, SHOWN, say(f" is not {kinds.SPAN.what}{give}")),
+        rule(
+            f"!({backwards})",
+            *(SHOWN, say(" ends before it begins; did you mean `"), f"string({most})", say(".."), f"string({least})"),
+            say("`?"),
+        ),
+        rule(f"!({reads}) || ({backwards}) || !{outside}", SHOWN, say(f" is out of bounds{give}")),
+    ]
 
 
 def _gpu_rules(give: str) -> list[Rule]:

@@ -1,0 +1,135 @@
+"""What holds of elastic gangs whatever happens: their bounds, and how often and for what they change their size."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, combinations, product
+
+from fairlead.policy.placement import place, rooms
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase, Pod, Workload
+from tests.policy.queue_properties import LONGEST_GRACE_S, created, ends_of, is_left_waiting, made_smaller, without
+from tests.policy.world import Decision, World
+
+PAUSE_S = 600.0
+SETTLE_S = 300.0
+
+
+def gangs_keep_their_bounds(world: World) -> Iterator[str]:
+    """No start of a gang has fewer nodes than it asks for at least, or more than at most, and each says how many."""
+    for decision in world.decisions:
+        for workload, change in decision.done():
+            spec, num_nodes = workload.spec, len(change.create)
+            if not num_nodes:
+                continue
+            if not spec.nodes <= num_nodes <= (spec.most_nodes or spec.nodes):
+                yield f"{spec.name} starts on {num_nodes} nodes"
+            said = None if change.status is None else change.status.nodes
+            if said != (None if spec.most_nodes is None else num_nodes):
+                yield f"{spec.name} starts on {num_nodes} nodes and says {said}"
+
+
+def starts_take_what_is_free(world: World) -> Iterator[str]:
+    """An elastic gang that starts when nobody else waits leaves no node free that it could have had."""
+    for decision in world.decisions:
+        done = [(workload, change) for workload, change in decision.done() if change.create]
+        waits = any(is_left_waiting(workload, decision) for workload in decision.before.workloads)
+        bound = any(team.quota != type(team.quota)() for team in decision.before.teams)
+        if waits or bound or not decision.whole:
+            continue
+        for workload, change in done:
+            one = replace(workload.spec, nodes=1, most_nodes=None)
+            free = rooms(decision.before.nodes, [*decision.before.pods, *created(done)])
+            if len(change.create) < (workload.spec.most_nodes or 0) and place(one, free) is not None:
+                yield f"{workload.spec.name} starts on {len(change.create)} nodes, and one more is free"
+
+
+def growth_is_rare_and_takes_from_nobody(world: World) -> Iterator[str]:
+    """A gang stops to grow no sooner than ten minutes after it began to run, and only for room that has lasted.
+
+    Nobody waits then who has begun to find room.
+    """
+    for decision in world.decisions:
+        for workload, change in decision.done():
+            if not _grows(change):
+                continue
+            status = workload.status
+            if status.phase is not Phase.RUNNING or decision.now - status.since < PAUSE_S:
+                yield f"{workload.spec.name} grows after {decision.now - status.since} s"
+            if status.room_since is None or decision.now - status.room_since < SETTLE_S:
+                yield f"{workload.spec.name} grows into room that is there since {status.room_since}"
+            yield from _taken_from(workload, decision)
+
+
+def changes_of_size_go_on(world: World) -> Iterator[str]:
+    """Whoever stopped only to change its size is placed as soon as its pods are over, unless it is wanted otherwise."""
+    for _, snapshot in world.quiet:
+        for workload in snapshot.workloads:
+            reason = workload.status.next_reason
+            live = any(p.workload_uid == workload.uid and not p.phase.is_final for p in snapshot.pods)
+            if workload.intent is Intent.RUN and reason is not None and reason.code is Code.RESIZED and not live:
+                yield f"{workload.spec.name} stopped to change its size and stays {workload.status.phase}"
+
+
+def giving_nodes_up_lets_somebody_in(world: World) -> Iterator[str]:
+    """Gangs give nodes up only for one that does not fit as it is, and fits beside the smallest of each of them."""
+    for decision in world.decisions:
+        smaller, before = made_smaller(decision), decision.before
+        gangs = [workload for workload in before.workloads if any(workload.uid in uids for uids in smaller.values())]
+        for workload in gangs:
+            if workload.gang.nodes <= workload.spec.nodes:
+                yield f"{workload.spec.name} gives nodes up, and has no more than it needs"
+        present = [*before.pods, *created(pair for pair in decision.done() if pair[1].create)]
+        for wanting in before.workloads:
+            if wanting.spec.name not in smaller or not decision.whole or wanting.status.phase.is_final:
+                continue
+            if not _fits_beside(wanting, gangs, present, decision):
+                yield f"{wanting.spec.name} does not fit although {len(gangs)} gangs give nodes up"
+            alone = len(smaller) == 1 and not any(_is_preempted(change) for change in decision.plan.changes)
+            if alone and place(wanting.spec, rooms(before.nodes, present)) is not None:
+                yield f"{wanting.spec.name} fits, and {len(gangs)} gangs give nodes up"
+
+
+ELASTIC_PROPERTIES = (
+    gangs_keep_their_bounds,
+    starts_take_what_is_free,
+    growth_is_rare_and_takes_from_nobody,
+    changes_of_size_go_on,
+    giving_nodes_up_lets_somebody_in,
+)
+
+
+def _fits_beside(wanting: Workload, gangs: list[Workload], present: list[Pod], decision: Decision) -> bool:
+    """Whether the run fits once those that leave have left, if of each gang the fewest stay, whichever."""
+    nodes, ends = decision.before.nodes, ends_of(decision.before, decision.now)
+    stopped = {change.workload_uid for change in decision.plan.changes if _is_preempted(change)}
+    live = [pod for pod in present if not pod.phase.is_final]
+    soon = [pod for pod in live if ends.get(pod.workload_uid, math.inf) > decision.now + LONGEST_GRACE_S]
+    rest = without(soon, stopped | {gang.uid for gang in gangs})
+    smallest = [combinations([p for p in live if p.workload_uid == gang.uid], gang.spec.nodes) for gang in gangs]
+    return any(place(wanting.spec, rooms(nodes, [*rest, *chain(*chosen)])) is not None for chosen in product(*smallest))
+
+
+def _is_preempted(change: Change) -> bool:
+    return change.status is not None and change.status.reason.code is Code.PREEMPTED
+
+
+def _grows(change: Change) -> bool:
+    status = change.status
+    return (
+        status is not None
+        and status.phase is Phase.STOPPING
+        and status.reason.code is Code.RESIZED
+        and status.reason.message.startswith("grows")
+    )
+
+
+def _taken_from(workload: Workload, decision: Decision) -> Iterator[str]:
+    before = decision.before
+    begun = [pair for pair in decision.done() if pair[1].create]
+    for other in before.workloads:
+        if other.spec.priority >= 0 and is_left_waiting(other, decision):
+            free = rooms(before.nodes, [*before.pods, *created(begun)])
+            if place(replace(other.spec, nodes=1, most_nodes=None), free) is not None:
+                yield f"{workload.spec.name} grows into room that {other.spec.name} has begun to find"
