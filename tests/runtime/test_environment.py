@@ -20,6 +20,7 @@ def test_contract_is_read_whole() -> None:
         "FAIRLEAD_CHECKPOINT_KEEP": "5",
         "FAIRLEAD_RUN_DIR": "/run",
         "GROUP_RANK": "1",
+        "FAIRLEAD_ELASTIC": "1",
     }
     assert read_environment(environ, checkpoint_to="elsewhere", every_steps=7, keep=9) == Environment(
         rank=1,
@@ -36,6 +37,7 @@ def test_contract_is_read_whole() -> None:
         keep=5,
         agree_port=2,
         grace_s=5.0,
+        elastic=True,
     )
 
 

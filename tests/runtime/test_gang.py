@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fairlead.runtime.checkpoint.store import open_store
 from tests.runtime.gang import Gang, contract, free_port, read_events, read_report
 
 COUNTER = Path(__file__).with_name("counter.py")
+FILING = Path(__file__).with_name("filing.py")
 
 
 def steps_in(to: Path) -> list[int]:
@@ -118,21 +120,60 @@ def test_sharded_state_of_two_ranks_is_loaded_into_one_and_back(tmp_path: Path, 
     assert all(torch.equal(left, right) for left, right in zip(one, two, strict=True))
 
 
-def test_ranks_without_torch_stop_at_the_same_step_and_resume(tmp_path: Path, to: Path) -> None:
-    def start(attempt: int, steps: int) -> list["subprocess.Popen[str]"]:
+@pytest.fixture
+def start(tmp_path: Path, to: Path) -> Callable[..., list["subprocess.Popen[str]"]]:
+    """Starts a script on all ranks of an attempt."""
+
+    def popen(
+        attempt: int, steps: int, world_size: int = 2, script: Path = COUNTER, **env: str
+    ) -> list["subprocess.Popen[str]"]:
         pod_dir = tmp_path / str(attempt)
         pod_dir.mkdir()
-        given = {"world_size": 2, "attempt": attempt, "port": 0, "agree_port": free_port()}
+        given = {"world_size": world_size, "attempt": attempt, "port": 0, "agree_port": free_port()}
         return [
             subprocess.Popen(
-                [sys.executable, str(COUNTER), str(steps), "0.005"],
-                env={**os.environ, **contract(rank=rank, pod_dir=pod_dir, to=to, **given)},
+                [sys.executable, str(script), str(steps), "0.005"],
+                env={**os.environ, **contract(rank=rank, pod_dir=pod_dir, to=to, **given), **env},
                 stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(2)
+            for rank in range(world_size)
         ]
 
+    return popen
+
+
+def test_ranks_without_torch_go_on_when_there_are_more_or_fewer_of_them(
+    start: Callable[..., list["subprocess.Popen[str]"]],
+) -> None:
+    elastic = {"script": FILING, "FAIRLEAD_ELASTIC": "1"}
+    assert [rank.communicate(timeout=20)[0] for rank in start(0, 5, 2, **elastic)] == [
+        "start 0 with 0\nend 5\n",
+        "start 0 with 0\nend 10\n",
+    ]
+    # The third is new and takes what rank 0 has.
+    assert [rank.communicate(timeout=20)[0] for rank in start(1, 6, 3, **elastic)] == [
+        "start 5 with 5\nend 6\n",
+        "start 5 with 10\nend 12\n",
+        "start 5 with 5\nend 8\n",
+    ]
+    assert [rank.communicate(timeout=20)[0] for rank in start(2, 7, 1, **elastic)] == ["start 6 with 6\nend 7\n"]
+
+
+def test_files_of_ranks_fit_as_many_ranks_only_where_the_spec_does_not_say_that_it_may_be_others(
+    start: Callable[..., list["subprocess.Popen[str]"]],
+) -> None:
+    for rank in start(0, 5, 2, FILING):
+        rank.communicate(timeout=20)
+    (alone,) = start(1, 6, 1, FILING)
+    assert "it holds the files of 2 ranks and 1 run now" in alone.communicate(timeout=20)[1]
+    assert alone.returncode == 1
+
+
+def test_ranks_without_torch_stop_at_the_same_step_and_resume(
+    tmp_path: Path, to: Path, start: Callable[..., list["subprocess.Popen[str]"]]
+) -> None:
     ranks = start(0, 100_000)
     deadline = time.monotonic() + 20
     while read_report(tmp_path / "0", 0).get("step", 0) < 5:

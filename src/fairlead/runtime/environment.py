@@ -28,6 +28,7 @@ class Environment:
         master_addr: Host of rank 0.
         agree_port: Port on that host for Fairlead's own use; None when nobody reserved one.
         grace_s: Seconds between a stop notice and the end.
+        elastic: The next start of the run may have another number of ranks, as its spec says.
     """
 
     rank: int = 0
@@ -46,6 +47,7 @@ class Environment:
     master_addr: str = "127.0.0.1"
     agree_port: int | None = None
     grace_s: float = 30.0
+    elastic: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -98,6 +100,7 @@ def read_environment(
         master_addr=environ.get("MASTER_ADDR") or "127.0.0.1",
         agree_port=_whole(environ, "FAIRLEAD_AGREE_PORT"),
         grace_s=30.0 if grace_s is None else grace_s,
+        elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
     )
 
 

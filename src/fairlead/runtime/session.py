@@ -135,7 +135,7 @@ class Run:
 
         Args:
             load: For programs without such objects: reads the rank's own directory, which ``checkpoint(save=...)``
-                filled.
+                filled; of an elastic gang, ranks that are new that of rank 0.
             **state: Objects by name. Modules, and optimizers of their parameters, are saved once for all ranks and fit
                 any number of ranks later. Dictionaries and other objects with ``state_dict`` and ``load_state_dict``
                 (schedulers, loaders) are saved by each rank; ranks that are new later load those of rank 0. None is
@@ -152,7 +152,7 @@ class Run:
         if (load is None) == (not state):
             raise Misuse("give run.resume() the objects to restore, as in resume(model=m), or load=, one of the two")
         if load is not None:
-            self._content = Files(self.rank, self.world_size, load)
+            self._content = Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
         else:
             self._content = Objects(self.rank, self.world_size, state, self._links.saving)
         if self._environment.checkpoint_to is None:

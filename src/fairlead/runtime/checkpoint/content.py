@@ -81,10 +81,14 @@ def read_random_state(rank: int) -> Phase:
 
 
 class Files:
-    """State that the program writes into a directory, and reads from it, itself. Each rank has its own directory."""
+    """State that the program writes into a directory, and reads from it, itself. Each rank has its own directory.
 
-    def __init__(self, rank: int, world_size: int, load: Callable[[Path], object]) -> None:
+    Only of an elastic gang, whose spec says that the program runs with any number of ranks, the number may change.
+    """
+
+    def __init__(self, rank: int, world_size: int, load: Callable[[Path], object], *, elastic: bool = False) -> None:
         self._rank = rank
+        self._elastic = elastic
         self._world_size = world_size
         self._load = load
         self.save: Callable[[Path], object] | None = None
@@ -103,14 +107,14 @@ class Files:
 
     def loading(self, manifest: Manifest) -> Sequence[Phase]:
         expect_form(manifest, "files")
-        if manifest.world_size != self._world_size:
+        if manifest.world_size != self._world_size and not self._elastic:
             raise CheckpointMismatch(
                 f"it holds the files of {manifest.world_size} ranks and {self._world_size} run now; "
                 "start with as many, or give run.resume() objects that PyTorch can reshard"
             )
 
         def load(directory: Path) -> None:
-            self._load(directory / rank_directory(self._rank) / "files")
+            self._load(of_rank(directory, self._rank, "files") or directory / rank_directory(self._rank) / "files")
 
         return [load, read_random_state(self._rank)]
 
