@@ -24,13 +24,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fairlead.policy.placement import Room, Rooms, shape_of, takes_pods
+from fairlead.policy.placement import Room, Rooms, place, shape_of, takes_pods
 from fairlead.policy.preemption import RESTART_S, Victim, cost, enough, gain
 from fairlead.policy.quotas import is_scavenger
 from fairlead.policy.rules import Rules
 from fairlead.policy.shapes import Shape
 from fairlead.policy.shares import Amounts
 from fairlead.policy.timeline import Part, Timeline, members
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase, Pod, Seat, Workload
 
 HOUR_S = 3600.0
@@ -115,7 +117,7 @@ def choose_moves(
         wait_s = UNKNOWN_WAIT_S if starts_at == math.inf else starts_at - leave_at
         if gain(wanting, wait_s, whole) <= cost_s:
             return ()
-        moves, homeless = _places(shape, count, chosen, free, kept)
+        moves, homeless = _places(wanting.spec, chosen, free, kept)
         if homeless is None:
             return moves
         staying = [each for each in staying if each is not homeless]
@@ -143,6 +145,7 @@ def _may_move(workload: Workload, rules: Rules, now: float) -> bool:
     return (
         status.phase is Phase.RUNNING
         and workload.intent is Intent.RUN
+        and workload.spec.most_nodes is None  # it makes room by shrinking
         and not is_scavenger(workload.spec)
         and can_resume(workload)
         and (status.moved_at is None or now - status.moved_at >= rules.moved_apart_s)
@@ -166,14 +169,15 @@ def _is_room(shape: Shape, count: int, rooms: Iterable[Room]) -> bool:
 
 def _with_homes(offered: Iterable[Victim], free: Rooms) -> list[Victim]:
     """Those that would find room now if nobody else moved; runs that are alike are tried once."""
-    known: dict[tuple[Shape, int], bool] = {}
+    known: dict[tuple[Resources, Shape, int], bool] = {}
     found = []
     for each in offered:
-        key = shape_of(each.workload.spec, free.doors), each.workload.gang.nodes
+        spec = each.workload.gang
+        key = spec.resources, shape_of(spec, free.doors), spec.nodes
         if key not in known:
-            places = free.place(*key)
-            for node, grant in places or ():
-                free.hold(node, grant, -1)
+            places = place(spec, free)
+            for at in places or ():
+                free.hold(at.node, at.grant, -1)
             known[key] = places is not None
         if known[key]:
             found.append(each)
@@ -203,7 +207,7 @@ def _in_order(shape: Shape, count: int, offered: Iterable[Victim], rooms: Mappin
 
 
 def _places(
-    shape: Shape, count: int, chosen: Sequence[Victim], free: Rooms, kept: Sequence[Part]
+    wanting: Training, chosen: Sequence[Victim], free: Rooms, kept: Sequence[Part]
 ) -> tuple[tuple[Move, ...], Victim | None]:
     """Places that are free now and stay so once the gang is in; or the one that finds none, and nothing taken."""
     held = list(kept)
@@ -212,17 +216,17 @@ def _places(
     leaving = [part for each in chosen for part in each.parts]
     for node, grant in leaving:
         free.hold(node, grant, -1)
-    gang = free.place(shape, count) or ()
+    gang = [(each.node, each.grant) for each in place(wanting, free) or ()]
     for node, grant in leaving:
         free.hold(node, grant)
     held += gang
     moves, homeless = list[Move](), None if gang else chosen[0]
     for each in sorted(chosen, key=lambda each: (-each.cost_s, each.workload.uid)) if gang else ():
-        places = free.place(shape_of(each.workload.spec, free.doors), each.workload.gang.nodes)
+        places = place(each.workload.gang, free)
         if places is None:
             homeless = each
             break
-        seats = tuple(Seat(node=node, grant=grant) for node, grant in places)
+        seats = tuple(Seat(node=at.node, grant=at.grant) for at in places)
         moves.append(Move(workload=each.workload, seats=seats, cost_s=each.cost_s))
     if homeless is not None:
         held += [(seat.node, seat.grant) for move in moves for seat in move.seats]
