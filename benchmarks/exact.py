@@ -1,10 +1,13 @@
-"""What policies reach beside the optimum of small instances: `python -m benchmarks.exact [--problems mig] [--json]`.
+"""What policies reach beside the optimum of small instances: `python -m benchmarks.exact [--problems P,Q] [--json]`.
 
-Random instances by seed; OR-tools' CP-SAT solves each to proven optimality from a model of its own, which shares no
-code with the policy. For each problem: the mean of ours over the optimum, the worst, how many are optimal, and how
-long either takes. With `--json` one object an instance a line: problem, seed, ours, optimum, ours_s, exact_s.
+Random instances by seed; OR-tools' CP-SAT solves each from a model of its own, which shares no code with the policy, to
+proven optimality, or to a bound above it. For each problem: the mean of ours over the optimum, the worst, how many are
+optimal, and how long either takes. With `--json` one object an instance a line: problem, seed, ours, optimum, ours_s,
+exact_s.
 
 mig: which layouts serve the most weight, less what it costs to move pods (`policy/partitioning.py`).
+packing: how much of a list of gangs and pods finds room (`policy/packing.py`), what is worth most first;
+arrivals: the same one after the other as they come, where the optimum knows the future and leaves out what it likes.
 """
 
 import argparse
@@ -13,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from benchmarks import exact_mig
+from benchmarks import exact_mig, exact_packing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,11 @@ class Compared:
 
 
 Solve = Callable[[int], tuple[Callable[[], float], Callable[[], float]]]
-PROBLEMS: Mapping[str, Solve] = {"mig": exact_mig.instance}
+PROBLEMS: Mapping[str, Solve] = {
+    "mig": exact_mig.instance,
+    "packing": exact_packing.instance,
+    "arrivals": exact_packing.in_order,
+}
 """From a seed: what solves the instance by the policy, and what solves it exactly; both give what that is worth."""
 
 

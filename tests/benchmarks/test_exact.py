@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
+from benchmarks import exact_packing
 from benchmarks.exact import PROBLEMS, compare
 from benchmarks.exact_mig import optimum
 from fairlead.policy.mig import MODELS, Instance
 from fairlead.policy.partitioning import Wish
 from fairlead.policy.partitions import Device, Held
+from tests.policy.fleets import node, shape
 
 TOLERANCE = 1e-6
 
@@ -23,7 +25,7 @@ def test_no_policy_finds_more_than_there_is(problem: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", ["mig", "packing"])
 def test_policies_are_within_two_percent_of_the_optimum_on_average(problem: str) -> None:
     found = [compare(problem, seed) for seed in range(200)]
     assert all(each.ours <= each.optimum + TOLERANCE for each in found)
@@ -45,3 +47,16 @@ def test_the_command_prints_one_object_an_instance() -> None:
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [each["seed"] for each in found] == [0, 1]
     assert set(found[0]) == {"problem", "seed", "ours", "optimum", "ours_s", "exact_s"}
+
+
+def test_the_exact_solver_packs_as_a_person_would() -> None:
+    machine, share = node("n", gpus=2), exact_packing.Gang(shape=shape(gpus=1, milli=600), count=1)
+    whole, pair = (exact_packing.Gang(shape=shape(gpus=1), count=count) for count in (1, 2))
+    alone = {gang: exact_packing.optimum([machine], [gang]) for gang in (share, whole, pair)}
+    assert exact_packing.optimum([machine], [share, whole]) == pytest.approx(alone[share] + alone[whole])
+    assert exact_packing.optimum([machine], [share, share, whole]) == pytest.approx(alone[share] + alone[whole])
+    assert exact_packing.optimum([machine], [share, pair]) == pytest.approx(alone[pair])
+    thirds = [exact_packing.Gang(shape=shape(gpus=1, milli=300), count=1)] * 6
+    assert exact_packing.optimum([machine], [*thirds, whole]) == pytest.approx(
+        6 * exact_packing.optimum([machine], thirds[:1])
+    )
