@@ -84,10 +84,13 @@ def test_failures_restart_from_the_checkpoint_and_the_same_seed_gives_the_same()
 def test_a_run_that_has_had_its_time_is_stopped_and_others_follow() -> None:
     long = arrival("a", 0, 1_000)
     limited = replace(long, spec=replace(long.spec, nodes=2, max_duration_s=100.0))
-    first, second = simulate([limited, arrival("b", 1, 10)], [POOL]).runs
+    outcome = simulate([limited, arrival("b", 1, 10)], [POOL])
+    first, second = outcome.runs
     # It saves its work for ten seconds after the stop notice.
     assert (first.phase, first.ended_s) == (Phase.FAILED, 110)
     assert (second.phase, second.started_s) == (Phase.SUCCEEDED, 110)
+    whole = summary(outcome).whole
+    assert (whole.unfinished, whole.average_completion_s) == (1, 119)
 
 
 def test_what_can_never_fit_is_told_before() -> None:

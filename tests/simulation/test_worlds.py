@@ -11,7 +11,7 @@ from fairlead.cluster.simulated.accounts import Accounts
 from fairlead.cluster.simulated.runs import Run
 from fairlead.control.outcomes import Outcome, summary
 from fairlead.control.simulation import World, simulate
-from fairlead.specs.pool import Pool
+from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
 from fairlead.state.snapshot import Phase
 from fairlead.traces.arrivals import Arrival
@@ -167,3 +167,14 @@ def test_two_starts_at_once_would_be_seen() -> None:
     assert not overlaps(outcome)
     again = replace(first, attempt=first.attempt + 1, created_at=first.ended_at - 1.0, ended_at=first.ended_at + 1.0)
     assert overlaps(replace(outcome, pods=(first, again, *rest)))
+
+
+def test_instances_count_as_the_part_of_a_device_that_they_are() -> None:
+    gpu = PoolGpu(model="A100", count=2, memory_bytes=80 * 10**9, instances={"1g.10gb": "7"})
+    cut = Pool(name="cut", hardware=Hardware(cpu_milli=64_000, memory_bytes=2**38, gpu=gpu), price_per_hour=4.0)
+    trace = [run(f"run-{number}", 0, 700, gpus=0.1) for number in range(20)]
+    outcome = simulate(trace, [cut])
+    check_accounts(outcome)
+    # Fourteen sevenths at once, then six.
+    assert [done.ended_s for done in outcome.runs].count(700) == 14
+    assert summary(outcome).spent_gpu_hours.useful == pytest.approx(20 * 700 * 0.142 / 3600)

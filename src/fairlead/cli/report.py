@@ -104,9 +104,9 @@ def _waits(outcome: Outcome, longest: float) -> str:
     largest = sorted(by_team, key=lambda team: (-len(by_team[team]), team))[: MOST_LINES - 1]
     shown = sorted(largest) if len(by_team) > 1 else []
     lines = [Line(name=team, steps=_shares(by_team[team]), colour=number) for number, team in enumerate(shown)]
-    whole = Line(name="all runs", steps=_shares([run.waited_s for run in outcome.runs]), colour=5)
+    whole = Line(name="all runs", steps=_shares([run.waited_s for run in outcome.runs]), colour=6)
     what = f"Shares of runs by how long they waited, at most {say_duration(longest)}, for each team"
-    return plot(what, [*lines, whole], span=longest, top=1.0, say=lambda share: f"{share:.0%}")
+    return plot(what, [whole, *lines], span=longest, top=1.0, say=lambda share: f"{share:.0%}")
 
 
 def _shares(waits: Sequence[float | None]) -> Steps:

@@ -95,8 +95,9 @@ class Figures:
     """What is said of a set of runs. A mean or a percentile of nothing is None.
 
     Attributes:
-        unfinished: Runs that never ended, because nothing could start them or they never got anywhere.
-        average_completion_s: Mean of arrival to end, as JCT in the literature.
+        unfinished: Runs whose work was not done in the end: nothing could start them, they came to their
+            ``max_duration`` before, or they failed again and again before they had saved anything.
+        average_completion_s: Mean of arrival to end of the others, as JCT in the literature.
         interruptions: How often runs lost their nodes and got some again.
         gpu_hours: GPU-hours that the runs held.
         redone_gpu_hours: Those of them whose work was lost.
@@ -189,12 +190,13 @@ def time_spent(summary: Summary) -> dict[str, float]:
 def figures(outcome: Outcome, runs: Sequence[Simulated]) -> Figures:
     """The figures of some runs of a simulation."""
     waits = [run.waited_s for run in runs if run.waited_s is not None]
-    completions = [run.completion_s for run in runs if run.completion_s is not None]
+    finished = [run for run in runs if run.phase is Phase.SUCCEEDED]
+    completions = [run.completion_s for run in finished if run.completion_s is not None]
     spent = Spent.total(run.spent for run in runs)
     is_priced = all(pool.price_per_hour is not None for pool in outcome.pools)
     return Figures(
         num_runs=len(runs),
-        unfinished=sum(run.ended_s is None for run in runs),
+        unfinished=len(runs) - len(finished),
         average_wait_s=_mean(waits),
         p50_wait_s=percentile(waits, 0.5),
         p99_wait_s=percentile(waits, 0.99),

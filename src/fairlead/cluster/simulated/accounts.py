@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fairlead.state.snapshot import Grant
+from fairlead.state.snapshot import WHOLE_MILLI, Grant, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +92,8 @@ class Accounts:
         return replace(pod, kept_s=kept_s, redone_s=pod.kept_s - kept_s)
 
 
-def gpus_of(grant: Grant) -> float:
-    """How many GPUs a pod holds; a share of one counts as its part."""
-    return len(grant.gpu_uuids) * min(grant.gpu_milli, 1000) / 1000
+def gpus_of(grant: Grant, node: Node) -> float:
+    """How many GPUs a pod holds; a share of one counts as its part, an instance as what it is."""
+    shared = min(grant.gpu_milli, WHOLE_MILLI)
+    held = (shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in grant.gpu_uuids)
+    return sum(held) / WHOLE_MILLI

@@ -66,13 +66,16 @@ class Course:
         program = self._behaviour(workload.spec, create.attempt)
         times = workload.gang.nodes / workload.spec.nodes
         program = program if times == 1 else at_speed(program, times)
-        run = Run(workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times)
+        node = state.nodes.get(create.node)
+        num_gpus = 0.0 if node is None else gpus_of(create.grant, node)
+        run = Run(
+            workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times, num_gpus=num_gpus
+        )
         state.num_created += 1
         state.runs[uid] = run
         state.live[workload.uid][uid] = None
         state.on_node.setdefault(create.node, {})[uid] = None
         state.changed(workload.uid)
-        node = state.nodes.get(create.node)
         if node is None or not node.ready:
             self._end(run, now, PodPhase.LOST, message=f"node {create.node} is not there")
         else:
@@ -119,7 +122,7 @@ class Course:
             workload_uid=pod.workload_uid,
             attempt=pod.attempt,
             node=pod.node,
-            num_gpus=gpus_of(pod.grant),
+            num_gpus=run.num_gpus,
             created_at=pod.created_at,
             ended_at=at,
         )

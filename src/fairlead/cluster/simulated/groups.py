@@ -28,12 +28,11 @@ class Group:
         """The node of that number, from 0, named ``<pool>-<number>``."""
         pool, hardware = self.pool, self.pool.hardware
         name, gpu = f"{pool.name}-{number}", hardware.gpu
-        devices = () if gpu is None else handed_out(gpu, name)
         return Node(
             name=name,
             cpu_milli=hardware.cpu_milli,
             memory_bytes=hardware.memory_bytes,
-            gpus=devices,
+            gpus=() if gpu is None else handed_out(gpu, name),
             labels=pool.labels,
             taints=tuple(
                 Taint(key=taint.key, value=taint.value, effect=taint.effect)

@@ -18,6 +18,7 @@ class Run:
 
     Attributes:
         times: How many times as fast it is as the smallest gang of its run; ``program`` is as fast as that already.
+        num_gpus: What it holds of its node's.
         held_s: Work that the checkpoint it started from holds.
         started_at: When its ranks began.
         speed: Effort for each second, from ``since`` on.
@@ -31,6 +32,7 @@ class Run:
     index: int
     program: Program
     times: float = 1.0
+    num_gpus: float = 0.0
     held_s: float = 0.0
     started_at: float | None = None
     speed: float = 1.0
