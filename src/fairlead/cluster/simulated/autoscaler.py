@@ -51,6 +51,8 @@ class Autoscaler:
 
     def next_at(self, cluster: SimulatedCluster) -> float:
         """When a node comes, or one has been idle for long enough."""
+        if not self._groups:
+            return math.inf
         comes = min((at for at, _ in self._coming.values()), default=math.inf)
         return min(comes, min((at for at, _ in self._goes(cluster.snapshot().nodes)), default=math.inf))
 
