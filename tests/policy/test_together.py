@@ -9,14 +9,14 @@ from fairlead.policy.packing import Packing
 from fairlead.policy.shapes import Shape
 from fairlead.policy.task_mix import TaskMix
 from fairlead.policy.together import WEIGHT, Together
-from tests.policy.fleets import node, shape
+from tests.policy.fleets import GIB, node, shape
 
 WIDE = shape(gpus=2, cores=16)
 
 
-def fleet_with_turnover() -> Fleet:
-    """Two nodes of two devices and 16 cores, idle again after one pod of two has left."""
-    fleet = Fleet((node("a", gpus=2, cores=16), node("b", gpus=2, cores=16)))
+def fleet_with_turnover(gpus: int = 2) -> Fleet:
+    """Two nodes with 16 cores, idle, where one pod of two has left."""
+    fleet = Fleet((node("a", gpus=gpus, cores=16), node("b", gpus=gpus, cores=16)))
     fleet.num_placed, fleet.num_left = 2, 1
     return fleet
 
@@ -29,18 +29,34 @@ def test_places_are_worth_nothing_while_nobody_has_left() -> None:
 def test_a_place_is_worth_what_the_mix_asks_for_in_such_places() -> None:
     together = Together.of(TaskMix([WIDE, shape(gpus=1), shape(gpus=1)]), fleet_with_turnover())
     assert together is not None
-    # Half of the devices are asked for in pairs, and half of the pods have left.
-    assert together.worth.tolist() == pytest.approx([WEIGHT * 0.5 * 0.5 * 2])
+    # Half of the devices are asked for in pairs.
+    assert together.worth.tolist() == pytest.approx([WEIGHT * 0.5 * 2])
 
 
-def test_idle_devices_without_the_cores_or_the_memory_are_no_place() -> None:
-    together = Together.of(TaskMix([WIDE]), fleet_with_turnover())
+def test_a_place_that_few_nodes_can_hold_is_worth_the_more() -> None:
+    fleet = Fleet((node("a", gpus=2, cores=32), node("b", gpus=2), node("c", gpus=2), node("d", gpus=2)))
+    fleet.num_placed, fleet.num_left = 2, 1
+    together = Together.of(TaskMix([shape(gpus=2, cores=32), shape(gpus=2, cores=16)]), fleet)
     assert together is not None
-    nodes, idle = np.array([0, 0, 0, 0, 0]), np.array([2, 2, 2, 1, 2])
-    cores, memory = np.array([16, 15, 16, 16, -1]) * 1000, np.array([1 << 40, 1 << 40, 0, 1 << 40, 1 << 40])
-    value = together.value(nodes, idle, cores, memory)
-    expected = [1.0, 0.0, 0.0, 0.0, 0.0]
-    assert value.tolist() == pytest.approx([float(together.worth[0]) * each for each in expected])
+    assert together.worth.tolist() == pytest.approx([WEIGHT * 0.5 * 4 * 2, WEIGHT * 0.5 * 2])
+
+
+def test_what_lacks_devices_cores_or_memory_is_part_of_a_place_and_the_last_that_is_lacking_counts_most() -> None:
+    together = Together.of(TaskMix([shape(gpus=4, cores=16)]), fleet_with_turnover(gpus=4))
+    assert together is not None
+
+    def places(idle: int, cores: int, gib: int = 64) -> float:
+        one = np.array([0])
+        value = together.value(one, np.array([idle]), np.array([1000 * cores]), np.array([gib * GIB]))
+        return float(value[0] / together.worth[0])
+
+    assert [places(4, 16), places(4, 0), places(0, 16), places(4, 16, 0), places(4, -1)] == pytest.approx(
+        [1, 0, 0, 0, 0]
+    )
+    assert places(3, 16) == pytest.approx(places(4, 12))
+    gains = [places(idle + 1, 16) - places(idle, 16) for idle in range(4)]
+    assert gains == sorted(gains)
+    assert gains[0] > 0
 
 
 def test_a_node_whose_devices_do_not_serve_the_shape_has_no_place_for_it() -> None:

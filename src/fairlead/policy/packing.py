@@ -37,6 +37,8 @@ TURNOVER_WITHOUT_FORCE = 0.5
 SURPLUS_USABLE = 0.25
 # The worth is worked out again when so much of the fleet has been taken or given back, and for multiples of it.
 STALE_FREE = 0.025
+# And when so many more of the pods that were ever here are over.
+STALE_TURNOVER = 0.05
 # From so many nodes on, those in equal state are scored once.
 MANY = 64
 
@@ -58,6 +60,7 @@ class Packing:
         self._cores_each = math.inf
         self._together: Together | None = None
         self._learnt_free = -fleet.total_gpu_milli - 1
+        self._learnt_turnover = 0.0
         self._learn_again = 0
 
     def observe(self, shape: Shape) -> None:
@@ -84,9 +87,15 @@ class Packing:
         """Work out the worth of room again, when the mix or the fleet has moved on."""
         fleet, mix = self._fleet, self._mix
         moved = abs(fleet.free_gpu_milli - self._learnt_free)
-        if mix.num_observed < self._learn_again and moved <= STALE_FREE * fleet.total_gpu_milli:
+        as_full = moved <= STALE_FREE * fleet.total_gpu_milli
+        if (
+            mix.num_observed < self._learn_again
+            and as_full
+            and fleet.turnover <= self._learnt_turnover + STALE_TURNOVER
+        ):
             return
         self._learnt_free = fleet.free_gpu_milli
+        self._learnt_turnover = fleet.turnover
         self._learn_again = next_size(mix.num_observed)
         free = STALE_FREE * round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli) / STALE_FREE)
         candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
