@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -123,6 +124,30 @@ def until(is_so: Callable[[], bool], *, every_s: float = 0.2) -> None:
     while not is_so():
         assert time.monotonic() < deadline, "it did not come to be"
         time.sleep(every_s)
+
+
+def until_quiet(client: Client) -> None:
+    """Wait until the garbage collector and others have seen to what was deleted, so that they burden nobody else."""
+    before, still = _num_writes(client), 0
+    deadline = time.monotonic() + PATIENCE_S
+    while still < 3:
+        assert time.monotonic() < deadline, "the API server did not come to rest"
+        time.sleep(0.5)
+        now = _num_writes(client)
+        still = still + 1 if now - before < 5 else 0
+        before = now
+
+
+def _num_writes(client: Client) -> float:
+    """Writes of anything but Leases, which nodes renew for ever."""
+    lines = (
+        line
+        for line in client.text("/metrics").splitlines()
+        if line.startswith("apiserver_request_total{") and 'resource="leases"' not in line
+    )
+    return sum(
+        float(line.rpartition(" ")[2]) for line in lines if re.search(r'verb="(POST|PUT|PATCH|APPLY|DELETE)"', line)
+    )
 
 
 def _delete(client: Client, path: str) -> None:

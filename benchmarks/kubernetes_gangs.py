@@ -1,12 +1,17 @@
 """From submitting a gang to all of its pods bound, beside bare pods, a plain Job and Kueue, on one control plane.
 
-    python -m benchmarks.kubernetes_gangs [--sizes 8,100,1000] [--repeats 3] [--nodes 200] [--json]
+    python -m benchmarks.kubernetes_gangs [--sizes 8,100,1000] [--repeats 3] [--nodes 200] [--pods same|plain] [--json]
 
-kwok plays nodes of 8 GPUs; every pod asks for one. In each repeat all four take their turn, so that what else the
-machine does meets them alike; the figures are medians, with the least and the most. *Bare pods* are created over 50
-connections and are no gang. *Job* is one of Kubernetes, indexed, with kube-scheduler. *Kueue* admits such a Job.
-kube-scheduler, the controller manager, Kueue and the client that creates bare pods may each send 5,000 requests a
-second, far above their defaults; Fairlead has its defaults, 200 with 2,000 at once.
+kwok plays nodes of 8 GPUs; every pod asks for one. In each repeat all four take their turn, once the API server has
+come to rest, so that what else the machine does meets them alike; the figures are medians, with the least and the most.
+
+All create the *same* pod, the one that Fairlead renders for a gang: restricted, with shared memory, a ConfigMap, a
+probe, tolerations and the variables of a rendezvous. With `--pods plain` the others' pods are one container without any
+of that and a third as large, which an API server that shares two cores with all the rest feels.
+
+*Bare pods* are created over 50 connections and are no gang. *Job* is one of Kubernetes, indexed, with kube-scheduler.
+*Kueue* admits such a Job. kube-scheduler, the controller manager, Kueue and the client that creates bare pods may each
+send 5,000 requests a second, far above their defaults; Fairlead has its defaults, 200 with 2,000 at once.
 
 Then 100 gangs of 8 are submitted at once, in order, where 60 fit: how long until 480 pods are bound, how many gangs are
 whole and how many in part, and whether the first 60 are those that run. Kueue's quota says that 60 fit; Fairlead and
@@ -23,6 +28,7 @@ import os
 import statistics
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,12 +46,18 @@ from benchmarks.fake_fleet import (
     in_parallel,
     plain_pod,
     until,
+    until_quiet,
 )
 from fairlead.cluster.kubernetes.api.client import Client, Object
+from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
+from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Intent
+from fairlead.state.plan import CreatePod
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Grant, Intent, Phase, Status, Workload
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
@@ -67,16 +79,20 @@ def main() -> None:
     parser.add_argument("--sizes", default="8,100,1000", help="pods of a gang (default 8,100,1000)")
     parser.add_argument("--repeats", type=int, default=3, help="times that each is measured (default 3)")
     parser.add_argument("--nodes", type=int, default=200, help="fake nodes of 8 GPUs (default 200)")
+    parser.add_argument(
+        "--pods", choices=("same", "plain"), default="same", help="what the others create (default same)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.sizes.split(",")]
     load_before = os.getloadavg()[0]
     with fleet(arguments.nodes) as (plane, client):
-        ways = _ways(plane, client, arguments.nodes)
+        ways = _ways(plane, client, arguments.nodes, _same_pod if arguments.pods == "same" else plain_pod)
         taken: dict[tuple[str, int], list[float]] = {}
         for size in sizes:
             for _ in range(arguments.repeats):
                 for way in ways:
+                    until_quiet(client)
                     taken.setdefault((way.name, size), []).append(_measure(plane, way, size))
                     way.clean()
                     _say(f"{way.name}, {size}: {taken[way.name, size][-1]:.2f} s at a load of {os.getloadavg()[0]:.1f}")
@@ -96,9 +112,12 @@ def main() -> None:
         print(f"{name:28}" + ", ".join(f"{what} {value}" for what, value in crowd.items()))
 
 
-def _ways(plane: ControlPlane, client: Client, num_nodes: int) -> list[Way]:
+def _ways(plane: ControlPlane, client: Client, num_nodes: int, pod: Callable[[str], Object]) -> list[Way]:
+    template = pod("")
+
     def bare(name: str, size: int) -> None:
-        in_parallel(lambda index: create_pod(client, plain_pod(f"{name}-{index}")), range(size))
+        pods = [pod(f"{name}-{index}") for index in range(size)]
+        in_parallel(lambda index: create_pod(client, pods[index]), range(size))
 
     def clean_jobs() -> None:
         for job in list(client.items(JOBS)):
@@ -108,8 +127,7 @@ def _ways(plane: ControlPlane, client: Client, num_nodes: int) -> list[Way]:
     cluster = KubernetesCluster(client, namespace=NAMESPACE)
 
     def submit(name: str, size: int) -> None:
-        one = Resources(cpu_milli=1000, memory_bytes=2**30, gpu=GpuRequest(milli=1000))
-        cluster.submit(Training(name=name, team=NAMESPACE, run="work", nodes=size, resources=one))
+        cluster.submit(_training(name, size))
 
     def clean_runs() -> None:
         for run in cluster.workloads():
@@ -119,7 +137,7 @@ def _ways(plane: ControlPlane, client: Client, num_nodes: int) -> list[Way]:
 
     ways = [
         Way(name="bare pods", submit=bare, clean=lambda: delete_pods(client)),
-        Way(name="Job", submit=lambda name, size: client.create(JOBS, _job(name, size)), clean=clean_jobs),
+        Way(name="Job", submit=lambda name, size: client.create(JOBS, _job(name, size, template)), clean=clean_jobs),
     ]
     if os.geteuid() == 0:
         kueue_server.start(plane, qps=CLIENT_QPS)
@@ -128,7 +146,7 @@ def _ways(plane: ControlPlane, client: Client, num_nodes: int) -> list[Way]:
         ways.append(
             Way(
                 name="Kueue",
-                submit=lambda name, size: client.create(JOBS, _job(name, size, labels=queued)),
+                submit=lambda name, size: client.create(JOBS, _job(name, size, template, labels=queued)),
                 clean=clean_jobs,
             )
         )
@@ -151,6 +169,7 @@ def _crowds(plane: ControlPlane, client: Client, ways: list[Way], num_nodes: int
         _set_quota(plane, NUM_FITTING * SIZE_OF_MANY)
     found: dict[str, dict[str, object]] = {}
     for way in ways[1:]:
+        until_quiet(client)
         counting = Counting(plane, NUM_FITTING * SIZE_OF_MANY)
         begun = time.time()
         for number in range(NUM_MANY):
@@ -184,7 +203,32 @@ def _set_quota(plane: ControlPlane, gpus: int) -> None:
     kueue_server.set_quota(plane, NAMESPACE, {"cpu": gpus, "memory": f"{gpus}Gi", "nvidia.com/gpu": gpus})
 
 
-def _job(name: str, size: int, *, labels: dict[str, str] | None = None) -> Object:
+def _training(name: str, size: int) -> Training:
+    one = Resources(cpu_milli=1000, memory_bytes=2**30, gpu=GpuRequest(milli=1000))
+    return Training(name=name, team=NAMESPACE, run="work", nodes=size, resources=one)
+
+
+def _same_pod(name: str) -> Object:
+    """The pod of a member that Fairlead renders, but for whose it is and where it goes; without a name a template."""
+    reason = Reason(code=Code.PLACED, message="placed")
+    status = Status(phase=Phase.STARTING, reason=reason, since=0.0)
+    run = Workload(
+        uid=str(uuid.UUID(int=1)), spec=_training("gang", 8), intent=Intent.RUN, status=status, version=1,
+        created_at=0.0,
+    )  # fmt: skip
+    grant = Grant(cpu_milli=1000, memory_bytes=2**30)
+    member = CreatePod(attempt=0, index=1, node="", grant=grant)
+    device = DeviceResource(name="nvidia.com/gpu", count=1)
+    pod = render_pod(run, member, PodSettings(runtime=bundle_name()), device=device)
+    del pod["metadata"]["ownerReferences"]
+    if name:
+        pod["metadata"]["name"] = pod["spec"]["hostname"] = name
+    else:
+        del pod["metadata"]["name"], pod["metadata"]["namespace"], pod["spec"]["hostname"]
+    return pod
+
+
+def _job(name: str, size: int, template: Object, *, labels: dict[str, str] | None = None) -> Object:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -195,7 +239,7 @@ def _job(name: str, size: int, *, labels: dict[str, str] | None = None) -> Objec
             "completionMode": "Indexed",
             "backoffLimit": 0,
             "suspend": labels is not None,
-            "template": plain_pod(),
+            "template": template,
         },
     }
 
