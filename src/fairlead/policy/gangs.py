@@ -37,7 +37,7 @@ class Anywhere(Protocol):
 
 def place_one(shape: Shape, fleet: Fleet, chooser: Anywhere) -> tuple[Spot, ...] | None:
     """The spot for a run of one member, taken from the fleet; None where it fits nowhere."""
-    chosen = chooser.choose(shape) if holds(shape, 1, fleet) else None
+    chosen = chooser.choose(shape)
     if chosen is None:
         return None
     fleet.take(chosen.node, shape.cpu_milli, shape.memory_bytes, chosen.devices, shape.gpu_milli)
@@ -60,11 +60,6 @@ def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tupl
         return None
     fleet.num_placed += count
     return tuple(gang.spots)
-
-
-def holds(shape: Shape, count: int, fleet: Fleet) -> bool:
-    """Whether so many members of one shape fit: what one takes from its node leaves the others as they are."""
-    return int(members(shape, count, fleet).sum()) >= count
 
 
 def members(shape: Shape, count: int, fleet: Fleet) -> Ints:
