@@ -196,7 +196,7 @@ def _say(text: str) -> None:
 
 def _gang_of(pod: Object) -> str:
     labels = pod["metadata"]["labels"]
-    return str(labels.get("fairlead.dev/run") or labels.get("batch.kubernetes.io/job-name"))
+    return str(labels.get("batch.kubernetes.io/job-name") or labels.get("fairlead.dev/run"))
 
 
 def _set_quota(plane: ControlPlane, gpus: int) -> None:
