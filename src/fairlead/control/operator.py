@@ -103,6 +103,7 @@ class Operator:
             is_making_way=self._askings.is_making_way,
             create_s=settings.lease_s - settings.deadline_s,
         )
+        self.cluster.meanwhile = self._follow
         self._listener = Listener(self.cluster)
         self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)
         self._teams = TeamKeeper(
@@ -195,10 +196,7 @@ class Operator:
         # At rest nothing is to be done, and to look for it costs more than all the rest.
         is_news = changed or epoch != self._acted or self._askings.is_watching
         self._acted = epoch
-        if is_news:
-            # Placeholders leave before the pods come that they made room for.
-            self._askings.act(self.agent, now)
-        self.agent.act(now)
+        self._follow(with_askings=is_news)
         if is_news:
             self._teller.act(self.agent, now)
         if self._keeps_teams:
@@ -208,6 +206,14 @@ class Operator:
         self._last_lines.keep(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed
+
+    def _follow(self, *, with_askings: bool = True) -> None:
+        """Give out what follows from the runs' objects."""
+        now = time.time()
+        if with_askings:
+            # Placeholders leave before the pods come that they made room for.
+            self._askings.act(self.agent, now)
+        self.agent.act(now)
 
     def _is_ready(self) -> bool:
         return all(cache.is_synced for cache in self.view.caches)

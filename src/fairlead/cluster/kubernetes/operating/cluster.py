@@ -5,10 +5,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.operating.dispatching import at_once
 from fairlead.cluster.kubernetes.operating.keeping import (
     FINALIZER,
     INTENT,
@@ -63,6 +63,8 @@ class KubernetesCluster:
         self._told: dict[str, tuple[PodPhase, ...]] = {}
         # What may bring nodes for these runs; nothing, unless somebody asks.
         self.outlook: Outlook = lambda _: (None, ())
+        # What follows from changes that are written, while others are.
+        self.meanwhile: Callable[[], None] = lambda: None
 
     @property
     def view(self) -> View:
@@ -87,8 +89,7 @@ class KubernetesCluster:
         uids = [change.workload_uid for change in plan.changes]
         if len(uids) < 2 or len(set(uids)) < len(uids):
             return tuple(self._carry_out(change) for change in plan.changes)
-        with ThreadPoolExecutor(max_workers=NUM_WRITERS, thread_name_prefix="apply") as writers:
-            return tuple(writers.map(self._carry_out, plan.changes))
+        return at_once(self._carry_out, plan.changes, num_threads=NUM_WRITERS, meanwhile=self.meanwhile)
 
     def submit(self, spec: Training, annotations: Mapping[str, str] | None = None) -> Workload:
         body = write_object(spec)

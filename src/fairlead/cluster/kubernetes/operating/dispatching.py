@@ -1,15 +1,21 @@
-"""Requests that several threads make, taken from the runs in turn, so that a large run delays no small one."""
+"""Requests by several threads: taken from the runs in turn, so that a large one delays no small one, or all at once."""
 
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
 
 from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
+T = TypeVar("T")
+R = TypeVar("R")
+# What follows from the first of many writes does not wait for the last of them.
+MEANWHILE_S = 0.05
 
 
 class Dispatcher:
@@ -90,3 +96,14 @@ class Dispatcher:
                     self._names.discard(name)
                     if not self._names:
                         self._empty.notify_all()
+
+
+def at_once(
+    work: Callable[[T], R], items: Sequence[T], *, num_threads: int, meanwhile: Callable[[], None]
+) -> tuple[R, ...]:
+    """The work done on all items by so many threads; ``meanwhile`` is called now and then until they are through."""
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="at once") as threads:
+        given = [threads.submit(work, item) for item in items]
+        while wait(given, timeout=MEANWHILE_S).not_done:
+            meanwhile()
+    return tuple(each.result() for each in given)
