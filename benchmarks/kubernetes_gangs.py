@@ -17,9 +17,10 @@ Then 100 gangs of 8 are submitted at once, in order, where 60 fit: how long unti
 whole and how many in part, and whether the first 60 are those that run. Kueue's quota says that 60 fit; Fairlead and
 kube-scheduler see it from the nodes. Kueue needs root, and is left out without it.
 
-Seen on two cores at a load of 3 to 6, medians of three, in seconds. 8 pods: all four 0.1. 100 pods: bare pods 0.9, Job
-1.1, Kueue 1.2, Fairlead 1.8. The crowd: Job 9.1 with 58 gangs whole and 3 in part, Kueue 16.1 and Fairlead 24.6, both
-with 60 whole, none in part, in order. Gangs of 1,000 were not measured.
+Seen on two cores at a load of 3.4, medians of three, in seconds. 8 pods: all four 0.1. 100 pods: bare pods 0.9, Job
+1.0, Kueue 1.2, Fairlead 1.1. 1,000 pods: bare pods 12.4, Job 12.5, Kueue 11.6 (11.2 to 12.6), Fairlead 12.7 (11.5 to
+14.1). The crowd: Job 6.7 with 57 gangs whole and 5 in part, Kueue 9.7 and Fairlead 7.2, both with 60 whole, none in
+part, in order. With plain pods, at a load of 5: of 100, bare 0.8 to 1.6, Kueue 1.5 to 2.3, Fairlead 2.6 to 3.4.
 """
 
 import argparse

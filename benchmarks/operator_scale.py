@@ -8,6 +8,10 @@ its memory, its CPU time as a part of one core, and its requests an hour, from a
 of its Lease, and all others. kwok's pods have no logs, so each run is asked less and less often what it has to say.
 *Reaction* is from the answer to the deletion of one pod of a run to the run's status that says so, as a watch sees it;
 the deletions are half a second apart. The bars: 300 MB, 2 % of a core.
+
+Seen on two cores at a load of 6.5, most of it the 5,000 nodes': caught up in 24 s, 184 MB, a lost pod told after 1.5 s,
+4.6 s at the 99th percentile. 20 s after a start it is not at rest yet: 9.9 % of a core, 20.8 requests a second that ask
+runs what they say, and 13.5 others.
 """
 
 import argparse
