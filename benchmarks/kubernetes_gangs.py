@@ -18,9 +18,11 @@ whole and how many in part, and whether the first 60 are those that run. Kueue's
 kube-scheduler see it from the nodes. Kueue needs root, and is left out without it.
 
 Seen on two cores at a load of 3.4, medians of three, in seconds. 8 pods: all four 0.1. 100 pods: bare pods 0.9, Job
-1.0, Kueue 1.2, Fairlead 1.1. 1,000 pods: bare pods 12.4, Job 12.5, Kueue 11.6 (11.2 to 12.6), Fairlead 12.7 (11.5 to
-14.1). The crowd: Job 6.7 with 57 gangs whole and 5 in part, Kueue 9.7 and Fairlead 7.2, both with 60 whole, none in
-part, in order. With plain pods, at a load of 5: of 100, bare 0.8 to 1.6, Kueue 1.5 to 2.3, Fairlead 2.6 to 3.4.
+1.0, Kueue 1.2 (1.1 to 1.2), Fairlead 1.1 (0.8 to 1.2). 1,000 pods: bare pods 12.4, Job 12.5, Kueue 11.6 (11.2 to
+12.6), Fairlead 12.7 (11.5 to 14.1). So few turns tell these apart no better than their ranges do. The crowd: Job 6.7
+with 57 gangs whole and 5 in part, Kueue 9.7 and Fairlead 7.2, both with 60 whole, none in part, in order. With plain
+pods, at loads of 4 to 6, Fairlead is behind: of 100, bare 0.7 to 1.8, Kueue 1.1 to 2.3, Fairlead 2.1 to 3.4, and the
+crowd went both ways.
 """
 
 import argparse
