@@ -55,9 +55,9 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
 
 def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     """As a process of this machine with what the rank was given; its standard streams are ours."""
-    import json
-
     from fairlead.cluster.local.cluster import LocalCluster
+    from fairlead.runtime.podfiles import read_json
+    from fairlead.runtime.ranks import environment_beside
     from fairlead.state.snapshot import PodPhase
 
     cluster = LocalCluster.open()
@@ -68,13 +68,10 @@ def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     live = [pod for pod in cluster.pods(run.uid) if pod.phase is PodPhase.RUNNING and pod.index == index]
     if not live:
         raise Conflict(f"Rank {rank} does not run; {name} is {run.status.phase.value}: {run.status.reason.message}.")
-    try:
-        given = json.loads((cluster.home.pod(run.uid, live[-1].uid) / "pod.json").read_text())
-    except FileNotFoundError as error:
-        raise Conflict(f"Rank {rank} of {name} has just ended.") from error
-    own = next(each["env"] for each in given["ranks"] if each["rank"] == rank)
-    # What it reports must not be taken for the rank's own.
-    environ = {key: value for key, value in {**given["env"], **own}.items() if key != "FAIRLEAD_POD_DIR"}
+    given = read_json(cluster.home.pod(run.uid, live[-1].uid) / "pod.json")
+    environ = None if given is None else environment_beside(given, rank)
+    if given is None or environ is None:
+        raise Conflict(f"Rank {rank} of {name} has just ended.")
     try:
         ended = subprocess.run(command, env=environ, cwd=given["workdir"], check=False)
     except OSError as error:

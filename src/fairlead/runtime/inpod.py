@@ -129,13 +129,13 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) 
 
 def enter(pod_dir: str, rank: int, command: list[str]) -> int:
     """Becomes a command with what a rank was given; returns, with an exit code as shells have it, only if it cannot."""
+    from fairlead.runtime import ranks
+
     given: dict[str, Any] | None = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
-    own = None if given is None else next((each["env"] for each in given["ranks"] if each["rank"] == rank), None)
-    if given is None or own is None:
+    env = None if given is None else ranks.environment_beside(given, rank)
+    if given is None or env is None:
         print(f"rank {rank} does not run here now", file=sys.stderr)
         return 125
-    # What it reports must not be taken for the rank's own.
-    env = {name: value for name, value in {**given["env"], **own}.items() if name != "FAIRLEAD_POD_DIR"}
     try:
         os.chdir(given["workdir"])
         os.execvpe(command[0], command, env)

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fairlead.runtime import processes
 
@@ -48,6 +48,17 @@ def enter(parent: int, cgroup: str | None, out: int, err: int) -> None:
     os.closerange(3, _MAX_FD)
     if cgroup is not None:
         processes.join(cgroup)
+
+
+def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | None:
+    """What a command that runs beside a rank of a ``pod.json`` is given; None if the pod has no such rank.
+
+    It is the rank's own but for where it reports, so that nothing said there is taken for the rank's.
+    """
+    own = next((each["env"] for each in pod["ranks"] if each["rank"] == rank), None)
+    if own is None:
+        return None
+    return {name: value for name, value in {**pod["env"], **own}.items() if name != "FAIRLEAD_POD_DIR"}
 
 
 def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoReturn:

@@ -286,3 +286,17 @@ TAINT = Single(
     render=_render_taint,
     schema=_pattern(f"[^:=]+(?:=[^:=]*)?:(?:{'|'.join(TaintEffect)})"),
 )
+
+
+def name_key(*, example: str, more: str = "", also: tuple[str, ...] = ()) -> Key:
+    """The key of a document's own name; ``more`` is what there is to say of it besides its form."""
+    return Key(
+        name="name",
+        kind=TEXT,
+        doc=f"Lower-case letters, digits and dashes, at most 50{more}.",
+        attributes=("name",),
+        example=example,
+        required=True,
+        also=also,
+        metadata="name",
+    )

@@ -1,22 +1,14 @@
 """Every key of a Pool."""
 
 from fairlead.specs import pool
-from fairlead.specs.kinds import CPU, DOLLARS, SIZE, TAINT, TEXT, WHOLE, Key, Listed, Mapped, Section, word
+from fairlead.specs.kinds import CPU, DOLLARS, SIZE, TAINT, TEXT, WHOLE, Key, Listed, Mapped, Section, name_key, word
 from fairlead.specs.sharing import Handing
 
 POOL = Section(
     type=pool.Pool,
     rules=pool.POOL_RULES,
     keys=(
-        Key(
-            name="name",
-            kind=TEXT,
-            doc="Lower-case letters, digits and dashes, at most 50.",
-            attributes=("name",),
-            example="a100-spot",
-            required=True,
-            metadata="name",
-        ),
+        name_key(example="a100-spot"),
         Key(
             name="nodes",
             kind=WHOLE,

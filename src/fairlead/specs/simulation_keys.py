@@ -1,7 +1,7 @@
 """Every key of a Simulation."""
 
 from fairlead.specs import simulation
-from fairlead.specs.kinds import DURATION, FACTOR, TEXT, WHOLE, Key, Listed, Section
+from fairlead.specs.kinds import DURATION, FACTOR, TEXT, WHOLE, Key, Listed, Section, name_key
 from fairlead.specs.rules import NAME
 
 _FAILURES = Section(
@@ -179,15 +179,7 @@ SIMULATION = Section(
     type=simulation.Simulation,
     rules=simulation.SIMULATION_RULES,
     keys=(
-        Key(
-            name="name",
-            kind=TEXT,
-            doc="Lower-case letters, digits and dashes, at most 50.",
-            attributes=("name",),
-            example="cloud",
-            required=True,
-            metadata="name",
-        ),
+        name_key(example="cloud"),
         Key(
             name="pools",
             kind=Listed(item=TEXT, most=simulation.POOLS_MOST, rule=NAME),

@@ -1,7 +1,7 @@
 """Every key of a Team."""
 
 from fairlead.specs import team
-from fairlead.specs.kinds import CPU, DOLLARS, GPU_COUNT, SIZE, TEXT, WHOLE, Key, Listed, Section
+from fairlead.specs.kinds import CPU, DOLLARS, GPU_COUNT, SIZE, TEXT, WHOLE, Key, Listed, Section, name_key
 
 
 def _amounts(doc: str) -> Section:
@@ -42,15 +42,7 @@ TEAM = Section(
     type=team.Team,
     rules=team.TEAM_RULES,
     keys=(
-        Key(
-            name="name",
-            kind=TEXT,
-            doc="Lower-case letters, digits and dashes, at most 50; the namespace on Kubernetes.",
-            attributes=("name",),
-            example="research",
-            required=True,
-            metadata="name",
-        ),
+        name_key(example="research", more="; the namespace on Kubernetes"),
         Key(
             name="quota",
             kind=_amounts("Most {} at one time; no bound when left out."),

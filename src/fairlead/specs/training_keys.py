@@ -17,6 +17,7 @@ from fairlead.specs.kinds import (
     Listed,
     Mapped,
     Section,
+    name_key,
     word,
 )
 from fairlead.specs.sharing import Sharing
@@ -166,15 +167,10 @@ TRAINING = Section(
     type=training.Training,
     rules=training.TRAINING_RULES,
     keys=(
-        Key(
-            name="name",
-            kind=TEXT,
-            doc="Lower-case letters, digits and dashes, at most 50; a short form without it takes the file's name.",
-            attributes=("name",),
+        name_key(
             example="train-llama",
-            required=True,
+            more="; a short form without it takes the file's name",
             also=("job_name", "run_name", "title", "id"),
-            metadata="name",
         ),
         Key(
             name="team",

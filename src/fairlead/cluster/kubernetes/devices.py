@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fairlead.policy.mig import partitionable
+from fairlead.policy.mig import GB, partitionable
 from fairlead.specs.sharing import Sharing
-from fairlead.state.snapshot import Gpu
+from fairlead.state.snapshot import WHOLE_MILLI, Gpu
 
 WHOLE = (
     "nvidia.com/gpu",
@@ -22,9 +22,7 @@ SHARED = "nvidia.com/gpu.shared"  # the device plugin's name for time slices, wh
 REPLICAS = "nvidia.com/gpu.replicas"  # label: how many pods share one device, by time slices or MPS
 STRATEGY = "nvidia.com/gpu.sharing-strategy"  # label: which of the two; "none" where devices go whole
 PRODUCT = "nvidia.com/gpu.product"  # label: ends in -MIG-1g.10gb where every device is such a slice
-WHOLE_MILLI = 1000
 MIG_SLICES = 7  # compute slices of every GPU that can be partitioned, but for the few that have fewer
-GB = 10**9
 _SLICE = r"([1-7])g\.([0-9]+)gb(?:[.+][a-z.]+)?"
 _MIG = re.compile(rf"nvidia\.com/mig-{_SLICE}")
 _ONLY_SLICES = re.compile(rf".*-MIG-{_SLICE}")

@@ -99,7 +99,7 @@ class Agent:
         """Give out what one run needs; whether only news can bring more."""
         members = self._view.members(found)
         objects = self._view.pods_of(found.uid)
-        nodes = {name: self._view.nodes.get(name) for name in {pod.node for pod in objects.values()} - {""}}
+        nodes = self._view.nodes_of(objects.values())
         given = orders(found, members, objects, nodes, now, is_creating=self._work.is_waiting(found.uid))
         for order in given:
             self._give(found, order)

@@ -13,7 +13,7 @@ from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, WHOLE_MILLI, DeviceResource
+from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource
 from fairlead.cluster.kubernetes.operating import refusals
 from fairlead.cluster.kubernetes.operating.agent import Agent
 from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers, gpu_labels
@@ -25,7 +25,7 @@ from fairlead.policy.devices import matches
 from fairlead.policy.growing import is_asking
 from fairlead.specs.resources import GpuRequest
 from fairlead.state.growth import Asked, Growth
-from fairlead.state.snapshot import Phase, Workload
+from fairlead.state.snapshot import WHOLE_MILLI, Phase, Workload
 
 log = logging.getLogger(__name__)
 

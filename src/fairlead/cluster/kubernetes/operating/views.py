@@ -134,6 +134,10 @@ class View:
         with self._lock:
             return tuple(self._index.on_node(node).values())
 
+    def nodes_of(self, pods: Iterable[PodObject]) -> Mapping[str, NodeObject | None]:
+        """The nodes on which pods are, each looked up once; None for one that is not there any more."""
+        return {name: self.nodes.get(name) for name in {pod.node for pod in pods} - {""}}
+
     def begin(self, member: Member) -> bool:
         """Note that a pod is about to be created; False when somebody is at it."""
         with self._lock:
@@ -164,7 +168,7 @@ class View:
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
         kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
         ranks = run.spec.ranks_on_each_node
-        nodes = {name: self.nodes.get(name) for name in {pod.node for pod in objects.values()} - {""}}
+        nodes = self.nodes_of(objects.values())
         with self._lock:
             in_flight = {index for of, attempt, index in self._in_flight if (of, attempt) == (found.uid, gang.attempt)}
         seen: list[Pod] = []
