@@ -1,11 +1,11 @@
 """Taking Fairlead off a cluster: nothing stays but what is still in use, and that is told."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.cluster.kubernetes.api.applying import Done, Outcome, Place, find, place_of, remove, until
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
-from fairlead.cluster.kubernetes.names import CONTENT, MANAGED_BY, MANAGER, RUN_UID
+from fairlead.cluster.kubernetes.names import CONTENT, MANAGED_BY, MANAGER, ROOM_FOR, RUN_UID
 from fairlead.cluster.kubernetes.operating.keeping import FINALIZER
 from fairlead.cluster.kubernetes.people.installing import client_namespace, is_ours
 from fairlead.cluster.kubernetes.people.leasing import holder_of
@@ -18,6 +18,14 @@ from fairlead.errors import ClusterError
 Tell = Callable[[Done], None]
 _LABELLED = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
 _TRAININGS = f"/apis/{GROUP}/v1alpha1/trainings"
+# Groups and plurals of what runs are made of.
+_OF_RUNS = (
+    ("", "configmaps"),
+    ("", "pods"),
+    ("", "services"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("networking.k8s.io", "networkpolicies"),
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,8 +98,8 @@ def _needed(objects: list[Object]) -> list[Right]:
     return [
         *(Right(verb="delete", group=group, resource=resource, namespace=space) for group, resource, space in places),
         *more,
-        *(Right(verb=verb, resource="configmaps") for verb in ("list", "delete")),
-        *(Right(verb="list", resource=resource) for resource in ("pods", "namespaces")),
+        *(Right(verb=verb, group=group, resource=kind) for group, kind in _OF_RUNS for verb in ("list", "delete")),
+        Right(verb="list", resource="namespaces"),
         Right(verb="list", group="rbac.authorization.k8s.io", resource="rolebindings"),
     ]
 
@@ -143,16 +151,17 @@ def _in_use(client: Client) -> dict[str, int]:
     return {plural: len(_listed(client, f"/apis/{GROUP}/v1alpha1/{plural}")) for plural in PLURALS.values()}
 
 
-def _leftovers(client: Client) -> list[Place]:
-    """ConfigMaps that runs shared, and that therefore went with none of them."""
-    query = {"labelSelector": f"{MANAGED_BY}={MANAGER},{CONTENT}"}
-    return [
-        Place(
-            group="", version="v1", resource="configmaps", name=each["metadata"]["name"],
-            namespace=each["metadata"]["namespace"],
-        )
-        for each in _listed(client, "/api/v1/configmaps", query)
-    ]  # fmt: skip
+def _leftovers(client: Client) -> Iterator[Place]:
+    """What runs were made of, and what they shared.
+
+    The cluster collects what a deleted run owned, but not at once, and never once the run's kind is gone too.
+    """
+    for group, resource in _OF_RUNS:
+        every = Place(group=group, version="v1", resource=resource, name="")
+        for each in _listed(client, every.path.rstrip("/"), _LABELLED):
+            metadata = each["metadata"]
+            if not {CONTENT, RUN_UID, ROOM_FOR}.isdisjoint(metadata["labels"]):
+                yield replace(every, name=metadata["name"], namespace=metadata["namespace"])
 
 
 def _bound(client: Client) -> dict[str, list[str]]:
