@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -59,12 +60,21 @@ class OperatorProcess:
         """Seconds until it leads and has everything."""
         begun = time.monotonic()
         self._server.start()
-        self._server.until(lambda: "leading now" in self._server.log_tail(), "leading")
+        self._server.until(lambda: self.numbers().get("fairlead_leader") == 1.0, "leading")
         return time.monotonic() - begun
 
     def stop(self) -> None:
         """End it."""
         self._server.stop()
+
+    def numbers(self) -> dict[str, float]:
+        """What it counts; nothing while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+                lines = [line.split() for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        except OSError:
+            return {}
+        return {name: float(value) for name, value in lines}
 
     @property
     def pid(self) -> int:

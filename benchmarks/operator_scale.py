@@ -20,7 +20,6 @@ import os
 import statistics
 import threading
 import time
-import urllib.request
 
 import psutil
 
@@ -66,9 +65,9 @@ def measure(num_nodes: int, num_pods: int, num_losses: int, idle_s: float) -> di
         caught_up_s = operator.start()
         time.sleep(SETTLE_S)
         process = psutil.Process(operator.pid)
-        before, at, cpu = _metrics(operator), time.monotonic(), sum(process.cpu_times()[:2])
+        before, at, cpu = operator.numbers(), time.monotonic(), sum(process.cpu_times()[:2])
         time.sleep(idle_s)
-        after, took_s = _metrics(operator), time.monotonic() - at
+        after, took_s = operator.numbers(), time.monotonic() - at
         idle_percent = 100 * (sum(process.cpu_times()[:2]) - cpu) / took_s
         requests = (after["fairlead_api_requests_total"] - before["fairlead_api_requests_total"]) / took_s * 3600
         asked = (after["fairlead_log_requests_total"] - before["fairlead_log_requests_total"]) / took_s * 3600
@@ -128,12 +127,6 @@ def _watch(client: Client, version: str, told: dict[str, float], num_losses: int
                         told.setdefault(run["metadata"]["name"], time.monotonic())
         except ClusterError:  # it was silent or ended; the next goes on from there
             time.sleep(0.05)
-
-
-def _metrics(operator: OperatorProcess) -> dict[str, float]:
-    with urllib.request.urlopen(f"{operator.url}/metrics", timeout=10) as answer:
-        lines = [line.split() for line in answer.read().decode().splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, value in lines}
 
 
 if __name__ == "__main__":

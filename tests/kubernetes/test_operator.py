@@ -200,6 +200,21 @@ def test_only_one_of_two_operators_acts_and_the_other_takes_over(
     assert lease["spec"]["leaseTransitions"] >= 1
 
 
+def test_a_run_that_whoever_takes_over_has_not_heard_of_yet_has_not_stalled(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    cluster.submit(replace(gang(namespace), stall_timeout_s=3.0))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RUNNING)
+    time.sleep(4.0)
+    with operating(access, namespace) as second:
+        until(lambda: second.election.is_leader)
+        # Nobody answers for a fake node, so that it is never heard of.
+        time.sleep(8.0)
+        run = cluster.named("train", namespace)
+        assert (run.status.phase, run.status.attempt) == (Phase.RUNNING, 0), run.status.reason
+
+
 def test_the_operator_goes_on_after_the_api_server_was_killed(
     access: Access, cluster: KubernetesCluster, namespace: str, control_plane: ControlPlane
 ) -> None:

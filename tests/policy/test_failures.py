@@ -1,6 +1,7 @@
 """Who is to blame, and which rank was first."""
 
 import signal
+from dataclasses import replace
 
 from fairlead.policy.failures import Blame, Failure, diagnose
 from fairlead.specs.resources import Resources
@@ -84,3 +85,10 @@ def test_silence_for_the_stall_timeout_is_a_hang_and_not_a_moment_before() -> No
     pod = gang(phase=PodPhase.RUNNING)
     assert diagnose(spec, (pod,), (NODE,), None, 99.9) is None
     assert diagnosed(pod, spec=spec, now=100.0).reason.code is Code.STALLED
+
+
+def test_silence_counts_up_to_the_last_answer() -> None:
+    spec = Training(name="train", run="x", stall_timeout_s=60.0)
+    asked_early, asked_late = (replace(gang(phase=PodPhase.RUNNING), heard_at=at) for at in (40.0, 105.0))
+    assert diagnose(spec, (asked_early,), (NODE,), None, 1000.0) is None
+    assert "no progress for 1m 5s" in diagnosed(asked_late, spec=spec, now=1000.0).reason.message

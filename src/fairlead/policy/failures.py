@@ -110,12 +110,13 @@ def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | Non
     if limit is None or not pods or any(pod.phase not in (PodPhase.RUNNING, PodPhase.SUCCEEDED) for pod in pods):
         return None
     latest = max(max(pod.active_at or 0.0, pod.started_at or 0.0) for pod in pods)
-    if now - latest < limit:
+    heard = max((pod.heard_at for pod in pods if pod.heard_at is not None), default=now)
+    if heard - latest < limit:
         return None
     return _failure(
         Blame.INFRASTRUCTURE,
         Code.STALLED,
-        f"no progress for {say_duration(now - latest)} on any of {plural(spec.world_size, 'rank')}; "
+        f"no progress for {say_duration(heard - latest)} on any of {plural(spec.world_size, 'rank')}; "
         f"`stall_timeout` is {say_duration(limit)}",
         "The stacks of all ranks are at the end of its log; if such a pause is normal, raise `stall_timeout`.",
         (),

@@ -202,6 +202,7 @@ class Pod:
         attempt: Which start of the gang it belongs to, from 0.
         terminating_since: When it was told to stop; None while it may run.
         active_at: Last sign of progress (a step reported, or output when it reports none).
+        heard_at: Up to when its silence is known; None where that is always now.
         exits: How its ranks ended; complete when ``phase`` is Succeeded or Failed.
         message: What the cluster says of it, such as why it could not start.
     """
@@ -217,6 +218,7 @@ class Pod:
     started_at: float | None = None
     terminating_since: float | None = None
     active_at: float | None = None
+    heard_at: float | None = None
     exits: tuple[RankExit, ...] = ()
     message: str | None = None
 

@@ -1,8 +1,11 @@
 """What runs say of themselves: the last line of the log of each run's reporter, asked for now and then.
 
 Pods have no way to the API server; kubelet's log endpoint is the way that is always there. Each question is a request,
-so a run is asked the less often the longer it has said nothing new; one that cannot be asked now, because its node is
-slow or has no kubelet, counts as silent.
+so a run is asked the less often the longer it has said nothing new, and one that cannot be asked, because its node is
+slow or has no kubelet, half as often each time.
+
+Whoever takes over knows nothing of a run until it has answered, and that is no sign of a stall: the silence of a run
+counts up to its last answer.
 """
 
 from dataclasses import dataclass
@@ -12,29 +15,41 @@ from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.operating.agent import Agent
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operating.keeping import TrainingObject
 from fairlead.cluster.kubernetes.operating.reports import Report, read_report
 from fairlead.cluster.kubernetes.rendering.pods import REPORTER
 
 EVERY_S, MOST_S = 5.0, 900.0
 # News is taken in late by this part of the time that there was none, and by this part of what counts as a stall.
 LATE = 0.25
-# Of all runs together, so that a thousand of them are asked every 50 s.
-PER_SECOND = 20.0
+# Of all runs together, so that a thousand that report all the time are asked every 200 s.
+PER_SECOND = 5.0
 MOST_BYTES = 65_536
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A run that is asked, first a while after its start; ``most_s`` is how long it may be left alone."""
+    """A run that is asked, first a while after its start.
+
+    Attributes:
+        most_s: How long it may be left alone.
+        can_stall: Silence is held against it.
+        num_failed: How often it could not be asked since it last could.
+    """
 
     pod: PodObject
     most_s: float
     news_at: float
     asked_at: float
+    can_stall: bool = False
+    num_failed: int = 0
     said: Report | None = None
 
-    def every_s(self, now: float) -> float:
-        return max(EVERY_S, min(LATE * (now - self.news_at), self.most_s))
+    def every_s(self, now: float, num_runs: int = 1) -> float:
+        """Seconds from one question to the next where so many runs are asked."""
+        silent_s = max(EVERY_S, min(LATE * (now - self.news_at), self.most_s))
+        failing_s = min(EVERY_S * 2.0 ** min(self.num_failed, 10), MOST_S) if self.num_failed else 0.0
+        return max(silent_s, failing_s, min(num_runs / PER_SECOND, self.most_s))
 
 
 class Listener:
@@ -50,9 +65,8 @@ class Listener:
         """Ask those whose turn has come."""
         for uid in self._marks.take()[0]:
             self._meet(uid, now)
-        least_s = len(self._turns) / PER_SECOND
         for uid, turn in self._turns.items():
-            if now - turn.asked_at >= max(least_s, turn.every_s(now)):
+            if now - turn.asked_at >= turn.every_s(now, len(self._turns)):
                 turn.asked_at = now
                 self.num_asked += 1
                 agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn))
@@ -66,7 +80,11 @@ class Listener:
             found = self._cluster.view.find(uid)
             stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
             most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
-            self._turns[uid] = _Turn(pod=pod, most_s=most_s, news_at=now, asked_at=now)
+            # Who has been silent for an hour is left alone as long as by whoever led before.
+            news_at = max(_last_news(found), pod.started_at or now)
+            self._turns[uid] = _Turn(
+                pod=pod, most_s=most_s, news_at=news_at, asked_at=now, can_stall=stall_s is not None
+            )
 
     def _reporter(self, uid: str) -> PodObject | None:
         """The pod that speaks for a run; None while none runs."""
@@ -85,9 +103,19 @@ class Listener:
             text = self._cluster.client.text(f"/api/v1/namespaces/{namespace}/pods/{name}/log", query)
         except ApiError as error:
             if error.status in (400, 404, 500, 502, 503):
+                turn.num_failed += 1
                 return
             raise
+        turn.num_failed = 0
         report = read_report(text.strip())
         if report is not None and report != turn.said:
-            turn.said, turn.news_at = report, turn.asked_at
+            turn.said = report
+            turn.news_at = min(turn.asked_at, turn.asked_at if report.active_at is None else report.active_at)
             self._cluster.report(uid, report.progress, report.active_at)
+        if report is not None and turn.can_stall:
+            self._cluster.view.note_heard(uid, turn.asked_at)
+
+
+def _last_news(found: TrainingObject | None) -> float:
+    progress = found.state.progress if found is not None else None
+    return 0.0 if progress is None else progress.updated_at

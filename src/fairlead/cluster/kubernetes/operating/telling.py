@@ -25,7 +25,7 @@ COMPONENT = "fairlead-operator"
 QUEUE = "events"  # one for all of them, so that work on runs goes first where there is much of it
 NOTE_MOST = 1024  # of the API server, in bytes
 # What happened before is taken to be told already; whoever takes over tells it again, under the same names.
-RECENT_S = 600.0
+RECENT_S = 120.0
 # client-go's own recorder allows each object 25 at once, and then one in 5 minutes.
 BURST, EVERY_S = 25, 60.0
 SAME_S = 3600.0  # as long as the API server keeps an Event

@@ -35,6 +35,7 @@ def see(
     node: NodeObject | None,
     gone: bool,
     active_at: float | None = None,
+    heard_at: float | None = None,
 ) -> Pod:
     """A member of a gang as the loop sees it.
 
@@ -45,6 +46,7 @@ def see(
         node: The one that it is bound to; None when that is not there any more, or it is not bound.
         gone: Its object is no more, so none of its processes is.
         active_at: Last sign of progress of the run; None when nothing reports any.
+        heard_at: When the run last answered; None when it never did.
     """
     ending = read_ending(pod.ended, ranks=ranks) if pod.ended is not None else None
     phase, message = _verdict(pod, ending, told=told_at is not None, node=node, gone=gone)
@@ -61,6 +63,7 @@ def see(
         started_at=pod.started_at,
         terminating_since=told_at if told_at is not None else pod.told_at,
         active_at=max(pod.started_at, active_at) if pod.started_at is not None and active_at else pod.started_at,
+        heard_at=heard_at or pod.started_at,
         exits=ending.exits if ending is not None and keeps else (),
         message=message,
     )

@@ -55,6 +55,7 @@ class View:
         self._over: dict[str, dict[str, Pod]] = {}
         self._in_flight: set[Member] = set()
         self._active: dict[str, float] = {}
+        self._heard: dict[str, float] = {}
 
     @property
     def caches(
@@ -167,6 +168,7 @@ class View:
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
         kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
+        heard_at = self._heard.get(found.uid)
         ranks = run.spec.ranks_on_each_node
         nodes = self.nodes_of(objects.values())
         with self._lock:
@@ -181,7 +183,7 @@ class View:
             node = nodes.get(pod.node) if pod is not None else None
             coming = gang.created or index in in_flight
             # What it was seen from: of a thousand members few are seen anew at a look.
-            basis = gang.attempt, pod, node, told_at, active_at, coming
+            basis = gang.attempt, pod, node, told_at, active_at, heard_at, coming
             known = kept.get(index)
             if known is None or known[0] != basis:
                 member, of_pod = gang.member(index), range(index * ranks, (index + 1) * ranks)
@@ -189,7 +191,8 @@ class View:
                     was = _absent(found.uid, member, gang.at, told_at=told_at, coming=coming)
                 else:
                     was = see(
-                        pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False, active_at=active_at
+                        pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False,
+                        active_at=active_at, heard_at=heard_at,
                     )  # fmt: skip
                 known = kept[index] = (basis, was)
             seen.append(known[1])
@@ -204,6 +207,11 @@ class View:
         if at is not None and at > self._active.get(uid, 0.0):
             self._active[uid] = at
             self._mark(runs=(uid,))
+
+    def note_heard(self, uid: str, at: float) -> None:
+        """A run answered at ``at``."""
+        self._heard[uid] = at
+        self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
         """How pods of a run ended whose objects are gone."""
@@ -270,6 +278,7 @@ class View:
                 self._key_of.pop(before.uid, None)
                 self._over.pop(before.uid, None)
                 self._active.pop(before.uid, None)
+                self._heard.pop(before.uid, None)
                 self._seen.pop(before.uid, None)
             elif after is not None:
                 if before is not None and before.uid != after.uid:
