@@ -222,7 +222,7 @@ def _same_pod(name: str) -> Object:
     grant = Grant(cpu_milli=1000, memory_bytes=2**30)
     member = CreatePod(attempt=0, index=1, node="", grant=grant)
     device = DeviceResource(name="nvidia.com/gpu", count=1)
-    pod = render_pod(run, member, PodSettings(runtime=bundle_name()), device=device)
+    pod = render_pod(run, member, PodSettings(runtime=bundle_name()), device=device, taints=())
     del pod["metadata"]["ownerReferences"]
     if name:
         pod["metadata"]["name"] = pod["spec"]["hostname"] = name

@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes.rendering.services import render_service
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Checkpoint
-from fairlead.state.snapshot import Grant
+from fairlead.state.snapshot import Grant, Taint
 from tests.kubernetes.builders import GIB, SETTINGS, UID, a_creation, a_training, a_workload
 from tests.kubernetes.goldens import check_golden
 
@@ -145,6 +145,19 @@ def test_an_affinity_of_the_overlay_cannot_lead_away_from_the_chosen_node() -> N
     assert len(terms) == 2
     for term in terms:
         assert term["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["n7"]}]
+
+
+def test_only_taints_of_the_chosen_node_are_tolerated_and_its_gpu_taints_by_every_run() -> None:
+    gpu, gone = Taint(key="nvidia.com/gpu", effect="NoExecute"), Taint(key="dedicated", value="ml")
+    spot = Taint(key="cloud.google.com/gke-spot", value="true")
+
+    def tolerated(taints: list[Taint], **spec: Any) -> list[tuple[str, str]]:
+        pod = render_pod(a_workload(a_training(**spec)), a_creation(), SETTINGS, taints=taints)
+        return [(each["key"], each["effect"]) for each in pod["spec"].get("tolerations", ())]
+
+    assert tolerated([]) == tolerated([gone]) == []
+    assert tolerated([gpu, spot, gone]) == [("nvidia.com/gpu", "NoExecute")]
+    assert tolerated([spot, gone], capacity=Capacity(spot=True)) == [("cloud.google.com/gke-spot", "NoSchedule")]
 
 
 def test_requests_and_limits_are_the_same_in_every_container() -> None:

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.objects import NodeObject
 from fairlead.cluster.kubernetes.devices import resource_of
 from fairlead.cluster.kubernetes.names import pod_name
 from fairlead.cluster.kubernetes.operating import refusals
@@ -28,7 +27,6 @@ from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.rendering.services import render_service
 from fairlead.cluster.kubernetes.rendering.workdir import part_names
-from fairlead.policy.eligibility import GPU_TAINTS
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
@@ -38,7 +36,8 @@ log = logging.getLogger(__name__)
 REFRESH_S = 10.0
 # The runtime is the same for all runs of a namespace, and large, so first starts put it there again only after so long.
 PROVIDE_S = 10.0
-NUM_THREADS = 16
+# As many as a busy API server answers at once: with fewer, what follows from the first pods delays the last ones.
+NUM_THREADS = 64
 VANISHED = "its pod vanished while no operator was looking"
 
 
@@ -226,8 +225,8 @@ class Agent:
             self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
             return
         settings = replace(self._settings, workdir=part_names(found.workdir))
-        pod = render_pod(run, member, settings, device=device)
-        _tolerate(pod, node)
+        taints = node.taints if node is not None else ()
+        pod = render_pod(run, member, settings, device=device, taints=taints)
         path = f"/api/v1/namespaces/{found.namespace}/pods"
         try:
             content = self._client.create(path, pod, patience_s=self._create_s)
@@ -324,12 +323,3 @@ class Agent:
         found = self._view.find(uid)
         if found is not None:
             self._cluster.write(found, self._cluster.refreshed(found), is_quiet=True)
-
-
-def _tolerate(pod: dict[str, Any], node: NodeObject | None) -> None:
-    """Placement has chosen the node, so its GPU taints are tolerated also by a run that asks for no GPU."""
-    known = {toleration.get("key") for toleration in pod["spec"].get("tolerations") or ()}
-    for taint in node.taints if node is not None else ():
-        if taint.key in GPU_TAINTS and taint.key not in known:
-            toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}
-            pod["spec"].setdefault("tolerations", []).append(toleration)

@@ -1,7 +1,7 @@
 """The pod of one member of a gang, as a pure function of what was decided."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,12 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.rendering import contract
 from fairlead.cluster.kubernetes.rendering.overlays import lay_over
-from fairlead.policy.eligibility import tolerations
+from fairlead.policy.eligibility import GPU_TAINTS, tolerates, tolerations
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.training import Training
 from fairlead.state.plan import CreatePod
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import Taint, Workload
 
 GIB = 1024**3
 GRACE_SLACK_S = 10  # for the shim to end what is left and to record it
@@ -58,13 +58,20 @@ class PodSettings:
 
 
 def render_pod(
-    workload: Workload, create: CreatePod, settings: PodSettings, *, device: DeviceResource | None = None
+    workload: Workload,
+    create: CreatePod,
+    settings: PodSettings,
+    *,
+    device: DeviceResource | None = None,
+    taints: Sequence[Taint] | None = None,
 ) -> dict[str, Any]:
     """The pod.
 
     Args:
         create: Without a node it is what any node would get that suits.
         device: The resource of the chosen node that meets the run's GPU request; None for a run without GPUs.
+        taints: The chosen node's, so that no others are tolerated; None for those of all GPU and spot nodes. Each
+            toleration of a pod costs the API server a tenth of a millisecond or two.
     """
     spec = workload.spec
     name = names.pod_name(spec, create.attempt, create.index)
@@ -125,7 +132,7 @@ def render_pod(
     }
     if create.index == 0:
         pod["initContainers"] = [_reporter(spec, settings)]
-    if tolerated := tolerations(spec):
+    if tolerated := tolerations(spec) if taints is None else _tolerations_of(spec, taints):
         pod["tolerations"] = tolerated
     if settings.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
@@ -176,6 +183,16 @@ def _variables(workload: Workload, create: CreatePod, settings: PodSettings) -> 
 def literal(value: str) -> str:
     """A value that Kubernetes gives to the program as it is, without putting in other variables for ``$(NAME)``."""
     return value.replace("$", "$$")
+
+
+def _tolerations_of(spec: Training, taints: Sequence[Taint]) -> list[dict[str, str]]:
+    """Placement has chosen the node, so its GPU taints are tolerated also by a run that asks for no GPU."""
+    of_gpus = [taint for taint in taints if taint.key in GPU_TAINTS]
+    rest = [taint for taint in taints if taint.key not in GPU_TAINTS]
+    return [
+        *({"key": taint.key, "operator": "Exists", "effect": taint.effect} for taint in of_gpus),
+        *(each for each in tolerations(spec) if any(tolerates([each], taint) for taint in rest)),
+    ]
 
 
 def _started(settings: PodSettings) -> dict[str, Any]:
