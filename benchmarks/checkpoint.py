@@ -10,7 +10,6 @@ manifest, for the others when the call or its future is done, which includes no 
 import argparse
 import json
 import os
-import socket
 import statistics
 import tempfile
 import time
@@ -25,6 +24,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import fairlead
+from tests.ports import free_port
 
 TIMEOUT_S = 120.0
 
@@ -115,9 +115,7 @@ def until(met: Callable[[], bool]) -> None:
 @contextmanager
 def one_process_group() -> Iterator[None]:
     """Both asynchronous ways want a gloo group, even of one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
     try:
         yield

@@ -18,7 +18,8 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
-from tests.kubernetes.testcluster.processes import Server, free_ports
+from tests.kubernetes.testcluster.processes import Server
+from tests.ports import free_ports
 
 NAMESPACE = "team"
 POD_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"

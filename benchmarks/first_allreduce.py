@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fairlead.runtime
+from tests.ports import free_port
 
 RUNTIME = Path(fairlead.runtime.__file__).parent
 BIN = Path(sys.executable).parent
@@ -139,9 +139,7 @@ def through_launcher(directory: Path, ranks: int) -> subprocess.Popen[bytes]:
 
 def write_pod(path: Path, command: str, ranks: int, directory: Path) -> None:
     """A pod as the supervisor would write it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     env = {
         **os.environ,
         "PATH": f"{BIN}:{os.environ['PATH']}",

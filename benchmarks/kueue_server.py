@@ -20,7 +20,8 @@ import yaml
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Broken
-from tests.kubernetes.testcluster.processes import Server, free_ports
+from tests.kubernetes.testcluster.processes import Server
+from tests.ports import free_ports
 
 MODULE = Path(__file__).parent / "kueue"
 VERSION = "v0.15.2"

@@ -20,11 +20,12 @@ from fairlead.cluster.kubernetes.rendering.roles import (
 )
 from fairlead.state.snapshot import Intent
 from tests.kubernetes.audit import RESTRICTED, requests, rights
-from tests.kubernetes.operating import GPUS, OPERATED, operating, teach_kinds, until
+from tests.kubernetes.clusters import started
+from tests.kubernetes.operating import GPUS, OPERATED, operating, teach_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,15 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane without nodes; tests add fake ones of their own."""
-    plane = ControlPlane(users={"nobody": ["people"]}, audit=True)
-    try:
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: ControlPlane(users={"nobody": ["people"]}, audit=True), request) as plane:
         yield plane
-    finally:
-        plane.stop(keep_logs=request.session.testsfailed > 0)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import threading
 import time
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase, Workload
 from tests.kubernetes.audit import token_of
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SERVED_TIMEOUT_S = 30.0
@@ -72,13 +73,6 @@ def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPU
     return replace(spec, kubernetes=overlay({"metadata": {"annotations": annotations}})) if annotations else spec
 
 
-def until(is_so: Callable[[], bool], timeout_s: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.05)
-
-
 def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: int | None = None) -> Workload:
     """The run, once it is there."""
     namespace = cluster.workloads()[0].spec.team
@@ -89,11 +83,10 @@ def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: in
         status = found[0].status
         return status.phase is phase and attempt in (None, status.attempt)
 
-    try:
-        until(there)
-    except AssertionError as error:
-        told = [event.reason.message for event in cluster.events(found[0].uid)]
-        raise AssertionError(f"{found[0].status}; {told}") from error
+    def told() -> object:
+        return found[0].status, [event.reason.message for event in cluster.events(found[0].uid)]
+
+    until(there, told)
     return found[0]
 
 

@@ -8,7 +8,8 @@ from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, serving
-from tests.kubernetes.operating import comes_to, gang, live_pods, operating, until
+from tests.kubernetes.operating import comes_to, gang, live_pods, operating
+from tests.waiting import until
 
 
 def test_no_pod_is_created_once_another_operator_may_lead(

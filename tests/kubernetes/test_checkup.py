@@ -14,11 +14,12 @@ import yaml
 
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
-from tests.kubernetes.operating import operating, until
+from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
-from tests.kubernetes.testcluster.processes import free_ports
+from tests.ports import free_port
+from tests.waiting import until
 
 HOME = "fairlead-system"
 
@@ -42,7 +43,7 @@ def kubeconfig(plane: ControlPlane, access: Access, namespace: str, tmp_path: Pa
     """Contexts: here, in the test's namespace, which is current; nobody; and gone, where nothing listens."""
     config = yaml.safe_load(plane.kubeconfig(namespace=namespace).read_text())
     config["users"].append({"name": "nobody", "user": {"token": "nobody"}})
-    config["clusters"].append({"name": "gone", "cluster": {"server": f"https://127.0.0.1:{free_ports(1)[0]}"}})
+    config["clusters"].append({"name": "gone", "cluster": {"server": f"https://127.0.0.1:{free_port()}"}})
     config["contexts"] = [
         {"name": "here", "context": {"cluster": "test", "user": "admin", "namespace": namespace}},
         {"name": "nobody", "context": {"cluster": "test", "user": "nobody", "namespace": namespace}},

@@ -13,9 +13,10 @@ from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
-from tests.kubernetes.operating import GIB, comes_to, gang, operating, until
+from tests.kubernetes.operating import GIB, comes_to, gang, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 MODEL = "NVIDIA-A10"
 Pod = dict[str, Any]

@@ -26,6 +26,7 @@ from tests import builders
 from tests.cluster.contract import ClusterContract
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 NUM_NODES = 2
 ONE_NAME = "kubernetes: an object has the name of its run, so a finished run makes way for a new one of its name"
@@ -140,7 +141,7 @@ def prepared(plane: ControlPlane) -> Access:
     add_nodes(plane, NUM_NODES, prefix="contract", gpus=0)
     for name in ("vision", "speech"):
         plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    wait_for(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
+    until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
     return load_access((plane.kubeconfig(),))
 
 
@@ -162,10 +163,3 @@ class TestKubernetesCluster(ClusterContract):
 
     def test_reported_steps_are_seen_and_move_no_version(self, harness: Any) -> None:
         pytest.skip(NO_KUBELET)
-
-
-def wait_for(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -16,9 +16,10 @@ from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
-from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, live_pods, operating, until
+from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, live_pods, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"

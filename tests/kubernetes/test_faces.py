@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,12 @@ import yaml
 
 from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
+from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import teach_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 
@@ -72,16 +73,9 @@ class Desk:
 @pytest.fixture(scope="module")
 def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane of its own, for here people are told what is free on all its nodes."""
-    plane = ControlPlane(users={"nobody": ["people"]})
-    try:
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: ControlPlane(users={"nobody": ["people"]}), request) as plane:
         teach_kinds(plane)
         yield plane
-    finally:
-        plane.stop(keep_logs=request.session.testsfailed > 0)
 
 
 @pytest.fixture
@@ -149,13 +143,6 @@ def operator(desk: Desk) -> Iterator[None]:
 def runs(desk: Desk) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(desk("status", "--all", "--json").out)
     return found
-
-
-def until(is_so: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.1)
 
 
 def objects(said: str) -> list[dict[str, Any]]:
@@ -365,13 +352,10 @@ def test_a_member_of_a_team_needs_no_right_beyond_the_role(desk: Desk, plane: Co
 
 
 @pytest.mark.slow
-def test_a_follower_outlives_an_outage_of_the_api_server_and_tells_of_it_once(tmp_path: Path) -> None:
-    try:
-        plane = ControlPlane()
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+def test_a_follower_outlives_an_outage_of_the_api_server_and_tells_of_it_once(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with started(ControlPlane, request) as plane:
         for each in definitions():
             applied(plane, each)
         for content in render_roles():
@@ -394,5 +378,3 @@ def test_a_follower_outlives_an_outage_of_the_api_server_and_tells_of_it_once(tm
                 told = follower.stderr.read()
         assert "train is Succeeded" in told
         assert 1 <= told.count("What runs goes on, and is followed again") <= 2, told
-    finally:
-        plane.stop()

@@ -19,13 +19,14 @@ from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.audit import RESTRICTED
+from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
-from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds, until
+from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.kubernetes.testcluster.karpenter import Karpenter
+from tests.waiting import until
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
@@ -33,21 +34,14 @@ QUICK = {"grow_patience_s": 12.0, "grow_pause_s": 60.0}
 
 
 @pytest.fixture(scope="module")
-def growing_plane() -> Iterator[ControlPlane]:
+def growing_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane of its own, with one node that has no GPU."""
-    plane = ControlPlane()
-    try:
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(ControlPlane, request) as plane:
         teach_kinds(plane)
         for content in (render_priority_class(), *render_roles()):
             applied(plane, content)
         add_nodes(plane, 1, prefix="small", gpus=0)
         yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture(scope="module")

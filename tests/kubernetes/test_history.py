@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.kubernetes.test_faces import Desk, desk, namespace, operator, plane, prepared, runs, until
+from tests.kubernetes.test_faces import Desk, desk, namespace, operator, plane, prepared, runs
+from tests.waiting import until
 
 __all__ = ["desk", "namespace", "operator", "plane", "prepared"]  # fixtures of the test below
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +16,12 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.config import load_access
 from tests.cli.conftest import Answer
 from tests.docs.examples import ROOT, examples_of
+from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
+from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 
@@ -33,18 +33,11 @@ OF_THE_CLUSTER = ("events", "leases/kube-system", "leases/kube-node-lease", "end
 
 
 @pytest.fixture(scope="module")
-def fresh() -> Iterator[ControlPlane]:
+def fresh(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane without our kinds; each test takes away what it installs."""
-    plane = ControlPlane(users={"nobody": ["people"], "half": ["people"]})
-    try:
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: ControlPlane(users={"nobody": ["people"], "half": ["people"]}), request) as plane:
         add_nodes(plane, 2, gpus=0)
         yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture
@@ -248,14 +241,14 @@ def test_runs_that_an_operator_looks_after_end_before_it_is_taken_away(
         try:
             submit(fresh, "busy")
             path = "/api/v1/namespaces/default/pods/busy-0-0"
-            _until(lambda: fresh.exists(path) and fresh.request("GET", path)["status"]["phase"] == "Running")
+            until(lambda: fresh.exists(path) and fresh.request("GET", path)["status"]["phase"] == "Running")
             gone = fairlead("uninstall", "--yes", "--with-runs")
         finally:
             operator.terminate()
     assert gone.code == 0, gone.err
     assert "deleted        trainings.fairlead.dev/busy in default" in gone.out
     assert "runs outside of this cluster; stop it there" in gone.err
-    _until(lambda: everything(fresh) == before)
+    until(lambda: everything(fresh) == before)
 
 
 def test_the_commands_of_the_guide_do_what_it_says(fresh: ControlPlane, fairlead: Command, tmp_path: Path) -> None:
@@ -287,30 +280,16 @@ def test_it_asks_before_it_removes_anything(fresh: ControlPlane, fairlead: Comma
 
 @LONG
 @pytest.mark.slow
-def test_the_oldest_api_server_gets_the_rules_that_it_takes(tmp_path: Path) -> None:
-    try:
-        plane = ControlPlane(version=binaries.OLDEST)
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
+def test_the_oldest_api_server_gets_the_rules_that_it_takes(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--replicas", "0"]
-    environ = {**os.environ, "KUBECONFIG": str(plane.kubeconfig())}
-    try:
+    with started(lambda: ControlPlane(version=binaries.OLDEST), request) as plane:
+        environ = {**os.environ, "KUBECONFIG": str(plane.kubeconfig())}
         for outcome in ("created", "unchanged"):
             ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
             assert ended.returncode == 0, ended.stderr
             rows = [line for line in ended.stdout.splitlines() if "trainings.fairlead.dev" in line]
             assert [row.split()[0] for row in rows] == [outcome]
             assert "without the rules whose cost this API server does not take" in rows[0]
-    finally:
-        plane.stop()
-
-
-def _until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.2)
 
 
 def _cordon(plane: ControlPlane, nodes: list[str], is_cordoned: bool) -> None:

@@ -5,7 +5,6 @@ is led through everything that makes a request; whoever adds a right to the role
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -24,11 +23,12 @@ from fairlead.control.operator import Operator, OperatorSettings
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.audit import RESTRICTED, Asked, Right, requests, rights, token_of
+from tests.kubernetes.clusters import started
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, Say, serving
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 
@@ -54,17 +54,10 @@ IMPLIED = {
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane of this module's own: its log holds the requests of one story."""
-    plane = ControlPlane(audit=True)
-    try:
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: ControlPlane(audit=True), request) as plane:
         yield plane
-    finally:
-        plane.stop()
 
 
 @pytest.fixture(scope="module")
@@ -180,13 +173,6 @@ def operating(
             operator.view.wake()
             thread.join(timeout=20)
             assert not thread.is_alive()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.1)
 
 
 def test_no_request_of_the_operator_is_refused(asked: list[Asked]) -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from fairlead.cluster.kubernetes.rendering.definitions import definitions, with_fewer_rules
 from tests.kubernetes import test_cluster as newest
+from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.binaries import OLDEST
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
@@ -19,20 +19,13 @@ prepared, harness = newest.prepared, newest.harness
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """The oldest control plane with our kinds, of which it can bear fewer rules."""
-    plane = ControlPlane(version=OLDEST)
-    try:
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: ControlPlane(version=OLDEST), request) as plane:
         for each in definitions():
             applied(plane, with_fewer_rules(each))
         await_kinds(plane)
         yield plane
-    finally:
-        plane.stop()
 
 
 class TestOldestKubernetes(newest.TestKubernetesCluster):

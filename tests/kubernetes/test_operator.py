@@ -17,8 +17,9 @@ from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
-from tests.kubernetes.operating import GPUS, HARMLESS, an_operator, comes_to, gang, live_pods, operating, until
+from tests.kubernetes.operating import GPUS, HARMLESS, an_operator, comes_to, gang, live_pods, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
 
 
 def test_a_gang_runs_to_its_end(access: Access, cluster: KubernetesCluster, namespace: str) -> None:

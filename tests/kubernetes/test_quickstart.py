@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.docs.examples import ROOT, examples_of
+from tests.kubernetes.clusters import started
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes
 
 pytestmark = pytest.mark.kubernetes
@@ -21,18 +21,11 @@ PAGE = ROOT / "docs" / "kubernetes.md"
 
 
 @pytest.fixture
-def fresh() -> Iterator[ControlPlane]:
+def fresh(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane of the test's own, with nodes and without our kinds."""
-    plane = ControlPlane()
-    try:
-        plane.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(ControlPlane, request) as plane:
         add_nodes(plane, 2)
         yield plane
-    finally:
-        plane.stop()
 
 
 def test_a_new_user_gets_from_nothing_to_a_run_that_is_done(fresh: ControlPlane, tmp_path: Path) -> None:

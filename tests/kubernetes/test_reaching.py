@@ -29,12 +29,13 @@ from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, re
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant
 from tests.docs.examples import ROOT, examples_of
+from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_real_nodes import pod, until, until_phase
+from tests.kubernetes.test_real_nodes import pod, until_phase
 from tests.kubernetes.testcluster import images
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
@@ -74,12 +75,7 @@ COPIES = "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(da
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
     """One node with the two pods of a run, as an operator would have made them; ann is a user of its team."""
-    try:
-        made = RealCluster(1, users={"ann": ["people"], "eve": ["people"]})
-        made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: RealCluster(1, users={"ann": ["people"], "eve": ["people"]}), request) as made:
         client = Client(load_access((made.kubeconfig(),)))
         install(client, InstallSettings(image="none", replicas=0), tell=lambda _: None)
         applied(made, render_binding("default", "user", [{"kind": "User", "name": "ann", "apiGroup": RBAC}]))
@@ -101,8 +97,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
         for index in range(2):
             until_phase(made, f"/api/v1/namespaces/default/pods/train-0-{index}", "Running")
         yield made
-    finally:
-        made.stop(keep_logs=request.session.testsfailed > 0)
 
 
 RBAC = "rbac.authorization.k8s.io"

@@ -10,14 +10,15 @@ import yaml
 
 from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.roles import render_roles
+from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import DEFINITIONS
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operating, until
+from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operating
 from tests.kubernetes.test_real_nodes import new_namespace
 from tests.kubernetes.testcluster import images
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
@@ -31,13 +32,8 @@ print("done", flush=True)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RealCluster]:
-    try:
-        made = RealCluster(2)
-        made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    with started(lambda: RealCluster(2), request) as made:
         query = "fieldManager=test&force=true"
         for each in definitions():
             path = f"{DEFINITIONS}/{each['metadata']['name']}?{query}"
@@ -45,8 +41,6 @@ def cluster() -> Iterator[RealCluster]:
         for content in render_roles():
             applied(made, content)
         yield made
-    finally:
-        made.stop()
 
 
 def write(desk: Desk, name: str, lasts_s: float) -> str:
@@ -85,7 +79,7 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
         ) as follower:
             until(lambda: _greeting(1, 0) in desk("logs", "long").out)
             cluster.request("DELETE", f"/api/v1/namespaces/{desk.namespace}/pods/long-0-1")
-            until(lambda: _greeting(1, 1) in desk("logs", "long").out, 120)
+            until(lambda: _greeting(1, 1) in desk("logs", "long").out, timeout_s=120)
             # The pod is gone with its log; what the operator kept of it is still told.
             until(lambda: _of(desk, "long", rank=1, attempt=0) != [])
             desk("stop", "long", timeout_s=120)

@@ -3,16 +3,16 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kubernetes.clusters import started
 from tests.kubernetes.testcluster import images, leftovers
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 PATIENCE_S = 90.0
@@ -42,23 +42,8 @@ for _ in range(600):
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
-    try:
-        made = RealCluster(2)
-        made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: RealCluster(2), request) as made:
         yield made
-    finally:
-        made.stop(keep_logs=request.session.testsfailed > 0)
-
-
-def until(met: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := met()):
-        assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s"
-        time.sleep(0.1)
-    return value
 
 
 def new_namespace(cluster: RealCluster, name: str) -> str:

@@ -12,10 +12,11 @@ from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, re
 from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
 from fairlead.state.snapshot import Grant, Workload
 from tests.kubernetes.builders import a_creation, a_training, a_workload
-from tests.kubernetes.test_real_nodes import kubectl, new_namespace, until, until_phase
+from tests.kubernetes.clusters import started
+from tests.kubernetes.test_real_nodes import kubectl, new_namespace, until_phase
 from tests.kubernetes.testcluster import images
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 
@@ -52,16 +53,9 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RealCluster]:
-    try:
-        made = RealCluster(2)
-        made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    with started(lambda: RealCluster(2), request) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def start(cluster: RealCluster, namespace: str, program: str, nodes: int) -> Workload:

@@ -17,12 +17,12 @@ from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training
+from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import new_namespace
 from tests.kubernetes.testcluster import images
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
@@ -35,12 +35,7 @@ PATIENCE_S = 240.0
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
     """One real node, which says that it has two GPUs."""
-    try:
-        made = RealCluster(1)
-        made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
+    with started(lambda: RealCluster(1), request) as made:
         new_namespace(made, TEAM)
         for each in (*definitions(), *render_roles(), *render_operator_bindings(TEAM)):
             applied(made, each)
@@ -50,8 +45,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
         status = {"status": {"capacity": gpus, "allocatable": gpus}}
         made.request("PATCH", "/api/v1/nodes/node-1/status", status, kind="merge-patch+json")
         yield made
-    finally:
-        made.stop(keep_logs=request.session.testsfailed > 0)
 
 
 @pytest.fixture(scope="module")

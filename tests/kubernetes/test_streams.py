@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.streams import exec_stream, exit_code
 from fairlead.errors import ClusterError, NotAllowed
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.processes import free_ports
+from tests.ports import free_port
 
 NOWHERE = "/api/v1/namespaces/default/pods/nowhere"
 
@@ -50,7 +50,7 @@ def test_a_stream_goes_through_the_proxy_of_the_kubeconfig(plane: ControlPlane) 
 
 
 def test_where_nobody_listens_is_told() -> None:
-    access = Access(context="gone", server=f"http://127.0.0.1:{free_ports(1)[0]}", credentials=Anonymous())
+    access = Access(context="gone", server=f"http://127.0.0.1:{free_port()}", credentials=Anonymous())
     with pytest.raises(ClusterError, match=r"opens no stream to .*/exec: .*refused"):
         opened(access)
 

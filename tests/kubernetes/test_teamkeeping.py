@@ -14,8 +14,9 @@ from fairlead.cluster.kubernetes.rendering.manifests import write_object
 from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.team import Quota, Team
-from tests.kubernetes.operating import operating, until
+from tests.kubernetes.operating import operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
 
 TEAMS, POOLS = "/apis/fairlead.dev/v1alpha1/teams", "/apis/fairlead.dev/v1alpha1/pools"
 QUOTA = Quota(gpu_milli=16_000, cpu_milli=64_000)

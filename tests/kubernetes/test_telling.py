@@ -12,8 +12,9 @@ from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.telling import BURST, NOTE_MOST, Teller, Telling, render_event
 from fairlead.control.operator import Operator
 from fairlead.state.snapshot import Phase
-from tests.kubernetes.operating import comes_to, gang, operating, until
+from tests.kubernetes.operating import comes_to, gang, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
 
 
 def events(cluster: KubernetesCluster, namespace: str) -> list[dict[str, Any]]:

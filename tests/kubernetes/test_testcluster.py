@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,11 @@ from tests.kubernetes.testcluster import binaries, leftovers
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 PATIENCE_S = 20.0
 READY_S = 10.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 """For a machine with nothing else to do, and longer where others use it too."""
-
-
-def until(met: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (value := met()):
-        assert time.monotonic() < deadline, f"no {what} within {PATIENCE_S} s"
-        time.sleep(0.05)
-    return value
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,14 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.snapshot import Phase, Workload
+from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, pod
 from tests.kubernetes.testcluster import own_python, volumes
-from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.torch]
 
@@ -49,19 +50,17 @@ BITS = re.compile(r"bits per byte: unigram (?P<unigram>[\d.]+), model (?P<model>
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[RealCluster]:
-    try:
-        image = own_python.write_image(tmp_path_factory.mktemp("image") / "image.tar")
-        made = RealCluster(2, given=own_python.DIRECTORIES)
-        made.start()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    try:
-        made.import_image(image)
+    archive = tmp_path_factory.mktemp("image") / "image.tar"
+
+    def make() -> RealCluster:
+        own_python.write_image(archive)
+        return RealCluster(2, given=own_python.DIRECTORIES)
+
+    with started(make, request) as made:
+        made.import_image(archive)
         for each in (*definitions(), *render_roles()):
             applied(made, each)
         yield made
-    finally:
-        made.stop(keep_logs=request.session.testsfailed > 0)
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +123,6 @@ def model_bits(output: str) -> float:
     return float(found["model"])
 
 
-def until(is_so: Callable[[], Any], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.3)
-
-
 class Watch:
     """A run that is followed, and when what happened to it."""
 
@@ -145,7 +137,7 @@ class Watch:
         def told() -> object:
             return self.run.status, [event.reason.message for event in self.cluster.events(self.run.uid)]
 
-        until(lambda: (self.run.status.phase, self.run.status.attempt) == (phase, attempt), told)
+        until(lambda: (self.run.status.phase, self.run.status.attempt) == (phase, attempt), told, timeout_s=PATIENCE_S)
         self.say(f"{phase.value}, attempt {attempt}")
         return self.run
 
@@ -173,7 +165,7 @@ def until_between_checkpoints(watch: Watch, cluster: RealCluster, pod: str, step
         found[0], saved = report.get("step") or 0, report.get("checkpoint_step") or 0
         return found[0] >= step and EVERY // 3 <= found[0] - saved < EVERY
 
-    until(reached, lambda: (watch.run, report_of(cluster, watch.spec.team, pod)))
+    until(reached, lambda: (watch.run, report_of(cluster, watch.spec.team, pod)), timeout_s=PATIENCE_S)
     return found[0]
 
 

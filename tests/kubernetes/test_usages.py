@@ -15,11 +15,11 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.people.usages import gpus_of_pods, samples
 from fairlead.cluster.kubernetes.rendering.roles import render_binding, render_roles
 from fairlead.cluster.usages import GpuUsage
-from tests.kubernetes.operating import until
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_checkup import definition
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.waiting import until
 
 EXPOSITION = """\
 # HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).

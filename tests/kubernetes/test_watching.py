@@ -1,7 +1,6 @@
 """A cache that follows a list through everything that interrupts a watch."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from fairlead.cluster.kubernetes.api import watching
 from fairlead.cluster.kubernetes.api.client import PAGE, Object
 from fairlead.cluster.kubernetes.api.watching import Cache
 from tests.kubernetes.loopback import Listing, client_of, serving
+from tests.waiting import until
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,6 @@ def following(listing: Listing, *, idle_s: float = 5.0) -> Iterator[tuple[Cache[
             yield cache, changes
         finally:
             cache.stop()
-
-
-def until(is_so: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.005)
 
 
 def names(cache: Cache[Thing]) -> set[str]:

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fairlead.runtime
+from tests.waiting import until
 
 RUNTIME = Path(fairlead.runtime.__file__).parent
 TIMEOUT_S = 120.0
@@ -135,13 +135,6 @@ class Launcher:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(TIMEOUT_S)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} within {TIMEOUT_S} s"
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:

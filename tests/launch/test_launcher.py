@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fairlead.runtime.leftovers import kill_leftovers
-from tests.launch.pods import RUNTIME, Launcher, PodDir, is_alive, until
+from tests.launch.pods import RUNTIME, Launcher, PodDir, is_alive
+from tests.waiting import until
 
 OTHER_PYTHONS = [Path.home() / ".pyenv/versions" / v / "bin/python" for v in ("3.9.18", "3.10.13", "3.12.1", "3.13.0")]
 OLD_PYTHONS = [Path.home() / ".pyenv/versions" / v / "bin/python" for v in ("2.7.18", "3.6.15")]

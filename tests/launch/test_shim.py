@@ -17,7 +17,8 @@ import pytest
 
 from fairlead.runtime import podfiles
 from fairlead.runtime.leftovers import kill_leftovers
-from tests.launch.pods import RUNTIME, PodDir, is_alive, until
+from tests.launch.pods import RUNTIME, PodDir, is_alive
+from tests.waiting import until
 
 LOOP = "echo ready; while :; do sleep 0.05; done"
 IGNORE_TERM = f"trap '' TERM; {LOOP}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.gang import free_port
+from tests.ports import free_port
 
 SERVER = "github.com/versity/versitygw/cmd/versitygw"
 SERVER_VERSION = "v1.8.0"

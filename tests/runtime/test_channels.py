@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.runtime.channels import Star, open_stars, send
 from fairlead.runtime.errors import AgreementFailed
-from tests.runtime.gang import free_port
+from tests.ports import free_port
 
 
 def together(count: int, call: Callable[[int], Any]) -> list[Any]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.runtime.checkpoint.store import open_store
-from tests.runtime.gang import Gang, contract, free_port, read_events, read_report
+from tests.ports import free_port
+from tests.runtime.gang import Gang, contract, read_events, read_report
 
 COUNTER = Path(__file__).with_name("counter.py")
 FILING = Path(__file__).with_name("filing.py")

@@ -15,7 +15,8 @@ from fairlead.specs.training import Retry, Training
 from fairlead.state.snapshot import Intent
 from tests.kubernetes.audit import RESTRICTED
 from tests.kubernetes.chaos.reckoning import Wish, problems_of
-from tests.kubernetes.chaos.world import GPUS, World, until
+from tests.kubernetes.chaos.world import GPUS, World
+from tests.waiting import until
 
 SETTLE_S = 90.0
 FEWEST_NODES = 2  # a gang that does not fit on all that is left can never fit, and fails
@@ -232,13 +233,13 @@ class Round:
 
     def _await(self, is_so: Callable[[], bool], found: list[str]) -> None:
         try:
-            until(is_so, "calm", SETTLE_S / 2)
+            until(is_so, "calm", timeout_s=SETTLE_S / 2)
         except AssertionError:
             # Pods that ran while kwok was killed are sometimes forgotten by the next one, and run for ever.
             self._tell("kwok again")
             self.world.plane.restart("kwok")
             try:
-                until(is_so, "calm", SETTLE_S / 2)
+                until(is_so, "calm", timeout_s=SETTLE_S / 2)
             except AssertionError as error:
                 raise AssertionError(self._story("\n".join(found))) from error
 

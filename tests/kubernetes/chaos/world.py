@@ -4,7 +4,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.kubernetes.testcluster.processes import Server
+from tests.waiting import until
 
 SYSTEM = "fairlead-system"
 NUM_NODES, GPUS = 4, 8
@@ -170,10 +171,3 @@ def _is_served(client: Client) -> bool:
             raise
         return False
     return True
-
-
-def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"no {what} within {timeout_s:.0f} s"
-        time.sleep(0.2)

@@ -16,7 +16,8 @@ import yaml
 
 from tests.kubernetes.testcluster import binaries, leftovers
 from tests.kubernetes.testcluster.errors import Broken
-from tests.kubernetes.testcluster.processes import Server, free_ports
+from tests.kubernetes.testcluster.processes import Server
+from tests.ports import free_ports
 
 ADMIN = "admin"
 CLIENT_QPS = 5_000

@@ -10,7 +10,8 @@ import yaml
 
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
-from tests.kubernetes.testcluster.processes import Server, free_ports
+from tests.kubernetes.testcluster.processes import Server
+from tests.ports import free_ports
 
 GPU_LABEL = "nvidia.com/gpu.product"
 NODE_POOLS = "/apis/karpenter.sh/v1/nodepools"

@@ -5,7 +5,6 @@ The kernel ends them when the *thread* that started them does: start them in one
 
 import ctypes
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -82,18 +81,6 @@ class Server:
     def log_tail(self) -> str:
         """The last lines of its log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-25:]) if self._log.exists() else ""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on right now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in sockets]
-    finally:
-        for probe in sockets:
-            probe.close()
 
 
 _LIBC = ctypes.CDLL(None)
