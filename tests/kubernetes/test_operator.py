@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.loopback import FaultyProxy, LoseAnswer, Refuse, serving
 from tests.kubernetes.operating import GPUS, HARMLESS, an_operator, comes_to, gang, live_pods, operating
@@ -162,6 +163,25 @@ def test_an_image_that_cannot_be_pulled_fails_the_run(
         run = comes_to(cluster, "train", Phase.FAILED)
         assert "cannot be pulled" in run.status.reason.message
         until(lambda: not live_pods(cluster, namespace))
+
+
+def test_what_delays_a_start_is_told_at_once_and_no_more_when_it_is_over(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    def reason() -> Reason:
+        return cluster.named("train", namespace).status.reason
+
+    with operating(access, namespace):
+        cluster.submit(gang(namespace, image="unreachable"))
+        until(lambda: reason().code is Code.START_DELAYED, lambda: reason(), timeout_s=15.0)
+        assert "of 2 has not started: the image " in reason().message
+        assert "connect: connection refused; check its name" in reason().message
+        assert "kubelet tries it again for 60 s in all" in reason().message
+        assert cluster.named("train", namespace).status.phase is Phase.STARTING
+        for index in range(2):
+            path = f"/api/v1/namespaces/{namespace}/pods/train-0-{index}"
+            cluster.client.merge(path, {"metadata": {"annotations": {"fake/image": None}}})
+        comes_to(cluster, "train", Phase.RUNNING, attempt=0)
 
 
 def test_whoever_comes_next_completes_what_was_committed(

@@ -99,8 +99,12 @@ def test_no_such_gpu_is_here(runs: KubernetesCluster) -> None:
 
 def test_an_image_cannot_be_pulled(runs: KubernetesCluster) -> None:
     runs.submit(replace(a_run("unknown"), image="127.0.0.1:1/team/none:7"))
-    message, _ = told(runs, "unknown", "pulled")
-    assert message.startswith("the image 127.0.0.1:1/team/none:7 cannot be pulled on node-1: ")
+    sentence = "the image 127.0.0.1:1/team/none:7 cannot be pulled on node-1: "
+    message, _ = told(runs, "unknown", "has not started")
+    assert message.startswith(f"pod 0 of 1 has not started: {sentence}")
+    assert message.endswith("kubelet tries it again for 60 s in all")
+    message, _ = told(runs, "unknown", "^the image")
+    assert message.startswith(sentence)
     assert "connection refused" in message
     assert "check its name and tag, and for a private registry name a pull secret under" in message
 

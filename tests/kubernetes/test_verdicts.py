@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
-from fairlead.cluster.kubernetes.operating.verdicts import remembering, see
+from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject, read_node
+from fairlead.cluster.kubernetes.operating.verdicts import is_hopeless, remembering, see
 from fairlead.state.snapshot import PodPhase
 from tests.kubernetes.builders import a_creation
 
@@ -33,3 +33,14 @@ def test_the_trouble_of_another_pod_of_that_name_is_not_taken_over() -> None:
     other = replace(POD, uid="other", told_at=60.0, waiting=INITIALIZING)
     assert remembering(POD, other) == other
     assert remembering(None, other) == other
+
+
+def test_a_pod_that_cannot_start_says_why_and_whether_that_is_tried_again() -> None:
+    node = read_node({"metadata": {"name": "node-a", "resourceVersion": "1"}, "spec": {}, "status": {}})
+    pod = see(POD, a_creation(), ranks=range(1), told_at=None, node=node, gone=False)
+    assert pod.phase is PodPhase.STARTING
+    assert str(pod.message).endswith("; kubelet tries it again for 60 s in all")
+    hopeless = replace(POD, waiting=("ErrImagePull", "manifest unknown"))
+    assert "again" not in str(see(hopeless, a_creation(), ranks=range(1), told_at=None, node=node, gone=False).message)
+    assert [is_hopeless(each, now=5.0) for each in (POD, hopeless)] == [False, True]
+    assert is_hopeless(POD, now=61.0)

@@ -191,7 +191,20 @@ def _watch(
         message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
         return change_to(workload, move(status, Phase.RUNNING, reason, now))
-    return None
+    return _tell_delay(workload, own) if status.phase is Phase.STARTING else None
+
+
+def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
+    """Say why a gang does not start while that is still tried; once, as the words change from try to try."""
+    delayed = next((pod for pod in own if pod.message is not None and pod.started_at is None), None)
+    if (delayed is not None) == (workload.status.reason.code is Code.START_DELAYED):
+        return None
+    if delayed is None:
+        reason = Reason(code=Code.PLACED, message="nothing is in the way of its pods any more; they start")
+    else:
+        message = f"pod {delayed.index} of {workload.gang.nodes} has not started: {delayed.message}"
+        reason = Reason(code=Code.START_DELAYED, message=message)
+    return change_to(workload, replace(workload.status, reason=reason))
 
 
 def _completed(workload: Workload, took: str) -> Reason:

@@ -15,6 +15,7 @@ class Code(StrEnum):
     OVER_QUOTA = "OverQuota"
     CANNOT_FIT = "CannotFit"
     PLACED = "Placed"
+    START_DELAYED = "StartDelayed"
     RANKS_STARTED = "RanksStarted"
     COMPLETED = "Completed"
     PROGRAM_FAILED = "ProgramFailed"

@@ -204,7 +204,7 @@ class Pod:
         active_at: Last sign of progress (a step reported, or output when it reports none).
         heard_at: Up to when its silence is known; None where that is always now.
         exits: How its ranks ended; complete when ``phase`` is Succeeded or Failed.
-        message: What the cluster says of it, such as why it could not start.
+        message: What the cluster says of it, such as why it could not start, or does not while it is still tried.
     """
 
     uid: str

@@ -10,7 +10,7 @@ A pod on a fake node becomes Running at once and runs until it is deleted, unles
     fake/stop         how long it takes to end once it is deleted
     fake/on-term      `ends`: before it is gone it says that SIGTERM ended it; `ignores`: that SIGKILL did, once its
                       grace was over; without it, it is gone without a word
-    fake/image        `missing`: its image cannot be pulled, and it never runs
+    fake/image        `missing`, `unreachable`: its image cannot be pulled, and it does not run while that stands there
 
 A node with the annotation ``fake/lost`` is not ready, until it is taken away.
 """

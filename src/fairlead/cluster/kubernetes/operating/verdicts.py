@@ -91,12 +91,7 @@ def is_hopeless(pod: PodObject, now: float) -> bool:
     age_s = now - pod.created_at
     if not pod.node:
         return pod.refused is not None and age_s > REFUSAL_PATIENCE_S
-    if pod.waiting is None:
-        return False
-    reason, message = pod.waiting
-    if reason in NEVER:
-        return True
-    return reason in PULL and (age_s > PULL_PATIENCE_S or any(word in message.lower() for word in HOPELESS))
+    return _is_stuck(pod) and (_is_final(pod) or age_s > PULL_PATIENCE_S)
 
 
 def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
@@ -166,6 +161,12 @@ def _is_stuck(pod: PodObject) -> bool:
     return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
 
 
+def _is_final(pod: PodObject) -> bool:
+    """Another try of what is stuck would end as this one did."""
+    reason, message = pod.waiting or ("", "")
+    return reason in NEVER or any(word in message.lower() for word in HOPELESS)
+
+
 def _disruption(pod: PodObject) -> str | None:
     reason, message = pod.said
     if reason == "Evicted":
@@ -179,7 +180,10 @@ def _disruption(pod: PodObject) -> str | None:
 
 
 def _waits(pod: PodObject) -> str | None:
-    return why_not_started(pod) if _is_stuck(pod) else None
+    if not _is_stuck(pod):
+        return None
+    why = why_not_started(pod)
+    return why if _is_final(pod) else f"{why}; kubelet tries it again for {PULL_PATIENCE_S:.0f} s in all"
 
 
 def _clause(text: str) -> str:
