@@ -5,7 +5,8 @@ A subclass gives the fixture ``harness``. Nothing here assumes a database, proce
 
 from tests.cluster.keeping_contract import KeepingContract
 from tests.cluster.pod_contract import PodContract
+from tests.cluster.retry_contract import RetryContract
 
 
-class ClusterContract(KeepingContract, PodContract):
+class ClusterContract(KeepingContract, PodContract, RetryContract):
     """All of it; an adapter's test class is a subclass of this with the fixture ``harness``."""

@@ -142,7 +142,7 @@ def retries_are_bounded(world: World) -> Iterator[str]:
             if after.retry_at is None or after.retry_at > decision.now + spec.retry.max_backoff_s:
                 yield f"{spec.name} restarts at {after.retry_at}, decided at {decision.now}"
             step = None if workload.progress is None else workload.progress.step
-            productive = _is_productive(workload, step, best, decision.now)
+            productive = _is_productive(workload, after.last_failure.code, best, decision.now)
             best[workload.uid] = max((s for s in (step, best.get(workload.uid)) if s is not None), default=None)
             if after.last_failure.code in OF_PROGRAM:
                 program[workload.uid] += 1
@@ -246,10 +246,15 @@ def _resumes(change: Change, before: Snapshot) -> bool:
     return any(w.uid == change.workload_uid and w.status.phase.is_final for w in before.workloads)
 
 
-def _is_productive(workload: Workload, step: int | None, best: dict[str, int | None], now: float) -> bool:
+def _is_productive(workload: Workload, code: Code, best: dict[str, int | None], now: float) -> bool:
+    status, progress = workload.status, workload.progress
     if workload.uid not in best:
         return True
-    if step is None:
-        return now - workload.status.since >= PRODUCTIVE_S
+    is_loss = code in (Code.POD_LOST, Code.NODE_LOST)
+    if is_loss and status.phase is Phase.RUNNING and now - status.since >= PRODUCTIVE_S:
+        return True
+    if progress is None or progress.step is None:
+        return False
+    kept = progress.step if progress.checkpoint_step is None else progress.checkpoint_step
     known = best[workload.uid]
-    return known is None or step > known
+    return known is None or kept > known

@@ -1,6 +1,9 @@
 """Whether and when a failed run starts again."""
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from fairlead.policy.failures import Blame, Failure
 from fairlead.policy.retries import Again, GiveUp, retry
@@ -17,7 +20,7 @@ def spec(**changes: Any) -> Training:
 
 def status(**changes: Any) -> Status:
     reason = Reason(code=Code.RANKS_STARTED, message="started")
-    return Status(phase=Phase.RUNNING, reason=reason, since=NOW - 5, **changes)
+    return Status(**{"phase": Phase.RUNNING, "reason": reason, "since": NOW - 5, **changes})
 
 
 def failure(code: Code = Code.KILLED) -> Failure:
@@ -53,6 +56,33 @@ def test_disruptions_without_progress_wait_longer_each_time_and_end() -> None:
 def test_progress_forgives_all_disruptions() -> None:
     before = status(disruptions=9, last_failure=failure().reason, failed_step=7)
     assert retry(spec(), before, failure(), Progress(step=8), NOW) == Again(at=NOW, program_failures=0, disruptions=1)
+
+
+@pytest.mark.parametrize("code", [Code.KILLED, Code.OUT_OF_MEMORY, Code.STALLED])
+def test_what_may_come_of_the_program_uses_up_its_retries_however_long_it_ran(code: Code) -> None:
+    before = status(since=NOW - 9 * 3600.0, disruptions=2, last_failure=failure(Code.NODE_LOST).reason)
+    assert isinstance(retry(spec(infrastructure=2), before, failure(code), None, NOW), GiveUp)
+
+
+@pytest.mark.parametrize("code", [Code.POD_LOST, Code.NODE_LOST])
+def test_a_loss_that_came_a_minute_after_the_start_is_the_first_in_its_row(code: Code) -> None:
+    before = status(since=NOW - 61.0, disruptions=2, last_failure=failure(code).reason, failed_step=7)
+    for progress in (None, Progress(step=3)):
+        verdict = retry(spec(infrastructure=2), before, failure(code), progress, NOW)
+        assert verdict == Again(at=NOW, program_failures=0, disruptions=1)
+        at_once = replace(before, since=NOW - 59.0)
+        assert isinstance(retry(spec(infrastructure=2), at_once, failure(code), progress, NOW), GiveUp)
+        never_ran = replace(before, phase=Phase.STARTING)
+        assert isinstance(retry(spec(infrastructure=2), never_ran, failure(code), progress, NOW), GiveUp)
+
+
+def test_steps_that_were_not_saved_are_no_progress_for_a_run_that_saves() -> None:
+    before = status(disruptions=2, last_failure=failure().reason, failed_step=150)
+    unsaved, saved = Progress(step=190, checkpoint_step=100), Progress(step=190, checkpoint_step=160)
+    assert isinstance(retry(spec(infrastructure=2), before, failure(), unsaved, NOW), GiveUp)
+    assert retry(spec(infrastructure=2), before, failure(), saved, NOW) == Again(
+        at=NOW, program_failures=0, disruptions=1
+    )
 
 
 def test_out_of_memory_twice_without_progress_is_final() -> None:

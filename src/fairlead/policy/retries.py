@@ -2,7 +2,9 @@
 
 The program's own failures are counted over the whole life of the run. Failures of the platform are counted in a row and
 forgiven by progress, so that a run on unsteady machines goes on for as long as it gets anywhere, and one that is killed
-at the same spot each time ends.
+at the same spot each time ends. What a run has saved is progress, and what it has reported if it saves nothing. Time is
+progress only before the loss of a pod or a node, which says nothing of the program: kills, a lack of memory and hangs
+may come of it however late, and end a run that reports nothing when they have come too often.
 """
 
 from dataclasses import dataclass
@@ -11,10 +13,11 @@ from fairlead.policy.failures import Blame, Failure
 from fairlead.policy.quantities import plural
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Progress, Status
+from fairlead.state.snapshot import Phase, Progress, Status
 
-# A program that reports no progress has made some when it ran this long.
+# A place that held a run for so long was no bad one; what is lost sooner, time after time, finds no place to run.
 PRODUCTIVE_S = 60.0
+OF_PLACES = frozenset({Code.POD_LOST, Code.NODE_LOST})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class GiveUp:
 def retry(spec: Training, status: Status, failure: Failure, progress: Progress | None, now: float) -> Again | GiveUp:
     """What follows a failure."""
     program, disruptions = status.program_failures, status.disruptions
-    productive = _productive(status, progress, now)
+    productive = _productive(status, failure, progress, now)
     if failure.blame is Blame.PROGRAM:
         program += 1
         if program > spec.retry.program:
@@ -54,20 +57,24 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
         why = "it ran out of memory twice without progress, and would again"
         return GiveUp(why=why, program_failures=program, disruptions=disruptions)
     if disruptions > spec.retry.infrastructure:
-        why = f"{plural(disruptions, 'failure')} in a row without progress, `retry.infrastructure` allows "
+        why = f"{plural(disruptions, 'failure')} in a row without reported progress, `retry.infrastructure` allows "
         return GiveUp(why=f"{why}{spec.retry.infrastructure}", program_failures=program, disruptions=disruptions)
     # The first restart after progress is at once: waiting buys nothing.
     wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
     return Again(at=now + wait, program_failures=program, disruptions=disruptions)
 
 
-def _productive(status: Status, progress: Progress | None, now: float) -> bool:
-    """Whether the failed start got further than the one before."""
+def _productive(status: Status, failure: Failure, progress: Progress | None, now: float) -> bool:
+    """Whether the failed start got further than those before, or was ended by what says nothing of the program."""
     if status.last_failure is None:
         return True
+    lasted_s = now - status.since if status.phase is Phase.RUNNING else 0.0
+    if failure.reason.code in OF_PLACES and lasted_s >= PRODUCTIVE_S:
+        return True
     if progress is None or progress.step is None:
-        return now - status.since >= PRODUCTIVE_S
-    return status.failed_step is None or progress.step > status.failed_step
+        return False
+    reached = progress.step if progress.checkpoint_step is None else progress.checkpoint_step
+    return status.failed_step is None or reached > status.failed_step
 
 
 def _backoff(spec: Training, count: int) -> float:

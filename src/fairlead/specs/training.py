@@ -106,8 +106,9 @@ class Retry:
     """How often a failed run starts again.
 
     Attributes:
-        program: Restarts after the program itself failed.
-        infrastructure: Restarts in a row, without any progress between them, after the platform failed it.
+        program: Restarts after the program itself failed, over the whole life of the run.
+        infrastructure: Restarts in a row, without any progress between them, after the platform failed it. What was
+            saved is progress, or reported where nothing is saved; before a lost pod or node so is a minute of running.
         backoff_s: Wait before a repeated restart; it doubles each time. The first restart after progress is at once.
         max_backoff_s: Upper bound of that wait.
     """
