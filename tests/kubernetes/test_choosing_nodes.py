@@ -76,6 +76,25 @@ def test_spot_nodes_of_every_provider_take_runs_that_allow_spot_and_no_others(
     assert places(cluster, namespace) == nodes
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("eks.amazonaws.com/capacityType", "SPOT"), ("cloud.google.com/gke-provisioning", "spot")]
+)
+def test_a_spot_node_without_a_taint_takes_only_runs_that_allow_spot(
+    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str], key: str,
+    value: str,
+) -> None:  # fmt: skip
+    nodes += add_nodes(plane, 1, prefix=f"spot-{namespace}", model=MODEL, gpus=1, labels={key: value})
+    ready(plane, nodes)
+    with operating(access, namespace):
+        cluster.submit(replace(run(namespace), name="refused"))
+        reason = comes_to(cluster, "refused", Phase.FAILED).status.reason
+        assert f"{nodes[0]} is a spot node, labelled {key}={value}" in reason.message
+        assert "`capacity: {spot: true}` lets it use spot nodes." in str(reason.remedy)
+        cluster.submit(run(namespace, spot=True))
+        comes_to(cluster, "train", Phase.RUNNING)
+    assert places(cluster, namespace) == nodes
+
+
 def test_a_node_selector_tolerations_and_affinity_laid_over_a_pod_choose_its_node(
     access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:

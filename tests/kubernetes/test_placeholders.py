@@ -5,10 +5,11 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.objects import pod_requests, read_pod
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.operating.autoscalers import UPDATED, gpu_labels, read_pools, read_status
+from fairlead.cluster.kubernetes.operating.autoscalers import UPDATED, gpu_labels, read_pools, read_status, spot_labels
 from fairlead.cluster.kubernetes.operating.indexes import PodIndex
 from fairlead.cluster.kubernetes.rendering.placeholders import PRIORITY, render_placeholder, render_priority_class
 from fairlead.cluster.kubernetes.rendering.pods import render_pod
+from fairlead.policy.eligibility import SPOT_MARKS
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.growth import Amount, Source
@@ -114,6 +115,17 @@ def test_a_model_is_asked_for_by_the_labels_that_tell_it_before_the_node_is_ther
         ("karpenter.k8s.aws/instance-gpu-name", "h100"),
     ]
     assert gpu_labels([a_pool()], "H100") == []
+
+
+def test_no_spot_node_is_asked_for_that_the_run_may_not_use() -> None:
+    assert spot_labels([a_pool()]) == (("karpenter.sh/capacity-type", "spot"),)
+    assert set(spot_labels([])) == set(SPOT_MARKS)
+    for labels in ((), (("a", "x"), ("b", "y"))):
+        pod = render_placeholder(a_gang(), 0, SETTINGS, device=EIGHT, labels=labels, shunned=[("kind", "spot")])
+        required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        without = {"key": "kind", "operator": "NotIn", "values": ["spot"]}
+        wanted = [[{"key": key, "operator": "In", "values": [value]}] for key, value in labels] or [[]]
+        assert required["nodeSelectorTerms"] == [{"matchExpressions": [*each, without]} for each in wanted]
 
 
 def test_the_cluster_autoscaler_is_there_while_it_writes_its_status() -> None:

@@ -1,10 +1,11 @@
 """Which nodes take a run, room or not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fairlead.policy.eligibility import Doors, tolerates, tolerations
+from fairlead.policy.eligibility import SPOT_MARKS, Doors, tolerates, tolerations
 from fairlead.policy.placement import place, rooms, why_never, why_waiting
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
@@ -116,6 +117,20 @@ def test_spot_nodes_take_only_runs_that_allow_spot(num_nodes: int) -> None:
     assert never is not None
     assert "n0 is a spot node, tainted with cloud.google.com/gke-spot=true:NoSchedule" in never.message
     assert never.remedy == "`capacity: {spot: true}` lets it use spot nodes."
+
+
+@pytest.mark.parametrize(("key", "value"), SPOT_MARKS)
+def test_a_node_that_its_cloud_labels_as_spot_counts_as_tainted_with_that(key: str, value: str) -> None:
+    plain = a_node("plain")
+    nodes = (
+        replace(plain, name="spot", labels={key: value}), replace(plain, name="other", labels={key: "on-demand"}), plain
+    )  # fmt: skip
+    assert set(Doors(nodes).barred(a_run())) == {"spot"}
+    refusal = Doors(nodes).barred_for_good(a_run())["spot"]
+    assert refusal.why == f"a spot node, labelled {key}={value}"
+    assert refusal.remedy == "`capacity: {spot: true}` lets it use spot nodes."
+    assert not Doors(nodes).barred(a_run(spot=True))
+    assert not Doors(nodes).barred(a_run({"tolerations": [{"key": key, "operator": "Exists"}]}))
 
 
 def test_a_taint_that_may_go_is_waited_for_and_named() -> None:

@@ -112,9 +112,10 @@ def test_nodes_of_one_kind_are_one_pool() -> None:
         Node(name="n2", cpu_milli=96_000, memory_bytes=2**40, gpus=gpus(8)),
         Node(name="n3", cpu_milli=96_000, memory_bytes=2**40, gpus=gpus(8), taints=(spot,)),
         Node(name="n4", cpu_milli=8_000, memory_bytes=2**34, labels={"karpenter.sh/nodepool": "Small_Ones"}),
+        Node(name="n5", cpu_milli=96_000, memory_bytes=2**40, gpus=gpus(8), labels={spot.key: "true"}),
     ]
     found = {pool.name: pool for pool in pools_of(nodes)}
-    assert {name: pool.nodes for name, pool in found.items()} == {"a100x8": 2, "a100x8-kind2": 1, "small-ones": 1}
+    assert {name: pool.nodes for name, pool in found.items()} == {"a100x8": 2, "a100x8-kind2": 2, "small-ones": 1}
     assert found["a100x8-kind2"].capacity_type is CapacityType.SPOT
     assert found["a100x8-kind2"].taints == (Taint(key=spot.key, value="true"),)
     assert found["small-ones"].hardware.gpu is None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.cluster.port import EventRecord
-from fairlead.policy.eligibility import SPOT_TAINTS
+from fairlead.policy.eligibility import SPOT_MARKS, spot_label
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu, Taint, TaintEffect
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Capacity, Checkpoint, Training
@@ -119,7 +119,7 @@ def expected_s(run: Seen, history: Sequence[Seen]) -> float:
 def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
     """Nodes of one kind as a pool each: equal hardware, capacity type and node pool."""
     alike: Counter[tuple[str, bool, tuple[Taint, ...], Hardware]] = Counter(
-        (_stem(node), _is_spot(node), _spot_taints(node), _hardware(node)) for node in nodes
+        (_stem(node), bool(_spot_taints(node)), _spot_taints(node), _hardware(node)) for node in nodes
     )
     used: Counter[str] = Counter()
     pools = []
@@ -188,16 +188,14 @@ def _hardware(node: Node) -> Hardware:
     return Hardware(cpu_milli=node.cpu_milli, memory_bytes=node.memory_bytes, gpu=gpu)
 
 
-def _is_spot(node: Node) -> bool:
-    return bool(_spot_taints(node)) or any(node.labels.get(key) == value for key, value in SPOT_TAINTS)
-
-
 def _spot_taints(node: Node) -> tuple[Taint, ...]:
-    """The taints that a trace can say whether a run tolerates; others are left out."""
+    """The taints that a trace can say whether a run tolerates; others are left out. A label counts as one."""
+    label = spot_label(node)
+    tainted = {(taint.key, taint.value): taint for taint in (*node.taints, *(() if label is None else (label,)))}
     return tuple(
         Taint(key=taint.key, value=taint.value, effect=TaintEffect(taint.effect))
-        for taint in node.taints
-        if (taint.key, taint.value) in SPOT_TAINTS
+        for key, taint in tainted.items()
+        if key in SPOT_MARKS
     )
 
 

@@ -1,7 +1,8 @@
 """Which nodes take a run, room or not: taints, and what its `kubernetes:` asks of nodes, as kube-scheduler reads it.
 
-GPU taints keep nobody away: they say what a node has, and placement decides by room alone. Preferences and what a run
-asks of other pods are left to kube-scheduler, but for one: that no two of its own lie on one node.
+GPU taints keep nobody away: they say what a node has, and placement decides by room alone. A node that its cloud labels
+as spot counts as tainted with that label, as some clouds do themselves. Preferences and what a run asks of other pods
+are left to kube-scheduler, but for one: that no two of its own lie on one node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +15,11 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node, Taint
 
 GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915", "habana.ai/gaudi", "sku")
-SPOT_TAINTS = (
+# Labels of spot nodes, and taints with the same words.
+SPOT_MARKS = (
     ("cloud.google.com/gke-spot", "true"),
+    ("cloud.google.com/gke-provisioning", "spot"),
+    ("cloud.google.com/gke-preemptible", "true"),
     ("kubernetes.azure.com/scalesetpriority", "spot"),
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
@@ -44,7 +48,11 @@ class Doors:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
-        self._tainted = [node for node in nodes if any(taint.key not in GPU_TAINTS for taint in node.taints)]
+        self._marked = [
+            node
+            for node in nodes
+            if any(taint.key not in GPU_TAINTS for taint in node.taints) or not _SPOT_KEYS.isdisjoint(node.labels)
+        ]
         self._known: dict[tuple[Overlay, bool], Mapping[str, Refusal]] = {}
 
     def barred(self, spec: Training) -> Mapping[str, Refusal]:
@@ -52,7 +60,7 @@ class Doors:
         key = (spec.kubernetes, spec.capacity.spot)
         if key not in self._known:
             demands = _demands(*key)
-            nodes = self._nodes if demands.is_choosy else self._tainted
+            nodes = self._nodes if demands.is_choosy else self._marked
             judged = ((node.name, demands.refusal(node)) for node in nodes)
             self._known[key] = {name: refusal for name, refusal in judged if refusal is not None}
         return self._known[key]
@@ -87,6 +95,12 @@ def tolerates(given: Iterable[Object], taint: Taint) -> bool:
     return any(_is_for(each, taint) for each in given)
 
 
+def spot_label(node: Node) -> Taint | None:
+    """The label by which a cloud says that a node is spot, as the taint that it stands for; None where none does."""
+    found = next(((key, value) for key, value in SPOT_MARKS if node.labels.get(key) == value), None)
+    return None if found is None else Taint(key=found[0], value=found[1])
+
+
 def selects(name: str, labels: Mapping[str, str], selector: Object, affinity: Object) -> bool:
     """Whether a node has the labels of a selector, and is of those that an affinity to nodes requires."""
     return all(labels.get(key) == value for key, value in selector.items()) and _is_required(name, labels, affinity)
@@ -115,7 +129,10 @@ class _Demands:
         for taint in node.taints:
             if taint.key not in GPU_TAINTS and not tolerates(self.tolerations, taint):
                 return _tainted(taint)
-        return None
+        mark = spot_label(node)
+        if mark is None or tolerates(self.tolerations, mark):
+            return None
+        return Refusal(why=f"a spot node, labelled {mark.key}={mark.value}", remedy=_ALLOW_SPOT, lasts=True)
 
 
 @lru_cache(maxsize=1024)
@@ -130,10 +147,8 @@ def _demands(overlay: Overlay, spot: bool) -> _Demands:
 
 def _tainted(taint: Taint) -> Refusal:
     said = f"tainted with {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
-    if (taint.key, taint.value) in SPOT_TAINTS:
-        return Refusal(
-            why=f"a spot node, {said}", remedy="`capacity: {spot: true}` lets it use spot nodes.", lasts=True
-        )
+    if (taint.key, taint.value) in SPOT_MARKS:
+        return Refusal(why=f"a spot node, {said}", remedy=_ALLOW_SPOT, lasts=True)
     remedy = f"Tolerate {taint.key} under `kubernetes.spec.tolerations`, or take the taint away."
     return Refusal(why=said, remedy=remedy, lasts=False)
 
@@ -201,4 +216,6 @@ def _is_whole(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-_SPOT = [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_TAINTS]
+_SPOT_KEYS = frozenset(key for key, _ in SPOT_MARKS)
+_ALLOW_SPOT = "`capacity: {spot: true}` lets it use spot nodes."
+_SPOT = [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_MARKS]

@@ -3,7 +3,7 @@
 It is asked for only while runs wait, and anew for every run that begins to, so that no run is judged by an old answer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, quantity
 from fairlead.cluster.kubernetes.devices import WHOLE
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS
 from fairlead.policy.devices import ALTERNATIVES, matches
+from fairlead.policy.eligibility import SPOT_MARKS
 from fairlead.state.growth import PATIENCE_S, PAUSE_S, Amount, Growth, Source
 from fairlead.state.snapshot import Intent, Phase, Workload
 
@@ -123,6 +124,14 @@ def gpu_labels(pools: Iterable[Object], wanted: str) -> list[tuple[str, str]]:
         if not own and key is not None:
             found += [(key, name.strip().lower()) for name in wanted.split(ALTERNATIVES)]
     return list(dict.fromkeys(found))
+
+
+def spot_labels(pools: Collection[Object]) -> tuple[tuple[str, str], ...]:
+    """Labels, key and value, of spot nodes to come.
+
+    With NodePools only Karpenter's own: it would give a node any label that somebody asks it to be without.
+    """
+    return tuple(mark for mark in SPOT_MARKS if not pools or mark[0].startswith("karpenter.sh/"))
 
 
 def _source(pool: Object) -> Source:

@@ -33,12 +33,14 @@ def render_placeholder(
     *,
     device: DeviceResource | None = None,
     labels: Iterable[tuple[str, str]] = (),
+    shunned: Iterable[tuple[str, str]] = (),
 ) -> dict[str, Any]:
     """The placeholder of one member.
 
     Args:
         device: What the member will ask a node for; None for a run without GPUs.
         labels: Alternatives of key and value, one of which a node must have; none for any node.
+        shunned: Keys and values of which a node must have none.
     """
     spec, asked = workload.spec, workload.spec.resources
     grant = Grant(cpu_milli=asked.cpu_milli or 0, memory_bytes=asked.memory_bytes or 0)
@@ -57,7 +59,7 @@ def render_placeholder(
         container["imagePullPolicy"] = ranks["imagePullPolicy"]
     if settings.placeholder_image is None:
         container["command"] = [settings.python, "-c", WAIT]
-    affinity = _among((pod.get("affinity") or {}).get("nodeAffinity") or {}, list(labels))
+    affinity = _among((pod.get("affinity") or {}).get("nodeAffinity") or {}, list(labels), list(shunned))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -109,22 +111,21 @@ def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {name: f"{amount.normalize():f}" for name, amount in total.items()}
 
 
-def _among(affinity: Mapping[str, Any], labels: list[tuple[str, str]]) -> dict[str, Any]:
+def _among(
+    affinity: Mapping[str, Any], labels: list[tuple[str, str]], shunned: list[tuple[str, str]]
+) -> dict[str, Any]:
     """The affinity, but to nodes with one of the labels only; terms are alternatives, so each is there for each."""
-    if not labels:
+    if not labels and not shunned:
         return dict(affinity)
     given: list[dict[str, Any]] = (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     values: dict[str, list[str]] = {}
     for key, value in labels:
         values.setdefault(key, []).append(value)
+    wanted = [[{"key": key, "operator": "In", "values": sorted(set(found))}] for key, found in values.items()] or [[]]
+    without = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
     terms = [
-        {
-            **term,
-            "matchExpressions": [
-                *term.get("matchExpressions", ()), {"key": key, "operator": "In", "values": sorted(set(found))}
-            ],
-        }
+        {**term, "matchExpressions": [*term.get("matchExpressions", ()), *alternative, *without]}
         for term in given
-        for key, found in values.items()
-    ]  # fmt: skip
+        for alternative in wanted
+    ]
     return {**affinity, _REQUIRED: {"nodeSelectorTerms": terms}}
