@@ -4,11 +4,14 @@ A ``workdir`` that is given is taken along. Without one the image has the progra
 takes the directory of its file, since its program can be nowhere else.
 """
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.client import APPLY, ApiError, Client
+from fairlead.cluster.kubernetes.people.uploads import Uploads
 from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR, Archive, pack, part_names, render_parts
 from fairlead.errors import ClusterError, Conflict, NotAllowed
 from fairlead.policy.quantities import plural, say_memory
@@ -70,13 +73,19 @@ def send(
 ) -> Workload:
     """Send the files, submit the run, and make the files its own.
 
-    Whoever is killed before the run is there leaves files that nothing owns, and no run that waits for files for ever.
+    Whoever is killed before the run is there leaves files that nothing owns, for a later run to see to, and no run that
+    waits for files for ever.
     """
-    archive = pack(directory)
-    _put(client, spec.team, archive, None)
+    archive, uploads = pack(directory), Uploads(client, spec.team)
+    uploads.collect(time.time())
+    with _explained(spec.team):
+        uploads.begin(archive.annotation, time.time())
+        _put(client, spec.team, archive, None)
     workload = submit(spec, {WORKDIR: archive.annotation})
-    # Once more as a whole: another run's end may have taken them away meanwhile.
-    _put(client, spec.team, archive, workload)
+    with _explained(spec.team):
+        # Once more as a whole: another run's end may have taken them away meanwhile.
+        _put(client, spec.team, archive, workload)
+        uploads.end(archive.annotation)
     return workload
 
 
@@ -85,18 +94,23 @@ def _put(client: Client, namespace: str, archive: Archive, workload: Workload | 
     manager = KEEPER if workload is None else f"fairlead-run-{workload.uid[:13]}"
     for name, body in zip(part_names(archive.annotation), render_parts(archive, namespace, workload), strict=True):
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-        try:
-            client.request("PATCH", path, body, query={"fieldManager": manager, "force": "true"}, content_type=APPLY)
-        except ApiError as error:
-            if error.status == 403:
-                raise NotAllowed(
-                    f"Your account may not keep files in the namespace {namespace!r}, so the working directory cannot "
-                    f"be taken along: {error.said}. Ask for the role fairlead-user there, or build the files into the "
-                    "image and leave `workdir` out."
-                ) from error
-            if error.status == 404:
-                raise ClusterError(
-                    f"There is no namespace {namespace!r}. Create it, apply a Team of that name, or choose another "
-                    "with `--namespace`."
-                ) from error
-            raise
+        client.request("PATCH", path, body, query={"fieldManager": manager, "force": "true"}, content_type=APPLY)
+
+
+@contextmanager
+def _explained(namespace: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.status == 403:
+            raise NotAllowed(
+                f"Your account may not keep files in the namespace {namespace!r}, so the working directory cannot "
+                f"be taken along: {error.said}. Ask for the role fairlead-user there, or build the files into the "
+                "image and leave `workdir` out."
+            ) from error
+        if error.status == 404:
+            raise ClusterError(
+                f"There is no namespace {namespace!r}. Create it, apply a Team of that name, or choose another "
+                "with `--namespace`."
+            ) from error
+        raise
