@@ -94,7 +94,8 @@ def _unpaid(wanting: Workload, group: list[Moved], decision: Decision) -> Iterat
     grace_s = max(workload.spec.grace_s for workload, _ in group)
     starts_at = _earliest(wanting, present, before, ends_of(before, now), now)
     wait_s = HOUR_S if starts_at == math.inf else starts_at - now - grace_s
-    gain_s = dominant_share(asked(wanting.spec), capacity(before.nodes)) * wait_s
+    whole = capacity(before.nodes)
+    gain_s = dominant_share(asked(wanting.spec, whole), whole) * wait_s
     cost_s = sum(_cost_s(workload, decision) for workload, _ in group)
     if cost_s >= gain_s:
         yield f"moving {names} costs {cost_s} s, and {wanting.spec.name} gains {gain_s} s"
@@ -111,7 +112,8 @@ def _cost_s(workload: Workload, decision: Decision) -> float:
     own = [pod for pod in decision.before.pods if pod.workload_uid == workload.uid and not pod.phase.is_final]
     saved = workload.progress.checkpoint_at if workload.progress is not None else None
     since = max(min(pod.created_at for pod in own), saved or -math.inf)
-    share = dominant_share(asked(workload.spec), capacity(decision.before.nodes))
+    whole = capacity(decision.before.nodes)
+    share = dominant_share(asked(workload.spec, whole), whole)
     return share * (max(0.0, decision.now - since) + RESTART_S)
 
 

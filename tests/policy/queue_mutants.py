@@ -8,6 +8,7 @@ from fairlead.cluster.simulated.programs import Program
 from fairlead.policy import turns
 from fairlead.policy.preemption import Victim
 from fairlead.policy.quotas import Ledger
+from fairlead.policy.shares import Capacity
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Training
@@ -41,7 +42,9 @@ class UnlimitedLedger(Ledger):
         return None
 
 
-def protect_everybody(holders: Sequence[Workload], teams: Iterable[Team], now: float) -> dict[str, int]:
+def protect_everybody(
+    holders: Sequence[Workload], teams: Iterable[Team], whole: Capacity, now: float
+) -> dict[str, int]:
     return {workload.uid: workload.gang.nodes for workload in holders}
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from fairlead.policy.durations import Durations
 from fairlead.policy.placement import place, rooms
-from fairlead.policy.shares import Amounts, asked, capacity, dominant_share
+from fairlead.policy.shares import Amounts, Capacity, asked, capacity, dominant_share
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
@@ -61,8 +61,9 @@ def scavengers_take_only_what_is_idle(world: World) -> Iterator[str]:
 def nobody_holds_more_than_its_quota(world: World) -> Iterator[str]:
     """No team ever holds more than its quota."""
     for at, snapshot in world.seen:
+        whole = capacity(snapshot.nodes)
         for team in snapshot.teams:
-            held = sum((asked(w.gang) for w in _holders(snapshot) if w.spec.team == team.name), Amounts())
+            held = sum((asked(w.gang, whole) for w in _holders(snapshot) if w.spec.team == team.name), Amounts())
             for name in RESOURCES:
                 most = getattr(team.quota, name)
                 if most is not None and getattr(held, name) > most:
@@ -144,10 +145,10 @@ def _unpaid(
     alone = all(w.uid == wanting.uid for w in before.workloads if is_left_waiting(w, decision))
     if lower and alone:
         whole = capacity(before.nodes)
-        cost = sum(dominant_share(asked(v.gang), whole) * (_lost_s(v, before, now) + RESTART_S) for v in lower)
+        cost = sum(dominant_share(asked(v.gang, whole), whole) * (_lost_s(v, before, now) + RESTART_S) for v in lower)
         grace_s = max(victim.spec.grace_s for victim in group)
         spared_s = _earliest(wanting, [*before.pods, *begun], before, ends, now) - now - grace_s
-        if cost >= dominant_share(asked(wanting.spec), whole) * spared_s:
+        if cost >= dominant_share(asked(wanting.spec, whole), whole) * spared_s:
             yield f"{wanting.spec.name} is spared {spared_s} s for {cost}"
 
 
@@ -206,22 +207,25 @@ def ends_of(snapshot: Snapshot, now: float) -> dict[str, float]:
 def _demanding(snapshot: Snapshot) -> Iterator[Workload]:
     """For each team with a guarantee the first that lies within it and waits for room that others have borrowed."""
     nodes, holders = snapshot.nodes, _holders(snapshot)
+    whole = capacity(nodes)
     generous = {team.name for team in snapshot.teams if team.guaranteed != Quota()}
     borrowers = {w.uid for w in holders if w.spec.team not in generous or w.spec.priority < 0}
     for team in snapshot.teams:
-        held = sum((asked(w.gang) for w in holders if w.spec.team == team.name and w.spec.priority >= 0), Amounts())
-        waiting = [w for w in snapshot.workloads if w.spec.team == team.name and _is_within(held, w, team.guaranteed)]
+        own = [w for w in holders if w.spec.team == team.name and w.spec.priority >= 0]
+        held = sum((asked(w.gang, whole) for w in own), Amounts())
+        mine = [w for w in snapshot.workloads if w.spec.team == team.name]
+        waiting = [w for w in mine if _is_within(held, w, team.guaranteed, whole)]
         for workload in sorted(waiting, key=lambda w: (-w.spec.priority, w.created_at))[:1]:
             rest = [pod for pod in snapshot.pods if pod.workload_uid not in borrowers]
             if workload.status.reason.code is not Code.OVER_QUOTA and place(workload.spec, rooms(nodes, rest)):
                 yield workload
 
 
-def _is_within(held: Amounts, workload: Workload, guaranteed: Quota) -> bool:
+def _is_within(held: Amounts, workload: Workload, guaranteed: Quota, whole: Capacity) -> bool:
     status, spec = workload.status, workload.spec
     if workload.intent is not Intent.RUN or status.phase is not Phase.PENDING or spec.priority < 0:
         return False
-    more, asks = asked(spec), False
+    more, asks = asked(spec, whole), False
     for name in RESOURCES:
         amount = getattr(guaranteed, name)
         if amount is not None and getattr(more, name):

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.policy.ageing import AGEING_S
 from fairlead.policy.quotas import Ledger, protected
-from fairlead.policy.shares import Amounts, dominant_share
+from fairlead.policy.shares import Amounts, Capacity, dominant_share
 from fairlead.policy.turns import FAIR_S, fairly, first_come
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
@@ -14,7 +14,7 @@ from fairlead.state.snapshot import Intent, Workload
 from tests.builders import status, training
 
 BEGAN = 1_000_000_000.0
-WHOLE = Amounts(cpu_milli=10_000, memory_bytes=100)
+WHOLE = Capacity(cpu_milli=10_000, memory_bytes=100)
 
 
 def run(name: str, *, cpu: int = 1000, waited_s: float = 0.0, age_s: float | None = None, **spec: Any) -> Workload:
@@ -91,7 +91,7 @@ def test_a_guarantee_of_one_resource_is_no_claim_to_another() -> None:
 def test_of_what_a_team_holds_the_oldest_within_its_guarantee_is_protected() -> None:
     teams = (Team(name="vision", guaranteed=Quota(cpu_milli=3000)),)
     runs = [run("old", cpu=2000, team="vision", age_s=9), run("new", cpu=2000, team="vision"), run("other")]
-    assert protected(runs, teams, BEGAN) == {"old": 1}
+    assert protected(runs, teams, WHOLE, BEGAN) == {"old": 1}
 
 
 def test_a_dominant_share_is_of_the_scarcest_resource() -> None:

@@ -29,7 +29,7 @@ from fairlead.policy.preemption import RESTART_S, Victim, cost, enough, gain
 from fairlead.policy.quotas import is_scavenger
 from fairlead.policy.rules import Rules
 from fairlead.policy.shapes import Shape
-from fairlead.policy.shares import Amounts
+from fairlead.policy.shares import Capacity
 from fairlead.policy.timeline import Part, Timeline, members
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
@@ -57,7 +57,7 @@ def movable(
     pods: Mapping[str, Sequence[Pod]],
     *,
     kept: frozenset[str] | None,
-    whole: Amounts,
+    whole: Capacity,
     rules: Rules,
     now: float,
 ) -> list[Victim]:
@@ -90,7 +90,7 @@ def choose_moves(
     kept: Sequence[Part],
     starts_at: float,
     budget_s: float,
-    whole: Amounts,
+    whole: Capacity,
     now: float,
 ) -> tuple[Move, ...]:
     """Who moves so that the run can start; nobody when that is not enough, has no place, or costs more than it gains.

@@ -77,16 +77,27 @@ def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
     """Its team would hold more than it may."""
     team = workload.spec.team
     held = getattr(ledger.bound.get(team, Amounts()), resource)
-    most, more = getattr(ledger.teams[team].quota, resource), getattr(asked(workload.spec), resource)
+    most, more = getattr(ledger.teams[team].quota, resource), getattr(asked(workload.spec, ledger.whole), resource)
     say = {"gpu_milli": _gpus, "cpu_milli": say_cpu, "memory_bytes": say_memory}[resource]
     return _told(
         Reason(
             code=Code.OVER_QUOTA,
-            message=f"needs {say(more)}; team {team} holds {say(held)} and may hold {say(most)} at most",
+            message=(
+                f"needs {say(more)}{_of_parts(workload, resource)}; team {team} holds {say(held)} and may hold "
+                f"{say(most)} at most"
+            ),
             remedy=f"It starts when other runs of team {team} end, or when its `quota` is raised.",
         ),
         workload,
     )
+
+
+def _of_parts(workload: Workload, resource: str) -> str:
+    """What follows a number of GPUs that was not asked for, but for memory."""
+    asks = workload.spec.resources
+    if resource != "gpu_milli" or asks.gpu is None or not Shape.of(asks).parts_only:
+        return ""
+    return f", as the smallest part with {say_memory(asks.gpu.min_memory_bytes or 0)} counts here"
 
 
 def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:

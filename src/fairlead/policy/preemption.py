@@ -23,7 +23,7 @@ from fairlead.policy.ageing import effective_priority
 from fairlead.policy.placement import Room, shape_of
 from fairlead.policy.quotas import is_scavenger
 from fairlead.policy.shapes import Shape
-from fairlead.policy.shares import Amounts, asked, dominant_share
+from fairlead.policy.shares import Capacity, asked, dominant_share
 from fairlead.policy.timeline import Part, Timeline, members
 from fairlead.state.snapshot import Intent, Phase, Pod, Workload
 
@@ -56,7 +56,7 @@ def victims(
     is_owed: bool,
     kept: Mapping[str, int],
     barred: frozenset[str],
-    whole: Amounts,
+    whole: Capacity,
     now: float,
 ) -> tuple[list[Victim], list[Victim]]:
     """Elastic gangs that may go on with fewer nodes for a run; and those that may be stopped for it; cheapest first.
@@ -100,7 +100,7 @@ def _cheapest(victim: Victim) -> tuple[bool, float, str]:
 
 
 def _victim(
-    workload: Workload, own: Sequence[Pod], gone: Iterable[Pod], whole: Amounts, now: float,
+    workload: Workload, own: Sequence[Pod], gone: Iterable[Pod], whole: Capacity, now: float,
     *, by_priority: bool, keeps: int = 0,
 ) -> Victim:  # fmt: skip
     parts = tuple((pod.node, pod.grant) for pod in gone)
@@ -108,9 +108,9 @@ def _victim(
     return Victim(workload=workload, parts=parts, cost_s=cost_s, by_priority=by_priority, keeps=keeps)
 
 
-def cost(workload: Workload, pods: Iterable[Pod], whole: Amounts, now: float) -> float:
+def cost(workload: Workload, pods: Iterable[Pod], whole: Capacity, now: float) -> float:
     """What it costs to stop a run now, in seconds of the whole cluster."""
-    return dominant_share(asked(workload.gang), whole) * restart_s(workload, pods, now)
+    return dominant_share(asked(workload.gang, whole), whole) * restart_s(workload, pods, now)
 
 
 def restart_s(workload: Workload, pods: Iterable[Pod], now: float) -> float:
@@ -127,7 +127,7 @@ def choose(
     timeline: Timeline,
     *,
     starts_at: float,
-    whole: Amounts,
+    whole: Capacity,
     now: float,
 ) -> tuple[Victim, ...]:
     """Whom to stop so that the run can start; nobody when that is not enough, or costs more than it gains.
@@ -152,9 +152,9 @@ def choose(
     return chosen if paid_s < gain_s or not paid_s else ()
 
 
-def gain(wanting: Workload, spared_s: float, whole: Amounts) -> float:
+def gain(wanting: Workload, spared_s: float, whole: Capacity) -> float:
     """What it is worth that a run waits so much less, in seconds of the whole cluster."""
-    share = dominant_share(asked(wanting.spec), whole)
+    share = dominant_share(asked(wanting.spec, whole), whole)
     return math.inf if spared_s == math.inf else share * max(0.0, spared_s)
 
 

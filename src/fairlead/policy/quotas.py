@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.policy.ageing import precedence
-from fairlead.policy.shares import Amounts, asked, dominant_share
+from fairlead.policy.shares import Amounts, Capacity, asked, dominant_share
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
@@ -32,12 +32,12 @@ class Ledger:
     """
 
     teams: dict[str, Team]
-    whole: Amounts
+    whole: Capacity
     held: dict[str, Amounts]
     bound: dict[str, Amounts]
 
     @classmethod
-    def of(cls, teams: Iterable[Team], whole: Amounts, holders: Iterable[Workload]) -> "Ledger":
+    def of(cls, teams: Iterable[Team], whole: Capacity, holders: Iterable[Workload]) -> "Ledger":
         """The ledger of the runs that hold something now."""
         ledger = cls({team.name: team for team in teams}, whole, {}, {})
         for workload in holders:
@@ -50,9 +50,9 @@ class Ledger:
 
     def add(self, spec: Training) -> None:
         """A run holds what it asks for from now on."""
-        self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + asked(spec)
+        self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + asked(spec, self.whole)
         if not is_scavenger(spec):
-            self.held[spec.team] = self.held.get(spec.team, Amounts()) + asked(spec)
+            self.held[spec.team] = self.held.get(spec.team, Amounts()) + asked(spec, self.whole)
 
     def share(self, team: str) -> float:
         """The team's weighted dominant share."""
@@ -64,22 +64,22 @@ class Ledger:
         team = self.teams.get(spec.team)
         if team is None or is_scavenger(spec):
             return False
-        return _is_within(self.held.get(spec.team, Amounts()), asked(spec), team.guaranteed)
+        return _is_within(self.held.get(spec.team, Amounts()), asked(spec, self.whole), team.guaranteed)
 
     def exceeds(self, spec: Training) -> str | None:
         """The first resource of which the team would hold more than its quota; None when it may start."""
         team = self.teams.get(spec.team)
         if team is None:
             return None
-        after = self.bound.get(spec.team, Amounts()) + asked(spec)
+        after = self.bound.get(spec.team, Amounts()) + asked(spec, self.whole)
         for name in RESOURCES:
             most = getattr(team.quota, name)
-            if most is not None and getattr(after, name) > most and getattr(asked(spec), name):
+            if most is not None and getattr(after, name) > most and getattr(asked(spec, self.whole), name):
                 return name
         return None
 
 
-def protected(holders: Sequence[Workload], teams: Iterable[Team], now: float) -> dict[str, int]:
+def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacity, now: float) -> dict[str, int]:
     """How many nodes of each run are within what its team is guaranteed: of those of most priority, then the oldest.
 
     All of a gang or none, but of an elastic one also its smallest size; runs without any are left out.
@@ -95,8 +95,8 @@ def protected(holders: Sequence[Workload], teams: Iterable[Team], now: float) ->
             continue
         before = sums.get(spec.team, Amounts())
         for size in (spec,) if spec.most_nodes is None else (workload.gang, spec):
-            if _is_within(before, asked(size), guaranteed):
-                sums[spec.team] = before + asked(size)
+            if _is_within(before, asked(size, whole), guaranteed):
+                sums[spec.team] = before + asked(size, whole)
                 kept[workload.uid] = size.nodes
                 break
     return kept

@@ -8,9 +8,10 @@ Constant time for each call.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fairlead.policy.devices import serves
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Node
+from fairlead.state.snapshot import Gpu, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +28,38 @@ class Amounts:
         )
 
 
-def asked(spec: Training) -> Amounts:
-    """What the whole gang asks for."""
+@dataclass(frozen=True, slots=True)
+class Capacity(Amounts):
+    """What a whole cluster has, and one of each kind of part that its nodes hand out of devices."""
+
+    parts: tuple[Gpu, ...] = ()
+
+
+def asked(spec: Training, whole: Capacity) -> Amounts:
+    """What the whole gang asks for.
+
+    A part that is asked for by its memory counts as the smallest here that has it, which is the one that it gets while
+    one is free; as a whole GPU where there is none.
+    """
     shape, count = Shape.of(spec.resources), spec.nodes
-    # How large a part is that is asked for by its memory shows only where it is placed; it is a whole GPU at most.
-    gpu_milli = WHOLE_GPU if shape.parts_only else shape.total_gpu_milli
+    gpu_milli = shape.total_gpu_milli
+    if shape.parts_only:
+        gpu_milli = min((part.milli for part in whole.parts if serves(part, shape)), default=WHOLE_GPU)
     return Amounts(count * gpu_milli, count * shape.cpu_milli, count * shape.memory_bytes)
 
 
-def capacity(nodes: Iterable[Node]) -> Amounts:
+def capacity(nodes: Iterable[Node]) -> Capacity:
     """All that the nodes have together, also those that are away."""
     gpus = cpu = memory = 0
+    parts: dict[tuple[object, ...], Gpu] = {}
     for node in nodes:
-        gpus += sum(gpu.milli for gpu in node.gpus)
+        for gpu in node.gpus:
+            gpus += gpu.milli
+            if gpu.milli < WHOLE_GPU:
+                parts.setdefault((gpu.model, gpu.memory_bytes, gpu.milli, gpu.sharing), gpu)
         cpu += node.cpu_milli
         memory += node.memory_bytes
-    return Amounts(gpus, cpu, memory)
+    return Capacity(gpus, cpu, memory, tuple(parts.values()))
 
 
 def dominant_share(held: Amounts, whole: Amounts, weight: int = 1) -> float:

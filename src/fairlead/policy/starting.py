@@ -319,7 +319,7 @@ class Queue:
             [each for each in self.holders if each.uid not in there],
             self.pods,
             is_owed=is_owed,
-            kept=protected(self.holders, self.snapshot.teams, now),
+            kept=protected(self.holders, self.snapshot.teams, whole, now),
             barred=shape.barred,
             whole=whole,
             now=now,
@@ -339,7 +339,7 @@ class Queue:
         there = {each.uid for each, _ in self.started} | self.busy | self.stopped
         kept = None
         if any(team.guaranteed != Quota() for team in self.snapshot.teams):
-            kept = frozenset(protected(self.holders, self.snapshot.teams, now))
+            kept = frozenset(protected(self.holders, self.snapshot.teams, whole, now))
         holders = [each for each in self.holders if each.uid not in there]
         offered = movable(workload, holders, self.pods, kept=kept, whole=whole, rules=rules, now=now)
         if not offered:
