@@ -49,7 +49,7 @@ def specs(draw: st.DrawFn, name: str) -> Training:
     )
 
 
-# None works for a minute: failing after that counts as progress, and may go on for ever.
+# None works for a minute: what is lost after that is the first loss in its row, and may be lost for ever.
 PROGRAMS = st.builds(
     Program,
     duration_s=st.sampled_from((0.0, 3.0, 25.0, 50.0)),

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import given, settings
 
 from fairlead.policy.jobs import Group, Job
 from fairlead.policy.ordering import worth
 from fairlead.policy.queueing import choose
+from tests.policy.examples import example_of
 from tests.policy.queues import (
     COMPUTING,
     LOADING,
@@ -95,7 +96,7 @@ def test_no_promise_is_broken(breach: Breach, chooser: Chooser) -> None:
 
 @pytest.mark.parametrize(("breach", "mutant"), PROMISES)
 def test_a_chooser_that_breaks_a_promise_is_caught(breach: Breach, mutant: Chooser) -> None:
-    assert find(queues(), lambda queue: breach(queue, mutant(queue)), settings=settings(deadline=None))
+    assert example_of(queues(), lambda queue: breach(queue, mutant(queue)))
 
 
 @given(queues(max_size=8))
@@ -105,8 +106,7 @@ def test_no_set_of_jobs_that_fits_alone_is_worth_more(queue: tuple[Job, ...]) ->
 
 
 def test_the_greedy_order_misses_a_worthier_set() -> None:
-    wrong = settings(deadline=None, max_examples=2000)
-    assert find(queues(max_size=8), lambda queue: misses_a_worthier_set(queue, densest_first(queue)), settings=wrong)
+    assert example_of(queues(max_size=8), lambda queue: misses_a_worthier_set(queue, densest_first(queue)))
 
 
 @given(queues())
