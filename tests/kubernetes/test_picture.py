@@ -12,7 +12,9 @@ from fairlead.cluster.kubernetes.operating import picture
 from fairlead.cluster.kubernetes.operating.keeping import changed, state_plain
 from fairlead.cluster.kubernetes.operating.picture import Picture
 from fairlead.cluster.kubernetes.operating.views import View
+from fairlead.cluster.kubernetes.rendering.manifests import write_object
 from fairlead.policy.training import decide
+from fairlead.specs.team import Quota, Team
 from fairlead.state.snapshot import Progress, Snapshot
 
 NUM_NODES, NUM_RUNS, NUM_STEPS = 4, 5, 400
@@ -137,3 +139,20 @@ def test_nothing_is_looked_at_again_when_nothing_changed(monkeypatch: pytest.Mon
     shown = following.look()
     monkeypatch.setattr(picture, "everyone", lambda *_: pytest.fail("looked at a run that did not change"))
     assert following.look() is shown
+
+
+def test_teams_are_shown_by_name_and_one_that_breaks_a_rule_is_left_out_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(1)
+    teams = (Team(name="speech"), Team(name="vision", guaranteed=Quota(gpu_milli=8000), quota=Quota(gpu_milli=16_000)))
+    followed: list[str] = []
+    world.view.follow_teams(lambda team: followed.append(team.name))
+    for team, spec in ((teams[1], {}), (Team(name="broken"), {"weight": -1}), (teams[0], {})):
+        content = write_object(team)
+        content["metadata"] |= world.metadata(team.name, uid=team.name)
+        content["spec"] |= spec
+        world.view.teams.put(content)
+    assert anew(world.view).teams == teams
+    assert followed == ["vision", "broken", "speech"]
+    assert "Team broken is left out: " in caplog.text

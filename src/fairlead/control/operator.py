@@ -107,9 +107,8 @@ class Operator:
         self._listener = Listener(self.cluster)
         self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)
         self._teams = TeamKeeper(
-            client,
+            self.view,
             self._teller,
-            wake=self.view.wake,
             may_act=lambda: self.election.is_leader,
             idle_s=settings.idle_s,
         )

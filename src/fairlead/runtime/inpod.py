@@ -21,7 +21,7 @@ from fairlead.runtime import podfiles, reporting
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_EVERY_S = 1.0
@@ -35,7 +35,7 @@ def main() -> None:
         report(sys.argv[2])
         return
     if len(sys.argv) >= 5 and sys.argv[1] == "enter":
-        sys.exit(enter(sys.argv[2], int(sys.argv[3]), sys.argv[4:]))
+        enter(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
     sys.exit("usage: runtime.pyz run | report DIRECTORY | enter DIRECTORY RANK COMMAND...")
 
 
@@ -127,21 +127,16 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) 
     os.chmod(place, 0o755 if member.mode & 0o100 else 0o644)
 
 
-def enter(pod_dir: str, rank: int, command: list[str]) -> int:
-    """Becomes a command with what a rank was given; returns, with an exit code as shells have it, only if it cannot."""
+def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
+    """Becomes a command with what a rank was given, the way ranks begin; 125 if there is no such rank."""
     from fairlead.runtime import ranks
 
     given: dict[str, Any] | None = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
     env = None if given is None else ranks.environment_beside(given, rank)
     if given is None or env is None:
         print(f"rank {rank} does not run here now", file=sys.stderr)
-        return 125
-    try:
-        os.chdir(given["workdir"])
-        os.execvpe(command[0], command, env)
-    except OSError as error:
-        print(f"{command[0]} cannot be started in {given['workdir']}: {error.strerror}", file=sys.stderr)
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        sys.exit(125)
+    ranks.become(command, env, given["workdir"])
 
 
 def report(pod_dir: str) -> None:

@@ -62,7 +62,7 @@ def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | No
 
 
 def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoReturn:
-    """Replaces this process by the program, after enter; 127 or 126 as a shell would when it cannot."""
+    """Replaces this process by the program; ends with 127 or 126, as a shell would, and says why when it cannot."""
     for number in _ALL_SIGNALS:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
@@ -72,14 +72,19 @@ def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoRetur
         path = shutil.which(argv[0], path=env.get("PATH", os.defpath))
         os.execve(path or argv[0], list(argv), dict(env))
     except OSError as error:
-        give_up(error, 127 if isinstance(error, FileNotFoundError) else 126)
+        said = f"{argv[0]} cannot be started in {workdir}: {error.strerror or error}"
+        _end(said, 127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def give_up(error: OSError, code: int = 126) -> NoReturn:
+def give_up(error: OSError) -> NoReturn:
     """Ends a child that could not begin, saying why on its standard error."""
     subject = f"{error.filename}: " if error.filename else ""
+    _end(f"{subject}{error.strerror or error}", 126)
+
+
+def _end(said: str, code: int) -> NoReturn:
     with contextlib.suppress(OSError):
-        os.write(2, f"fairlead: {subject}{error.strerror or error}\n".encode("utf-8", "replace"))
+        os.write(2, f"fairlead: {said}\n".encode("utf-8", "replace"))
     os._exit(code)
 
 

@@ -61,7 +61,8 @@ class Picture:
     def look(self) -> Snapshot:
         """The cluster as it is now."""
         uids, names = self._marks.take()
-        teams = tuple(each.team for each in sorted(self._view.teams.all(), key=lambda each: each.key))
+        known = sorted(self._view.teams.all(), key=lambda each: each.key)
+        teams = tuple(each.spec for each in known if each.spec is not None)
         if not uids and not names and teams == self._shown.teams:
             return self._shown
         for uid in uids:

@@ -6,25 +6,22 @@ more. A namespace that is there already and does not bear the team's label is no
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.api.client import ApiError, Object
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.operating.agent import Agent
 from fairlead.cluster.kubernetes.operating.drift import is_as_rendered, surplus
-from fairlead.cluster.kubernetes.operating.kinds import KindObject, read_kind
 from fairlead.cluster.kubernetes.operating.telling import Teller, Telling
+from fairlead.cluster.kubernetes.operating.views import TEAMS, TeamObject, View
 from fairlead.cluster.kubernetes.rendering.statuses import condition
 from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
 from fairlead.errors import ClusterError
 from fairlead.specs.keys import API_VERSION
-from fairlead.specs.team import Team
 
-TEAMS = f"/apis/{API_VERSION}/teams"
 # Where each kind of a team's objects is listed, over all namespaces.
 LISTS = {
     "Namespace": "/api/v1/namespaces",
@@ -61,38 +58,34 @@ class Refusal(ClusterError):
 
 
 class TeamKeeper:
-    """The teams of a cluster.
+    """The teams of a cluster, as a view that has not been started follows them.
 
     Args:
-        wake: Called when something of theirs has changed.
         may_act: Whether we still lead; asked before a team is looked after.
     """
 
     def __init__(
         self,
-        client: Client,
+        view: View,
         teller: Teller,
         *,
         settings: TeamSettings | None = None,
-        wake: Callable[[], None] = lambda: None,
         may_act: Callable[[], bool] = lambda: True,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._client = client
+        self._view = view
+        self._client = view.client
         self._teller = teller
         self._settings = settings or TeamSettings()
-        self._wake = wake
         self._may_act = may_act
         self._lock = threading.Lock()
         self._changed: set[str] = set()
         self._retry_at: dict[str, float] = {}
-        self._gone: list[KindObject[Team]] = []
-        self.teams: Cache[KindObject[Team]] = Cache(
-            client, TEAMS, partial(read_kind, Team), self._team_changed, idle_s=idle_s
-        )
+        self._gone: list[TeamObject] = []
+        view.follow_teams(self._team_changed)
         self._owned: dict[str, Cache[OwnedObject]] = {
             kind: Cache(
-                client,
+                view.client,
                 path,
                 partial(_read_owned, kind),
                 self._owned_changed,
@@ -103,23 +96,18 @@ class TeamKeeper:
         }
 
     @property
-    def _caches(self) -> Iterator[Cache[Any]]:
-        yield from self._owned.values()
-        yield self.teams
-
-    @property
     def is_synced(self) -> bool:
         """Everything was there once."""
-        return all(cache.is_synced for cache in self._caches)
+        return self._view.teams.is_synced and all(cache.is_synced for cache in self._owned.values())
 
     def start(self) -> None:
-        """Begin to watch."""
-        for cache in self._caches:
+        """Begin to watch what belongs to teams."""
+        for cache in self._owned.values():
             cache.start()
 
     def stop(self) -> None:
         """End the watches."""
-        for cache in self._caches:
+        for cache in self._owned.values():
             cache.stop()
 
     def act(self, agent: Agent, now: float) -> None:
@@ -132,7 +120,7 @@ class TeamKeeper:
             late = {name for name, at in self._retry_at.items() if at <= now}
             self._retry_at = {name: at for name, at in self._retry_at.items() if name not in late}
         for name in changed | late:
-            team = self.teams.get(name)
+            team = self._view.teams.get(name)
             if team is not None and not team.is_leaving:
                 # Under a name that changes, so that what came meanwhile is looked at once more.
                 job = f"keep team {name} {team.version} {time.monotonic()}"
@@ -141,7 +129,7 @@ class TeamKeeper:
             self._tell(agent, team, "Left", f"Team {team.name} is deleted. {_after(team.name)}", now)
 
     def _keep(self, agent: Agent, name: str) -> None:
-        team = self.teams.get(name)
+        team = self._view.teams.get(name)
         if team is None or not self._may_act():
             return
         now = time.time()
@@ -158,7 +146,7 @@ class TeamKeeper:
         if mended:
             self._tell(agent, team, "PutRight", _putting_right(mended), now, is_warning=True)
 
-    def _make(self, team: KindObject[Team]) -> tuple[str, ...]:
+    def _make(self, team: TeamObject) -> tuple[str, ...]:
         """Make the team's objects what they should be; those that had been so before, and were changed."""
         if team.spec is None:
             raise Refusal("InvalidSpec", team.problem)
@@ -218,7 +206,7 @@ class TeamKeeper:
         self._owned[item.kind].drop(item.key, item.version)
 
     def _write(
-        self, team: KindObject[Team], *, is_ready: bool, reason: str, message: str, mended: tuple[str, ...], now: float
+        self, team: TeamObject, *, is_ready: bool, reason: str, message: str, mended: tuple[str, ...], now: float
     ) -> None:
         """Write the status, unless it says so already."""
         ready = condition(
@@ -240,26 +228,25 @@ class TeamKeeper:
         metadata = {"name": team.name, "uid": team.uid}
         body = {"apiVersion": API_VERSION, "kind": "Team", "metadata": metadata, "status": status}
         try:
-            self.teams.put(self._client.apply(f"{TEAMS}/{team.name}/status", body))
+            self._view.teams.put(self._client.apply(f"{TEAMS}/{team.name}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
 
     def _tell(
-        self, agent: Agent, team: KindObject[Team], reason: str, note: str, now: float, *, is_warning: bool = False
+        self, agent: Agent, team: TeamObject, reason: str, note: str, now: float, *, is_warning: bool = False
     ) -> None:
         regarding = {"apiVersion": API_VERSION, "kind": "Team", "name": team.name, "uid": team.uid}
         name = f"{team.name}.{int(now * 1e6):x}"
         telling = Telling(regarding=regarding, name=name, reason=reason, note=note, at=now, is_warning=is_warning)
         self._teller.tell(agent, telling, now)
 
-    def _team_changed(self, before: KindObject[Team] | None, after: KindObject[Team] | None) -> None:
+    def _team_changed(self, team: TeamObject) -> None:
         with self._lock:
-            if after is not None:
-                self._changed.add(after.name)
-            elif before is not None:
-                self._gone.append(before)
-        self._wake()
+            if self._view.teams.get(team.key) is not None:
+                self._changed.add(team.name)
+            else:
+                self._gone.append(team)
 
     def _owned_changed(self, before: OwnedObject | None, after: OwnedObject | None) -> None:
         found = after or before
@@ -267,7 +254,7 @@ class TeamKeeper:
             return
         with self._lock:
             self._changed.add(found.team)
-        self._wake()
+        self._view.wake()
 
 
 def _read_owned(kind: str, content: Object) -> OwnedObject:

@@ -6,8 +6,9 @@ Beside the caches it holds how pods ended whose objects are gone, until that is 
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, read_node, read_pod
@@ -15,22 +16,25 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.operating.daemons import DaemonObject, read_daemon
 from fairlead.cluster.kubernetes.operating.indexes import Marks, PodIndex
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, read_training
-from fairlead.cluster.kubernetes.operating.teaming import TeamObject, read_team
+from fairlead.cluster.kubernetes.operating.kinds import KindObject, read_kind
 from fairlead.cluster.kubernetes.operating.verdicts import remembering, see
 from fairlead.errors import ClusterError
+from fairlead.specs.keys import API_VERSION
+from fairlead.specs.team import Team
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Pod, PodPhase
 
 log = logging.getLogger(__name__)
 
-TRAININGS = "/apis/fairlead.dev/v1alpha1/trainings"
-TEAMS = "/apis/fairlead.dev/v1alpha1/teams"
+TRAININGS = f"/apis/{API_VERSION}/trainings"
+TEAMS = f"/apis/{API_VERSION}/teams"
 NODES, PODS, DAEMONS = "/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets"
 SYNC_S = 60.0
 # An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
 REFUSED_S = 15.0
 STOPPED_EARLY = "stopped before it started"
 Member = tuple[str, int, int]  # run, attempt, index
+TeamObject = KindObject[Team]
 
 
 class View:
@@ -44,7 +48,10 @@ class View:
         self.trainings: Cache[TrainingObject] = Cache(
             client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
         )
-        self.teams: Cache[TeamObject] = Cache(client, TEAMS, read_team, self._team_changed, idle_s=idle_s)
+        self.teams: Cache[TeamObject] = Cache(
+            client, TEAMS, partial(read_kind, Team), self._team_changed, idle_s=idle_s
+        )
+        self._team_followers: list[Callable[[TeamObject], None]] = []
         self._changed = threading.Condition()
         self._epoch = 0
         self._lock = threading.Lock()
@@ -118,6 +125,10 @@ class View:
             self._readers.append(marks)
         marks.add(runs=[run.uid for run in self.trainings.all()], nodes=[node.key for node in self.nodes.all()])
         return marks
+
+    def follow_teams(self, changed: Callable[[TeamObject], None]) -> None:
+        """From ``start`` on, tell of each change of a team; ``teams`` has it no more when it was deleted."""
+        self._team_followers.append(changed)
 
     def find(self, uid: str) -> TrainingObject | None:
         """The run of a uid."""
@@ -269,7 +280,14 @@ class View:
         self.bury(see(pod, gang.member(pod.index), ranks=members, told_at=told_at, node=node, gone=True))
 
     def _team_changed(self, before: TeamObject | None, after: TeamObject | None) -> None:
-        if before is None or after is None or before.team != after.team:
+        last = after or before
+        if last is None:
+            return
+        if last.problem and (before is None or before.problem != last.problem):
+            log.warning("Team %s is left out: %s", last.name, last.problem)
+        for follower in self._team_followers:
+            follower(last)
+        if self._team_followers or before is None or after is None or before.spec != after.spec:
             self.wake()
 
     def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:

@@ -53,7 +53,7 @@ ROLES: dict[str, Rules] = {
 OPERATOR_RULES: Rules = [
     rule(GROUP, ("trainings",), (*READ, "patch")),  # finalizers
     rule(GROUP, ("trainings/status",), ("patch",)),
-    rule(GROUP, ("teams",), ("list", "watch")),
+    rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for whoever keeps them
     rule("", ("nodes",), ("list", "watch")),
     rule("apps", ("daemonsets",), ("list", "watch")),  # what they will take of a new node
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
@@ -70,7 +70,7 @@ OPERATOR_RULES: Rules = [
 
 # What keeping teams takes. Only these roles can be given to people, whatever they hold.
 TEAM_RULES: Rules = [
-    rule(GROUP, ("teams", "pools"), ("list", "watch")),
+    rule(GROUP, ("pools",), ("list", "watch")),
     rule(GROUP, ("teams/status", "pools/status"), ("patch",)),
     rule("", ("namespaces",), ("get", "list", "watch", "create", "patch")),  # get: whose it is, before it is taken
     rule("", ("resourcequotas",), ("list", "watch", "create", "patch", "delete")),  # a team may have none any more
