@@ -8,8 +8,8 @@ The first part is what they use if the best of them come (``fairlead.policy.wort
 they come: ``U`` devices will be filled, which takes ``a U`` cores, at the mean of what comes with a device and of what
 pods without devices take besides; what lacks cores is worth less. A pod goes where V after it, less V before it, is
 largest; a fixed random order of the nodes has a small say, so that pods gather on nodes while others stay empty.
-Nothing is refused that fits. As far as pods leave again, devices of a node that are idle together are worth more, to
-pods that need several (``fairlead.policy.together``).
+Nothing is refused that fits. Devices of a node that are idle together are worth more, to pods that need several, while
+there are few such places (``fairlead.policy.together``).
 
 Nothing of the future is known: the task mix is learnt from arrivals. The design note is docs/decisions/0005.
 """
@@ -39,6 +39,8 @@ SURPLUS_USABLE = 0.25
 STALE_FREE = 0.025
 # And when so many more of the pods that were ever here are over.
 STALE_TURNOVER = 0.05
+# The need for places is looked at again after as many changes as this part of the nodes.
+STALE_PLACES = 1 / 64
 # From so many nodes on, those in equal state are scored once.
 MANY = 64
 
@@ -62,6 +64,7 @@ class Packing:
         self._learnt_free = -fleet.total_gpu_milli - 1
         self._learnt_turnover = 0.0
         self._learn_again = 0
+        self._look_again = 0
 
     def observe(self, shape: Shape) -> None:
         """A pod was asked for."""
@@ -93,6 +96,7 @@ class Packing:
             and as_full
             and fleet.turnover <= self._learnt_turnover + STALE_TURNOVER
         ):
+            self._look_at_places()
             return
         self._learnt_free = fleet.free_gpu_milli
         self._learnt_turnover = fleet.turnover
@@ -104,7 +108,19 @@ class Packing:
         self._worth = np.stack([table(demand, candidates, forced) for demand in demands(mix, fleet)])
         self._cores_each = self._cores_for_each_device()
         self._together = Together.of(mix, fleet)
+        self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
         self._ranking.forget()
+
+    def _look_at_places(self) -> None:
+        """Take places for pods that need several devices for as needed as they have become."""
+        fleet = self._fleet
+        if self._together is None or fleet.changes < self._look_again:
+            return
+        self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
+        together = self._together.now(fleet)
+        if not np.array_equal(together.need, self._together.need):
+            self._together = together
+            self._ranking.forget()
 
     def _cores_for_each_device(self) -> float:
         """Cores that a device must find free to be filled by pods as they come; infinite when no pod needs both.
@@ -154,7 +170,7 @@ class Packing:
 
     def _places(self, nodes: Ints, idle: Ints, without: Shape) -> Floats:
         """Worth of places for pods that need several devices, with so many idle and the shape's room taken (B)."""
-        if self._together is None:
+        if self._together is None or not self._together.is_needed:
             return np.zeros(len(nodes))
         cpu_milli = self._fleet.cpu_milli[nodes] - without.cpu_milli
         return self._together.value(nodes, idle, cpu_milli, self._fleet.memory_bytes[nodes] - without.memory_bytes)
@@ -178,7 +194,8 @@ class Packing:
             everyone = np.arange(len(nodes))
             return everyone, everyone
         fleet = self._fleet
-        memory = fleet.memory_bytes[nodes] if self._together is not None else np.zeros_like(nodes)
+        matters = self._together is not None and self._together.is_needed
+        memory = fleet.memory_bytes[nodes] if matters else np.zeros_like(nodes)
         state = np.column_stack([fleet.cpu_milli[nodes], memory, fleet.gpu_milli[nodes], fleet.kind[nodes]])
         _, first, same = np.unique(state @ self._key, return_index=True, return_inverse=True)
         return first, same
