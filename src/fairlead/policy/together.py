@@ -127,7 +127,7 @@ def _lasting(fleet: Fleet) -> float:
     cores = fleet.cpu_milli[fleet.capacity_milli.any(axis=1)].sum()
     all_cores = sum(node.cpu_milli for node in fleet.nodes if node.gpus)
     free = min(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli), cores / max(1, all_cores))
-    believed = (free - TIGHT) / (ROOMY - TIGHT)
+    believed = float(free - TIGHT) / (ROOMY - TIGHT)
     return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS
 
 
