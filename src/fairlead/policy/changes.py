@@ -102,10 +102,12 @@ def wait(
     ask_again_at: float | None = None,
 ) -> list[Change]:
     """Say why it waits, once for each reason; and since when nodes are asked for, or when they are again."""
+    told = workload.status
+    if (told.phase, told.asked_at, told.ask_again_at, told.reason) == (Phase.PENDING, asked_at, ask_again_at, reason):
+        return []
     status = replace(workload.status, asked_at=asked_at, ask_again_at=ask_again_at)
     if status.phase is not Phase.PENDING:
         return [
             change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status), retry_at=None))
         ]
-    after = replace(status, reason=reason)
-    return [] if after == workload.status else [change_to(workload, after)]
+    return [change_to(workload, replace(status, reason=reason))]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
 
 from fairlead.specs.resources import Resources
@@ -44,20 +45,7 @@ class Shape:
     @classmethod
     def of(cls, resources: Resources) -> "Shape":
         """The shape of a pod with these resources; what is left open counts as nothing."""
-        cpu, memory, gpu = resources.cpu_milli or 0, resources.memory_bytes or 0, resources.gpu
-        if gpu is None:
-            return cls(cpu_milli=cpu, memory_bytes=memory)
-        by_memory = bool(resources.sharing) and gpu.milli == WHOLE_GPU
-        return cls(
-            cpu_milli=cpu,
-            memory_bytes=memory,
-            num_gpus=gpu.num_devices,
-            gpu_milli=1 if by_memory else min(gpu.milli, WHOLE_GPU),
-            sharing=frozenset(resources.sharing) or None,
-            parts_only=by_memory,
-            gpu_model=gpu.model,
-            min_gpu_memory_bytes=gpu.min_memory_bytes,
-        )
+        return _shape_of(resources)
 
     @property
     def total_gpu_milli(self) -> int:
@@ -68,6 +56,25 @@ class Shape:
     def is_share(self) -> bool:
         """It takes a part of one device."""
         return self.num_gpus == 1 and self.gpu_milli < WHOLE_GPU
+
+
+# Asked for each run at each pass, and most runs ask for what others ask for.
+@lru_cache(maxsize=4096)
+def _shape_of(resources: Resources) -> Shape:
+    cpu, memory, gpu = resources.cpu_milli or 0, resources.memory_bytes or 0, resources.gpu
+    if gpu is None:
+        return Shape(cpu_milli=cpu, memory_bytes=memory)
+    by_memory = bool(resources.sharing) and gpu.milli == WHOLE_GPU
+    return Shape(
+        cpu_milli=cpu,
+        memory_bytes=memory,
+        num_gpus=gpu.num_devices,
+        gpu_milli=1 if by_memory else min(gpu.milli, WHOLE_GPU),
+        sharing=frozenset(resources.sharing) or None,
+        parts_only=by_memory,
+        gpu_model=gpu.model,
+        min_gpu_memory_bytes=gpu.min_memory_bytes,
+    )
 
 
 def history(workloads: Iterable[Workload]) -> Iterator[Shape]:

@@ -78,7 +78,7 @@ class _Reader:
         kinds = ", ".join(KINDS)
         entry = entries.get("kind")
         if entry is None:
-            if any(suggest(key, TRAINING, TRAINING) == "run" for key in entries):
+            if "run" in entries or any(suggest(key, TRAINING, TRAINING) == "run" for key in entries):
                 return "Training"
             self.problems.add(root.line, "kind", f"missing; give one of {kinds}, or `run: <command>` for a Training")
             return None

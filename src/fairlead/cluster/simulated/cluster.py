@@ -61,6 +61,7 @@ class SimulatedCluster:
         self._course = Course(state, clock, behaviour)
         self._shown: Snapshot | None = None
         self._shown_version = self._seen_version = -1
+        self._shown_at = clock.now()
 
     @classmethod
     def load(cls, saved: bytes, behaviour: Behaviour) -> "SimulatedCluster":
@@ -109,7 +110,9 @@ class SimulatedCluster:
 
     def snapshot(self) -> Snapshot:
         state = self._state
-        if self._shown is None or self._shown_version != state.version or state.reporting:
+        now = self.clock.now()
+        is_told_more = bool(state.reporting) and self._shown_at != now
+        if self._shown is None or self._shown_version != state.version or is_told_more:
             shown = sorted(state.active)
             self._shown = Snapshot(
                 nodes=tuple(state.nodes.values()),
@@ -120,7 +123,7 @@ class SimulatedCluster:
                 teams=state.teams,
                 completed=state.completed,
             )
-            self._shown_version = state.version
+            self._shown_version, self._shown_at = state.version, now
         return self._shown
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
