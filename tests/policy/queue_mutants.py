@@ -9,6 +9,7 @@ from fairlead.policy import turns
 from fairlead.policy.preemption import Victim
 from fairlead.policy.quotas import Ledger
 from fairlead.policy.shares import Capacity
+from fairlead.policy.standing import Standing
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Training
@@ -30,8 +31,8 @@ def never_age(workload: Workload, now: float) -> int:
     return 0
 
 
-def scavengers_first(waiting: Iterable[Workload], ledger: Ledger, now: float) -> Any:
-    order, owed = fairly(waiting, ledger, now)
+def scavengers_first(waiting: Iterable[Workload], ledger: Ledger, standing: Standing) -> Any:
+    order, owed = fairly(waiting, ledger, standing)
     return order[::-1], owed
 
 

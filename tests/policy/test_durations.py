@@ -62,3 +62,10 @@ def test_enough_is_for_nine_in_ten_of_at_least_three() -> None:
     assert enough_s([1.0, 2.0, 3.0]) == 3.0
     assert enough_s([1.0, 2.0]) is None
     assert enough_s([1.0, 2.0, 3.0, 4.0], done_s=1.0) == 4.0
+
+
+def test_an_expected_duration_counts_until_the_run_has_taken_longer() -> None:
+    known = took(500, 500, 500)
+    assert known.length_s(run(expected_duration_s=60.0), NOW) == 60.0
+    assert known.ends_at(run(expected_duration_s=60.0, started_at=NOW - 20), [pod()], NOW) == NOW + 40.0 + SOON_S
+    assert known.ends_at(run(expected_duration_s=60.0, started_at=NOW - 90), [pod()], NOW) == NOW + 410.0 + SOON_S

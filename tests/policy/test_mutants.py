@@ -7,6 +7,7 @@ from fairlead.policy import (
     changes,
     defragmentation,
     elastic,
+    making_room,
     preemption,
     quotas,
     starting,
@@ -18,7 +19,19 @@ from tests.policy.mutants import MUTANTS, Mutant
 from tests.policy.properties import PROPERTIES
 from tests.policy.world import play
 
-MODULES = (training, starting, changes, turns, ageing, quotas, timeline, preemption, defragmentation, elastic)
+MODULES = (
+    training,
+    starting,
+    changes,
+    turns,
+    ageing,
+    quotas,
+    timeline,
+    preemption,
+    defragmentation,
+    elastic,
+    making_room,
+)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)

@@ -6,11 +6,14 @@ import pytest
 
 from fairlead.policy.ageing import AGEING_S
 from fairlead.policy.quotas import Ledger, protected
+from fairlead.policy.remaining import Remaining
+from fairlead.policy.rules import Order
 from fairlead.policy.shares import Amounts, Capacity, dominant_share
+from fairlead.policy.standing import Standing
 from fairlead.policy.turns import FAIR_S, fairly, first_come
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
-from fairlead.state.snapshot import Intent, Workload
+from fairlead.state.snapshot import Completed, Intent, Workload
 from tests.builders import status, training
 
 BEGAN = 1_000_000_000.0
@@ -33,8 +36,12 @@ def ledger(*holders: Workload, teams: tuple[Team, ...] = ()) -> Ledger:
     return Ledger.of(teams, WHOLE, holders)
 
 
+def standing(order: Order = Order.FIRST_COME, completed: tuple[Completed, ...] = ()) -> Standing:
+    return Standing(order=order, remaining=Remaining(completed), whole=WHOLE, now=BEGAN)
+
+
 def order(*waiting: Workload, held: Ledger | None = None) -> list[str]:
-    return [each.uid for each in fairly(waiting, held or ledger(), BEGAN)[0]]
+    return [each.uid for each in fairly(waiting, held or ledger(), standing())[0]]
 
 
 def test_priority_goes_first_then_age() -> None:
@@ -78,7 +85,7 @@ def test_what_is_guaranteed_goes_before_any_priority_and_scavengers_last() -> No
         run("owed", team="vision"),
         run("borrows", team="vision", cpu=1500, age_s=-1),
     )
-    found, owed = fairly(runs, ledger(teams=teams), BEGAN)
+    found, owed = fairly(runs, ledger(teams=teams), standing())
     assert [each.uid for each in found] == ["owed", "urgent", "borrows", "scavenger"]
     assert owed == {"owed"}
 

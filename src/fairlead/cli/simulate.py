@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     help="Which queue; several are compared (default: the one that runs get for real).",
 )
 @click.option("--declare", type=float, help="Give each run a max_duration of so many times what it takes, above 1.")
+@click.option("--expect", type=float, help="Give each run an expected_duration of so many times what it takes.")
 @click.option("--seed", default=0, help="Of what happens to nodes (default 0).")
 @click.option(
     "--html",
@@ -62,20 +63,21 @@ def simulate(
     save: Path | None,
     policies: tuple[str, ...],
     declare: float | None,
+    expect: float | None,
     seed: int,
     html: Path | None,
     json_: bool,
 ) -> None:
     """Replay TRACE on the nodes of a cluster file, with the decisions that runs get for real.
 
-    TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority, max_duration),
+    TRACE is a CSV table with submit_s and duration_s (and name, team, nodes, gpu, cpu, memory, priority and more),
     a table of the Philly or Muri traces, or a file of Trainings that have a max_duration. With --from-cluster it is
     what a cluster remembers of its own runs.
     """
     from fairlead.cli.figures import as_data, in_all, pool_rows, team_rows
     from fairlead.cli.report import render
     from fairlead.control.outcomes import summary
-    from fairlead.control.simulation import World, declared, never_fits
+    from fairlead.control.simulation import World, declared, expected, never_fits
 
     if from_cluster:
         if trace is not None:
@@ -89,6 +91,10 @@ def simulate(
         if declare <= 1:
             raise click.BadParameter("a run would be stopped before its work is done; give more than 1.")
         arrivals = declared(arrivals, declare, world)
+    if expect is not None:
+        if expect <= 0:
+            raise click.BadParameter("a run takes some time; give more than 0.")
+        arrivals = expected(arrivals, expect)
     misfits = never_fits(arrivals, pools)
     if misfits:
         more = (

@@ -169,6 +169,7 @@ def _bare(spec: Training) -> Training:
         resources=Resources(gpu=asked.gpu, cpu_milli=asked.cpu_milli, memory_bytes=asked.memory_bytes),
         priority=spec.priority,
         max_duration_s=spec.max_duration_s,
+        expected_duration_s=spec.expected_duration_s,
         capacity=Capacity(spot=spec.capacity.spot),
         checkpoint=Checkpoint(every_s=spec.checkpoint.every_s),
     )

@@ -138,6 +138,16 @@ def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[
     )
 
 
+def expected(arrivals: Sequence[Arrival], factor: float) -> tuple[Arrival, ...]:
+    """The runs, each with an ``expected_duration`` of so many times what it takes, where its spec says none."""
+    return tuple(
+        arrival
+        if arrival.spec.expected_duration_s is not None or not arrival.duration_s
+        else replace(arrival, spec=replace(arrival.spec, expected_duration_s=factor * arrival.duration_s))
+        for arrival in arrivals
+    )
+
+
 def never_fits(arrivals: Sequence[Arrival], pools: Sequence[Pool]) -> tuple[Reason, ...]:
     """Why some runs could not run even on the empty cluster; one reason for each shape."""
     nodes = _nodes_of(pools)
@@ -157,7 +167,7 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
         duration_s=arrival.duration_s,
         start_s=programs.start_up_s if start_up_s is None else start_up_s,
         # An elastic gang grows only when it has shown that it saves.
-        step_s=None if arrival.spec.most_nodes is None else STEP_S,
+        step_s=programs.step_s if arrival.spec.most_nodes is None else programs.step_s or STEP_S,
         checkpoint_s=arrival.spec.checkpoint.every_s or programs.checkpoint_every_s,
         checkpoint_cost_s=programs.checkpoint_s if checkpoint_s is None else checkpoint_s,
         on_term=OnTerm.CHECKPOINT,

@@ -8,8 +8,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 
 from fairlead.policy.estimates import enough_s
+from fairlead.specs.training import Training
 from fairlead.state.snapshot import Completed, Pod, Workload
 
 # What is leaving or overdue may be gone at the next look, and is not gone now.
@@ -24,7 +26,7 @@ class Durations:
     def __init__(self, completed: Iterable[Completed]) -> None:
         self._took: dict[tuple[str, str], list[float]] = defaultdict(list)
         for run in completed:
-            self._took[run.team, _kind(run.name)].append(run.took_s)
+            self._took[kind_of(run)].append(run.took_s)
         for took in self._took.values():
             took.sort()
 
@@ -32,7 +34,7 @@ class Durations:
         """How long the run takes at most if it starts now."""
         spec, started = workload.spec, workload.status.started_at
         if spec.max_duration_s is None:
-            return self._learnt_s(workload, 0.0)
+            return self._expected_s(workload, 0.0)
         had_s = 0.0 if started is None else now - started
         return max(0.0, spec.max_duration_s - had_s) + spec.grace_s + SOON_S
 
@@ -47,14 +49,29 @@ class Durations:
         if spec.max_duration_s is not None:
             end = started + spec.max_duration_s + spec.grace_s
         else:
-            end = started + self._learnt_s(workload, max(0.0, now - started))
+            end = started + self._expected_s(workload, max(0.0, now - started))
         return max(end, now) + SOON_S
 
+    def _expected_s(self, workload: Workload, done_s: float) -> float:
+        """How long the whole of a start takes that has run so long."""
+        expected_s = workload.spec.expected_duration_s
+        if expected_s is not None and workload.spec.most_nodes is None:
+            left_s = max(0.0, expected_s - workload.status.ran_s)
+            if done_s <= left_s:
+                return left_s
+        return self._learnt_s(workload, done_s)
+
     def _learnt_s(self, workload: Workload, done_s: float) -> float:
-        took = self._took.get((workload.spec.team, _kind(workload.spec.name)))
+        took = self._took.get(kind_of(workload.spec))
         found = None if took is None else enough_s(took, done_s)
         return math.inf if found is None else found
 
 
-def _kind(name: str) -> str:
+def kind_of(run: Completed | Training) -> tuple[str, str]:
+    """Runs for which this is equal are of one kind."""
+    return run.team, _plain(run.name)
+
+
+@lru_cache(maxsize=4096)
+def _plain(name: str) -> str:
     return _NUMBER.sub("", name)

@@ -12,7 +12,8 @@ else take turns at the least difference in what they had, and all of them end la
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -66,6 +67,16 @@ class History:
 
     everything: tuple[int, ...] = (0,) * NUM_BINS
     kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, took: Iterable[tuple[str, float]]) -> "History":
+        """The history of these kinds and run times, in any order."""
+        everything, kinds = [0] * NUM_BINS, defaultdict[str, list[int]](lambda: [0] * NUM_BINS)
+        for kind, work_s in took:
+            index = _bin(work_s)
+            everything[index] += 1
+            kinds[kind][index] += 1
+        return cls(tuple(everything), {kind: tuple(counts) for kind, counts in kinds.items()})
 
     def with_completed(self, kind: str, work_s: float) -> "History":
         """The history after one more job."""

@@ -11,6 +11,7 @@ from fairlead.policy.placement import matching, why_waiting
 from fairlead.policy.preemption import Victim
 from fairlead.policy.quantities import plural, say_cpu, say_memory, say_nodes, say_resources
 from fairlead.policy.quotas import Ledger
+from fairlead.policy.rules import Order
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.shares import Amounts, asked
 from fairlead.policy.timeline import Claim, Timeline
@@ -42,13 +43,15 @@ def promised(
     return replace(reason, message=f"{reason.message}; {outlook}")
 
 
-def behind(workload: Workload, first: Workload) -> Reason:
+def behind(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) -> Reason:
     """It does not fit now, or would delay the first that does not."""
     ahead, own = first.spec, workload.spec
     same = ahead.priority == own.priority
     why = "was submitted earlier" if same else "has a higher priority"
     if ahead.priority < own.priority:
         why = "has waited longer or whose team holds less"
+    if order is Order.SHORTEST and ahead.priority <= own.priority:
+        why = "has less left to do or has waited longer, or whose team holds less"
     remedy = f"A higher `priority` than {ahead.priority} would put it first."
     if own.max_duration_s is None:
         remedy = f"{remedy} With a `max_duration` it may pass where it is over before {ahead.name} can start."
@@ -110,6 +113,8 @@ def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
             f"preempted by {other.name}, which lies within what team {other.team} is guaranteed; "
             f"team {own.team} had borrowed the room"
         )
+    if own.priority >= other.priority:
+        return f"preempted by {other.name}, which has less left to do"
     return f"preempted by {other.name}, which has priority {other.priority}; it has {own.priority}"
 
 

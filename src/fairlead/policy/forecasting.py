@@ -11,7 +11,9 @@ from collections import defaultdict
 from fairlead.policy.durations import Durations
 from fairlead.policy.placement import shape_of
 from fairlead.policy.quotas import Ledger
+from fairlead.policy.rules import DEFAULT
 from fairlead.policy.shares import capacity
+from fairlead.policy.standing import Standing
 from fairlead.policy.timeline import Timeline
 from fairlead.policy.turns import fairly
 from fairlead.state.reasons import Code
@@ -30,7 +32,8 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
     holders = [run for run in snapshot.workloads if any(not pod.phase.is_final for pod in pods[run.uid])]
     ends = {run.uid: durations.ends_at(run, pods[run.uid], now) for run in holders}
     timeline = Timeline.of(snapshot.nodes, snapshot.pods, ends, now)
-    ledger = Ledger.of(snapshot.teams, capacity(snapshot.nodes), holders)
+    whole = capacity(snapshot.nodes)
+    ledger, standing = Ledger.of(snapshot.teams, whole, holders), Standing.of(snapshot, whole, DEFAULT.order, now)
     waiting = [
         run
         for run in snapshot.workloads
@@ -40,7 +43,7 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
         and all(pod.phase.is_final for pod in pods[run.uid])
     ]
     found = {}
-    for run in fairly(waiting, ledger, now)[0][:MOST]:
+    for run in fairly(waiting, ledger, standing)[0][:MOST]:
         claim = timeline.earliest(shape_of(run.spec, timeline.doors), run.spec.nodes, durations.length_s(run, now))
         if claim.start == math.inf:
             break

@@ -37,6 +37,13 @@ MOVES: dict[tuple[Phase, Phase], str] = {
 }
 
 
+def ran_until(status: Status, at: float) -> float:
+    """``ran_s`` with what the current start has run up to a time."""
+    if status.phase is not Phase.RUNNING:
+        return status.ran_s
+    return status.ran_s + max(0.0, at - status.since) * (status.nodes or 1)
+
+
 def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
     """The status after moving to another phase; ``changes`` are further fields of Status.
 
@@ -45,5 +52,7 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
     """
     if (status.phase, to) not in MOVES:
         raise ValueError(f"no move from {status.phase} to {to}")
+    if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
+        changes.setdefault("ran_s", ran_until(status, now))
     moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
     return replace(moved, finished_at=now) if to.is_final else moved

@@ -16,10 +16,9 @@ no smaller set of the same ones would do. Each step counts how many members fit 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fairlead.policy.ageing import effective_priority
 from fairlead.policy.placement import Room, shape_of
 from fairlead.policy.quotas import is_scavenger
 from fairlead.policy.shapes import Shape
@@ -56,6 +55,7 @@ def victims(
     is_owed: bool,
     kept: Mapping[str, int],
     barred: frozenset[str],
+    points: Callable[[Workload], int],
     whole: Capacity,
     now: float,
 ) -> tuple[list[Victim], list[Victim]]:
@@ -65,6 +65,7 @@ def victims(
         is_owed: The run lies within its team's guarantee.
         kept: How many nodes of runs lie within their own teams' guarantees.
         barred: Nodes to which the run cannot go.
+        points: By which those that wait have their turns, so that nobody is stopped for one that would go behind it.
     """
     smaller, found = list[Victim](), list[Victim]()
     if is_scavenger(wanting.spec):
@@ -79,11 +80,7 @@ def victims(
         kept_nodes = kept.get(each.uid, 0)
         reclaims = is_scavenger(each.spec) or (is_owed and not same_team)
         at_once = reclaims and not kept_nodes
-        lower = (
-            same_team
-            and each.spec.priority < wanting.spec.priority
-            and effective_priority(each, now) < effective_priority(wanting, now)
-        )
+        lower = same_team and each.spec.priority < wanting.spec.priority and points(each) < points(wanting)
         keeps = max(each.spec.nodes, 0 if lower else kept_nodes)
         if (lower or reclaims) and keeps < len(own):
             spare = sorted(own, key=lambda pod: (pod.node not in barred, pod.index))[keeps:]

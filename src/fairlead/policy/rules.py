@@ -16,12 +16,26 @@ class Backfill(StrEnum):
     CONSERVATIVE = "conservative"
 
 
+class Order(StrEnum):
+    """Who goes first of runs of one team.
+
+    FIRST_COME: The higher priority, which waiting raises, then the older. SHORTEST: So, too, but what is left to do of
+    a run counts against it as ``fairlead.policy.standing`` says.
+    """
+
+    FIRST_COME = "first-come"
+    SHORTEST = "shortest"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What a queue goes by.
 
     Attributes:
         fair: Teams have guarantees and equal weighted shares; waiting raises priority.
+        order: Who goes first of runs of one team; it needs ``fair``.
+        preempts_longer: Where ``order`` is SHORTEST, runs may be stopped for others of their team that have less left
+            to do, when less is waited for that in all.
         preempts: Runs may be stopped, with a checkpoint, for others that come before them.
         moves: Runs may be moved, with a checkpoint, to room that is free, so that another finds its room in one piece.
         most_moved: Which part of the whole cluster's time moves may cost at most in any hour, as far as they redo work.
@@ -31,6 +45,8 @@ class Rules:
 
     backfill: Backfill = Backfill.EASY
     fair: bool = True
+    order: Order = Order.SHORTEST
+    preempts_longer: bool = False
     preempts: bool = True
     moves: bool = True
     most_moved: float = 0.05
@@ -46,8 +62,12 @@ class Rules:
 DEFAULT = Rules()
 
 NAMED = {
-    "fifo": Rules(backfill=Backfill.NONE, fair=False, preempts=False, moves=False),
-    "backfill": Rules(fair=False, preempts=False, moves=False),
-    "conservative": Rules(backfill=Backfill.CONSERVATIVE, fair=False, preempts=False, moves=False),
+    "fifo": Rules(backfill=Backfill.NONE, fair=False, order=Order.FIRST_COME, preempts=False, moves=False),
+    "backfill": Rules(fair=False, order=Order.FIRST_COME, preempts=False, moves=False),
+    "conservative": Rules(
+        backfill=Backfill.CONSERVATIVE, fair=False, order=Order.FIRST_COME, preempts=False, moves=False
+    ),
+    "first-come": Rules(order=Order.FIRST_COME),
     "default": DEFAULT,
+    "preempting": Rules(preempts_longer=True),
 }

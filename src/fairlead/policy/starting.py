@@ -15,22 +15,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairlead.policy import elastic, explaining
-from fairlead.policy.changes import change_to, started, stop, wait
-from fairlead.policy.defragmentation import Move, budget, choose_moves, movable
+from fairlead.policy.changes import change_to, started, wait
 from fairlead.policy.durations import Durations
 from fairlead.policy.elastic import is_resizing, is_wanted
 from fairlead.policy.growing import Growing
 from fairlead.policy.lifecycle import move
+from fairlead.policy.making_room import RoomMaking
 from fairlead.policy.moving import coming, keep, move_away, placed_in, say_makes_room
 from fairlead.policy.placement import Placement, Rooms, place, rooms, shape_of, why_never
-from fairlead.policy.preemption import Victim, choose, victims
-from fairlead.policy.quotas import Ledger, is_scavenger, protected
+from fairlead.policy.quotas import Ledger, is_scavenger
 from fairlead.policy.rules import Backfill, Rules
 from fairlead.policy.shapes import Shape, history
 from fairlead.policy.shares import capacity
+from fairlead.policy.standing import Standing
 from fairlead.policy.timeline import Claim, Timeline
 from fairlead.policy.turns import fairly, first_come
-from fairlead.specs.team import Quota
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
@@ -76,10 +75,9 @@ class Queue:
         first: The first that did not fit.
         too_large: For each shape, numbers of members and ends of stays that found no room.
         known_to_fit: For each shape, how many members would fit if nothing ran.
-        least: The least priority of holders, by team; that of scavengers under no name.
         num_promised: How many were promised a start beyond what teams are guaranteed.
-        num_asked: How many without a promise asked whom they could preempt.
-        spent_s: What the moves of this pass cost, in seconds of the whole cluster.
+        making: Who is stopped or moved for others.
+        stuck: What is known to wait its turn behind the first for the rest of the pass, until somebody starts.
         growing: Who asks for nodes to come.
         is_asking: Somebody asks who fits on none that are here.
         kept: The places that are kept for runs on the move.
@@ -95,17 +93,15 @@ class Queue:
     durations: Durations
     holders: list[Workload]
     growing: Growing
+    making: RoomMaking
     owed: frozenset[str] = frozenset()
     first: Workload | None = None
     claims: list[Claim] = field(default_factory=list)
     started: list[tuple[Workload, tuple[Placement, ...]]] = field(default_factory=list)
-    stopped: set[str] = field(default_factory=set)
     too_large: dict[Shape, list[tuple[int, float]]] = field(default_factory=dict)
     known_to_fit: dict[Shape, int] = field(default_factory=dict)
-    least: dict[str, int] | None = None
     num_promised: int = 0
-    num_asked: int = 0
-    spent_s: float = 0.0
+    stuck: set[tuple[object, ...]] = field(default_factory=set)
     is_asking: bool = False
     kept: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
     _timeline: Timeline | None = None
@@ -123,6 +119,7 @@ class Queue:
         free = rooms(snapshot.nodes, snapshot.pods, history(snapshot.workloads))
         kept = keep(snapshot.workloads, free)
         holders = [w for w in snapshot.workloads if w.uid in kept or any(not pod.phase.is_final for pod in pods[w.uid])]
+        whole = capacity(snapshot.nodes)
         return cls(
             snapshot=snapshot,
             pods=pods,
@@ -130,10 +127,17 @@ class Queue:
             now=now,
             rules=rules,
             free=free,
-            ledger=Ledger.of(snapshot.teams, capacity(snapshot.nodes), holders),
+            ledger=Ledger.of(snapshot.teams, whole, holders),
             durations=Durations(snapshot.completed),
             holders=holders,
             growing=Growing(snapshot, now),
+            making=RoomMaking(
+                snapshot=snapshot,
+                pods=pods,
+                now=now,
+                rules=rules,
+                standing=Standing.of(snapshot, whole, rules.order, now),
+            ),
             kept=kept,
         )
 
@@ -150,7 +154,7 @@ class Queue:
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Those that wait, in the order in which they are looked at."""
         if self.rules.fair:
-            order, self.owed = fairly(waiting, self.ledger.copy(), self.now)
+            order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing)
         else:
             order = first_come(waiting)
         # One that only changes its size has its turn already, but for whoever is owed what it gave up.
@@ -160,6 +164,11 @@ class Queue:
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
         spec, now = workload.spec, self.now
+        end = now + self.durations.length_s(workload, now)
+        stuck = self._alike(workload, end) in self.stuck and workload.uid not in self.owed
+        if stuck and not self.making.may_replace(workload, self.holders):
+            assert self.first is not None, "nobody waits behind nobody"
+            return wait(workload, explaining.behind(workload, self.first, self.rules.order), now)
         shape = shape_of(spec, self.free.doors)
         if spec.nodes > self.known_to_fit.get(shape, 0):
             never = why_never(spec, self.snapshot.nodes)
@@ -170,16 +179,15 @@ class Queue:
             if never is None:
                 self.known_to_fit[shape] = spec.nodes
         if self.first is not None and self.rules.backfill is Backfill.NONE:
-            return self._wait(workload, explaining.behind(workload, self.first))
+            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
         if exceeded is not None:
             return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
         fits_here = spec.nodes <= self.known_to_fit.get(shape, 0)
         if self.first is not None and self.is_asking:
-            return self._wait(workload, explaining.behind(workload, self.first), fits_here=fits_here)
+            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order), fits_here=fits_here)
         if not fits_here:
             return self._keep_asking(workload)
-        end = now + self.durations.length_s(workload, now)
         placed = self._try(spec, shape, end)
         if placed is not None:
             self._note_start(workload, placed, end)
@@ -199,7 +207,7 @@ class Queue:
 
     def grow(self, growable: Sequence[Workload], waiting: Sequence[Workload]) -> list[Change]:
         """Running gangs that stop to grow, or that are told that they may soon."""
-        gangs = [(each, each.gang.nodes) for each in growable if each.uid not in self.stopped]
+        gangs = [(each, each.gang.nodes) for each in growable if each.uid not in self.making.stopped]
         if not gangs:
             return []
         going = {workload.uid for workload, _ in self.started}
@@ -210,7 +218,7 @@ class Queue:
             else elastic.share_out(gangs, self._one_more)
         )
         more = [(each, len(found.get(each.uid, ()))) for each, _ in gangs]
-        return [c for run, num in more for c in elastic.grow(run, num, self._live(run), self.durations, self.now)]
+        return [c for run, num in more for c in elastic.grow(run, num, self.making.live(run), self.durations, self.now)]
 
     @property
     def _keeps_back(self) -> bool:
@@ -244,6 +252,7 @@ class Queue:
 
     def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
         self.ledger.add(workload.spec)
+        self.stuck.clear()
         self.holders.append(workload)
         self.started.append((workload, placed))
         if self._timeline is not None:
@@ -270,14 +279,18 @@ class Queue:
         if is_scavenger(spec) and self.rules.fair:
             return wait(workload, explaining.scavenger(workload), now)
         promised = is_owed or self.num_promised < self.rules.num_promises
-        if not promised and not self._may_preempt(workload):
+        if not promised and not self.making.may_ask(workload, self.holders):
             if is_first:
                 return self._wait(workload, explaining.needs(workload, self.timeline, self.holders))
-            return self._wait(workload, explaining.behind(workload, self.first))
+            if self.snapshot.growth is None:
+                self.stuck.add(self._alike(workload, end))
+            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
         timeline, shape, count = self.timeline, shape_of(spec, self.free.doors), spec.nodes
         claim = timeline.earliest(shape, count, end - now)
-        moves = self._moves(workload, claim) if promised else ()
-        chosen = () if moves else self._room_makers(workload, claim, is_owed=is_owed)
+        making, holders, there = self.making, self.holders, self._there
+        promises = [part for other in self.claims for part in other.keeps]
+        moves = making.moves(workload, claim, holders, there, timeline, self.free, promises) if promised else ()
+        chosen = () if moves else making.victims(workload, claim, holders, there, timeline, is_owed=is_owed)
         if moves or chosen:
             for run in [each.workload for each in moves]:
                 timeline.end_by(run.uid, now + run.spec.grace_s + 1.0)
@@ -289,7 +302,7 @@ class Queue:
                     timeline.end_by(victim.workload.uid, until)
             claim = timeline.earliest(shape, count, end - now)
         elif not promised:
-            return self._wait(workload, explaining.behind(workload, self.first))
+            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
         self.num_promised += not is_owed
         self._promise(claim)
         if moves:
@@ -297,7 +310,13 @@ class Queue:
             reason = replace(reason, message=f"{reason.message}; {say_makes_room(moves)}")
             return [*self._wait(workload, reason), *(move_away(each, workload, self.pods, now) for each in moves)]
         reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
-        return [*self._wait(workload, reason), *(self._stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+        return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+
+    @staticmethod
+    def _alike(workload: Workload, end: float) -> tuple[object, ...]:
+        """Runs for which this is equal, and which are owed nothing, come to the same verdict until somebody starts."""
+        spec = workload.spec
+        return spec.team, spec.priority, spec.nodes, end, spec.resources, spec.kubernetes, spec.capacity.spot
 
     def _promise(self, claim: Claim) -> None:
         self.timeline.claim(claim)
@@ -308,81 +327,10 @@ class Queue:
                 self.free.hold(node, grant)
             self.claims[-1] = replace(claim, keeps=())
 
-    def _room_makers(self, workload: Workload, claim: Claim, *, is_owed: bool) -> tuple[Victim, ...]:
-        if not self.rules.preempts:
-            return ()
-        there = {each.uid for each, _ in self.started} | self.busy | self.stopped
-        whole, now = self.ledger.whole, self.now
-        shape = shape_of(workload.spec, self.free.doors)
-        smaller, offered = victims(
-            workload,
-            [each for each in self.holders if each.uid not in there],
-            self.pods,
-            is_owed=is_owed,
-            kept=protected(self.holders, self.snapshot.teams, whole, now),
-            barred=shape.barred,
-            whole=whole,
-            now=now,
-        )
-        chosen = choose(workload, smaller, self.timeline, starts_at=claim.start, whole=whole, now=now) or choose(
-            workload, offered, self.timeline, starts_at=claim.start, whole=whole, now=now
-        )
-        self.stopped.update(victim.workload.uid for victim in chosen)
-        return chosen
-
-    def _moves(self, workload: Workload, claim: Claim) -> tuple[Move, ...]:
-        """Who moves so that the run finds its room in one piece."""
-        rules, now, whole = self.rules, self.now, self.ledger.whole
-        left_s = budget(self.snapshot.workloads, rules, now) - self.spent_s
-        if not rules.moves or left_s <= 0:
-            return ()
-        there = {each.uid for each, _ in self.started} | self.busy | self.stopped
-        kept = None
-        if any(team.guaranteed != Quota() for team in self.snapshot.teams):
-            kept = frozenset(protected(self.holders, self.snapshot.teams, whole, now))
-        holders = [each for each in self.holders if each.uid not in there]
-        offered = movable(workload, holders, self.pods, kept=kept, whole=whole, rules=rules, now=now)
-        if not offered:
-            return ()
-        promised = [part for other in self.claims for part in other.keeps]
-        moves = choose_moves(
-            workload, offered, self.timeline, self.free,
-            kept=promised, starts_at=claim.start, budget_s=left_s, whole=whole, now=now,
-        )  # fmt: skip
-        for each in moves:
-            self.spent_s += each.cost_s
-            self.stopped.add(each.workload.uid)
-            self.timeline.hold(coming(each.workload.uid), [(s.node, s.grant) for s in each.seats], math.inf)
-        return moves
-
-    def _stop(self, victim: Victim, wanting: Workload, *, is_owed: bool) -> Change:
-        run = victim.workload
-        live = self._live(run)
-        if victim.keeps:
-            smaller = elastic.says_shrinks(run, wanting, victim.keeps)
-            return stop(run, live, Phase.PENDING, smaller, smaller, self.now)
-        message = explaining.taken_by(run, wanting, is_owed=is_owed and not victim.by_priority)
-        reason = Reason(code=Code.PREEMPTED, message=message)
-        return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
-
-    def _live(self, workload: Workload) -> tuple[Pod, ...]:
-        live = [pod for pod in self.pods[workload.uid] if not pod.phase.is_final]
-        return tuple(sorted(live, key=lambda pod: (pod.attempt, pod.index)))
-
-    def _may_preempt(self, workload: Workload) -> bool:
-        """Whether there is anybody that it could preempt, and this is not one of too many that ask in one pass."""
-        if not self.rules.preempts or self.num_asked >= self.rules.most_promises:
-            return False
-        if self.least is None:
-            self.least = {}
-            for each in self.holders:
-                team = "" if is_scavenger(each.spec) else each.spec.team
-                self.least[team] = min(self.least.get(team, each.spec.priority), each.spec.priority)
-        anybody = (
-            "" in self.least or self.least.get(workload.spec.team, workload.spec.priority) < workload.spec.priority
-        )
-        self.num_asked += anybody
-        return anybody
+    @property
+    def _there(self) -> set[str]:
+        """Uids of those that are not to be stopped in this pass any more."""
+        return {each.uid for each, _ in self.started} | self.busy | self.making.stopped
 
     @property
     def timeline(self) -> Timeline:

@@ -11,7 +11,7 @@ from fairlead.policy import elastic
 from fairlead.policy.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.elastic import is_resizing
 from fairlead.policy.failures import Blame, Failure, diagnose
-from fairlead.policy.lifecycle import move
+from fairlead.policy.lifecycle import move, ran_until
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.reclaims import leaving, reclaim
 from fairlead.policy.retries import GiveUp, retry
@@ -232,9 +232,16 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
     reason = replace(failure.reason, message=f"{failure.reason.message}; it {again}{origin}")
     status = move(
         workload.status, Phase.RESTARTING, reason, now,
-        attempt=workload.status.attempt + 1, retry_at=verdict.at, **remember,
+        attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
     )  # fmt: skip
     return replace(change_to(workload, status), terminate=notices(live, TEARDOWN_GRACE_S))
+
+
+def _ran_s(workload: Workload) -> float:
+    """What it has run up to its newest checkpoint, from which it starts again."""
+    status, progress = workload.status, workload.progress
+    saved_at = None if progress is None else progress.checkpoint_at
+    return status.ran_s if saved_at is None else ran_until(status, saved_at)
 
 
 def _is_placed_again(workload: Workload, pods: tuple[Pod, ...]) -> bool:
@@ -269,7 +276,7 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
 def _ended_well(pod: Pod) -> bool:
     """Every rank ended with exit code 0 and none of them because of the stop notice."""
     notice = pod.terminating_since
-    return pod.phase is PodPhase.SUCCEEDED and (notice is None or all(exit_.at <= notice for exit_ in pod.exits))
+    return pod.phase is PodPhase.SUCCEEDED and (notice is None or all(exit_.at < notice for exit_ in pod.exits))
 
 
 def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:

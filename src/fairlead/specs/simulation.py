@@ -23,6 +23,7 @@ PROGRAMS_RULES: Rules = {
     "checkpoint_every_s": _SPAN,
     "checkpoint_s": _SPAN_OR_NONE,
     "save_s": _SPAN_OR_NONE,
+    "step_s": _SPAN,
 }
 INTERFERENCE_RULES: Rules = {"two": _FACTOR, "three": _FACTOR, "four": _FACTOR, "neighbour": _FACTOR}
 SIMULATION_RULES: Rules = {"name": NAME}
@@ -92,12 +93,15 @@ class Programs:
         checkpoint_every_s: Seconds of work between checkpoints of runs whose spec says nothing about it in seconds.
         checkpoint_s: How long work stands still for each of them.
         save_s: Seconds that a checkpoint at a stop notice takes.
+        step_s: Seconds of work for each step that runs report, and with it their checkpoints; None when they report
+            nothing, so that all of their work counts as lost by whoever would stop them.
     """
 
     start_up_s: float = 0.0
     checkpoint_every_s: float = 600.0
     checkpoint_s: float = 0.0
     save_s: float = 10.0
+    step_s: float | None = None
 
     def __post_init__(self) -> None:
         enforce(broken(self, PROGRAMS_RULES))

@@ -135,6 +135,14 @@ _PROGRAMS = Section(
             example="10s",
             also=("final_checkpoint", "save_time"),
         ),
+        Key(
+            name="step",
+            kind=DURATION,
+            doc="Work for each step that runs report; they report none, and no checkpoint, when left out.",
+            attributes=("step_s",),
+            example="30s",
+            also=("step_time", "report_every", "progress_every", "step_s"),
+        ),
     ),
 )
 

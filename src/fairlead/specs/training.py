@@ -39,6 +39,7 @@ TRAINING_RULES: Rules = {
     "ranks_per_node": Limit(low=1, high=1_024, whole=True),
     "priority": Limit(low=-1, high=1_000, whole=True),
     "max_duration_s": Limit(low=0.001, high=DECADE_S),
+    "expected_duration_s": Limit(low=0.001, high=DECADE_S),
     "stall_timeout_s": Limit(low=0.001, high=DECADE_S),
     "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
 }
@@ -147,6 +148,7 @@ class Training:
         ranks_per_node: Processes on each node; None for one per GPU, or 1 without GPUs.
         priority: Higher starts first, 0 to 1000; -1 uses only what is idle and gives way to any other run.
         max_duration_s: The run is stopped, with a checkpoint, after this long since its first start; None for no bound.
+        expected_duration_s: How long its work takes, about, without waits, with ``nodes`` nodes; None when nobody says.
         stall_timeout_s: No progress for this long counts as a hang; None turns it off.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
         launch: ``exec`` turns fast forking of ranks off.
@@ -169,6 +171,7 @@ class Training:
     retry: Retry = field(default_factory=Retry)
     priority: int = 0
     max_duration_s: float | None = None
+    expected_duration_s: float | None = None
     stall_timeout_s: float | None = None
     grace_s: float = 30.0
     launch: Launch = Launch.AUTO

@@ -308,6 +308,14 @@ TRAINING = Section(
             ),
         ),
         Key(
+            name="expected_duration",
+            kind=DURATION,
+            doc="How long its work takes, about; the queue goes by it, and no run is stopped for it.",
+            attributes=("expected_duration_s",),
+            example="6h",
+            also=("expected_time", "expected_runtime", "estimated_duration", "estimate", "expected_duration_s"),
+        ),
+        Key(
             name="stall_timeout",
             kind=DURATION,
             doc="No progress for this long counts as a hang.",

@@ -249,6 +249,7 @@ class Status:
         moved_at: When it was last told to move; None when it never was.
         moved_cost_s: What that move cost at most, in seconds of the whole cluster.
         nodes: How many nodes the current or latest start of an elastic gang has; None before, and for every other gang.
+        ran_s: Seconds that it ran before its current start, as far as it saved; of an elastic gang times its nodes.
         room_since: While an elastic gang runs, since when it could grow; None while it could not.
     """
 
@@ -274,6 +275,7 @@ class Status:
     moved_cost_s: float = 0.0
     nodes: int | None = None
     room_since: float | None = None
+    ran_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

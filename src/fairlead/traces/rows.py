@@ -23,6 +23,7 @@ def arrival_of(
     resources: Mapping[str, object],
     priority: str,
     max_duration: str = "",
+    expected_duration: str = "",
     spot: str = "",
     checkpoint_every: str = "",
 ) -> Arrival:
@@ -38,6 +39,8 @@ def arrival_of(
         document["team"] = team
     if max_duration:
         document["max_duration"] = max_duration
+    if expected_duration:
+        document["expected_duration"] = expected_duration
     if priority:
         document["priority"] = whole(priority)
     try:

@@ -8,6 +8,8 @@ from fairlead.specs.rendering import render_short
 from fairlead.traces.arrivals import Arrival
 from fairlead.traces.reading import COST_COLUMNS, OWN_COLUMNS, PROFILE_COLUMNS
 
+PLAIN_COLUMNS = ("name", "team", "nodes", "priority", "max_duration", "expected_duration")
+
 
 def write_trace(arrivals: Iterable[Arrival], comments: Iterable[str] = ()) -> str:
     """The table, with a line of comment for each sentence; columns in which nobody says anything are left out."""
@@ -28,7 +30,7 @@ def _row(arrival: Arrival) -> Mapping[str, object]:
     row: dict[str, object] = {
         "submit_s": _number(arrival.at_s),
         "duration_s": _number(arrival.duration_s),
-        **{name: spec[name] for name in ("name", "team", "nodes", "priority", "max_duration") if name in spec},
+        **{name: spec[name] for name in PLAIN_COLUMNS if name in spec},
         **{name: value for name, value in spec.get("resources", {}).items() if name in OWN_COLUMNS},
     }
     if arrival.spec.capacity.spot:
