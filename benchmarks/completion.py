@@ -2,11 +2,14 @@
 
     python -m benchmarks.completion --data DIR [--traces trace1,trace3] [--sharing off|on]
         [--policies fairlead,srtf,srsf,tiresias-l,muri-s] [--estimates known|noisy|learnt] [--json]
+    python -m benchmarks.completion --policies production-first-come,production,production-preempting
 
 DIR holds trace1.csv, trace1_pr.csv, trace3.csv, trace3_pr.csv and published.csv: the traces of the Muri artifact
 (Rivendile/Muri, simulator/trace-data, Apache-2.0). With ``--json`` one object a line; else a table beside the
 published figures. Both accounts of what preemption costs are in benchmarks/baselines/replay.py. Of Muri, Themis and
-AntMan the published figures are printed; they are not replayed.
+AntMan the published figures are printed; they are not replayed. The policies named production are not replayed either:
+they are the whole loop of production on the simulated cluster (benchmarks/production.py), minutes for a trace, and only
+run when they are named.
 """
 
 import argparse
@@ -21,6 +24,7 @@ from benchmarks.baselines.muri import PUBLISHED_AS, TRACES, Figures, Submitted, 
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
+from benchmarks.production import RULES, in_production
 from fairlead.policy.jobs import Job
 from fairlead.policy.queueing import choose
 
@@ -53,12 +57,15 @@ def main() -> None:
     if arguments.json:
         accounts = accounts[:1]
     else:
-        print(f"{'trace':<11}{'policy':<13}{'account':<11}{'average s':>12}{'99th s':>13}{'makespan s':>13}", end="")
+        print(f"{'trace':<11}{'policy':<23}{'account':<11}{'average s':>12}{'99th s':>13}{'makespan s':>13}", end="")
         print(f"{'published':>12}")
     for name in arguments.traces:
         trace = read_trace(arguments.data, name)
         for policy in arguments.policies:
             known = published.get((policy, name))
+            if policy in RULES:
+                _in_production(arguments, policy, name, trace)
+                continue
             if policy not in ALONE:
                 if known is not None:
                     _print(arguments, name, policy, "table", 0, known, known)
@@ -81,12 +88,22 @@ def _replay(
     return figures
 
 
+def _in_production(arguments: argparse.Namespace, policy: str, name: str, trace: Sequence[Submitted]) -> None:
+    for seed in range(arguments.seeds if arguments.estimates == "noisy" else 1):
+        started = time.process_time()
+        figures = in_production(trace, policy, estimates=arguments.estimates, seed=seed)
+        print(f"{policy}: {time.process_time() - started:.1f} s of processor time", file=sys.stderr)
+        _print(arguments, name, policy, Account.RESUMED.value, seed, figures, None)
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=_folder, default=DEFAULT_DATA, help="folder of the traces")
     parser.add_argument("--traces", type=lambda text: text.split(","), default=list(TRACES))
     parser.add_argument("--sharing", choices=("off", "on"), default="off", help="whether jobs of ours may share")
-    parser.add_argument("--policies", type=_names((*ALONE, *PUBLISHED_AS)), default=[*ALONE, "muri-s", "muri-l"])
+    parser.add_argument(
+        "--policies", type=_names((*ALONE, *PUBLISHED_AS, *RULES)), default=[*ALONE, "muri-s", "muri-l"]
+    )
     parser.add_argument("--account", choices=[item.value for item in Account], help="default: both, JSON: published")
     parser.add_argument("--estimates", choices=("known", "noisy", "learnt"), default="known")
     parser.add_argument("--seeds", type=int, default=3, help="draws of noisy estimates (default 3)")
@@ -140,7 +157,7 @@ def _print(
         return
     beside = "" if published is None else f"{published.average_jct_s:>12,.0f}"
     print(
-        f"{trace:<11}{policy:<13}{account:<11}{figures.average_jct_s:>12,.0f}{figures.p99_jct_s:>13,.0f}"
+        f"{trace:<11}{policy:<23}{account:<11}{figures.average_jct_s:>12,.0f}{figures.p99_jct_s:>13,.0f}"
         f"{figures.makespan_s:>13,.0f}{beside}",
         flush=True,
     )

@@ -1,0 +1,64 @@
+"""Muri's traces through the loop of production on the simulated cluster, for `benchmarks.completion`.
+
+A run says how long it takes (``expected_duration``), pays its overhead at every start, as in the account ``resumed`` of
+``benchmarks.baselines.replay``, saves at the stop notice, and reports a checkpoint every ten minutes of work. Runs lie
+on whole GPUs of 8 nodes with 8 each; nobody shares.
+"""
+
+import random
+from collections.abc import Sequence
+
+from benchmarks.baselines.muri import GPUS_PER_NODE, NUM_NODES, Figures, Submitted
+from fairlead.control.outcomes import percentile
+from fairlead.control.simulation import World, simulate
+from fairlead.policy.rules import NAMED
+from fairlead.specs.pool import Hardware, Pool, PoolGpu
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.simulation import Programs, Simulation
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Phase
+from fairlead.traces.arrivals import Arrival
+
+# By the name that `benchmarks.completion` gives them.
+RULES = {
+    "production-first-come": NAMED["first-come"],
+    "production": NAMED["default"],
+    "production-preempting": NAMED["preempting"],
+}
+POOL = Pool(
+    name="v100",
+    nodes=NUM_NODES,
+    hardware=Hardware(cpu_milli=96_000, memory_bytes=2**40, gpu=PoolGpu(model="V100", count=GPUS_PER_NODE)),
+)
+ASSUMED = Simulation(name="replay", programs=Programs(checkpoint_every_s=600.0, save_s=0.0, step_s=60.0))
+
+
+def in_production(trace: Sequence[Submitted], policy: str, *, estimates: str = "known", seed: int = 0) -> Figures:
+    """Figures of the whole trace.
+
+    Args:
+        policy: One of ``RULES``.
+        estimates: ``known``; ``noisy``, declared wrong by up to 2 either way; or ``learnt``, declared by nobody.
+    """
+    chance = random.Random(seed)
+    arrivals = [_arrival(job, estimates, chance) for job in trace]
+    outcome = simulate(arrivals, (POOL,), World(simulations=(ASSUMED,)), rules=RULES[policy])
+    assert all(run.phase is Phase.SUCCEEDED for run in outcome.runs), "a run did not come to its end"
+    jcts_s = [run.completion_s for run in outcome.runs if run.completion_s is not None]
+    p99_s = percentile(jcts_s, 0.99)
+    assert p99_s is not None
+    return Figures(average_jct_s=sum(jcts_s) / len(jcts_s), p99_jct_s=p99_s, makespan_s=outcome.ended_s)
+
+
+def _arrival(job: Submitted, estimates: str, chance: random.Random) -> Arrival:
+    nodes = max(1, -(-job.num_gpus // GPUS_PER_NODE))
+    declared_s = {"known": job.work_s, "noisy": job.work_s * 2 ** chance.uniform(-1.0, 1.0)}.get(estimates)
+    spec = Training(
+        # Jobs of one size are of one kind, for the last number of a name does not count.
+        name=f"gpus-{job.num_gpus}-{job.uid}",
+        run="replayed",
+        nodes=nodes,
+        resources=Resources(gpu=GpuRequest(milli=1000 * (job.num_gpus // nodes))),
+        expected_duration_s=declared_s,
+    )
+    return Arrival(at_s=job.submitted_s, duration_s=job.work_s, spec=spec, start_up_s=job.overhead_s)
