@@ -1,7 +1,7 @@
-"""When a run is over at the latest, as far as anybody can tell: by its ``max_duration``, or as others of its name took.
+"""When a run is over at the latest, as far as anybody can tell: by its limit, its estimate, or others of its name.
 
-Runs of one team and name are of one kind; a number that a repeated name was given (``train-2``) does not count.
-Infinity stands for not known.
+A ``max_duration`` is a limit; an ``expected_duration`` counts until the run has taken longer. Runs of one team and name
+are of one kind; a number that a repeated name was given (``train-2``) does not count. Infinity stands for not known.
 """
 
 import math
