@@ -113,8 +113,13 @@ def _lean(value: Any) -> Any:
     kept = {name: _lean(inner) for name, inner in value.items()}
     rules = kept.pop(_RULES, None)
     if isinstance(rules, list) and not kept.get("x-kubernetes-int-or-string"):
-        kept |= _rules([each for each in rules if ".findAll(" not in each["rule"]])
+        kept |= _rules([each for each in rules if not _reads_quantity(each["rule"])])
     return kept
+
+
+def _reads_quantity(rule: str) -> bool:
+    """Whether it looks into the text of a field that may be a number."""
+    return ".findAll(" in rule or "string(self." in rule
 
 
 def object_schema(kind: str) -> dict[str, Any]:
