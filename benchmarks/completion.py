@@ -2,7 +2,7 @@
 
     python -m benchmarks.completion --data DIR [--traces trace1,trace3] [--sharing off|on]
         [--policies fairlead,srtf,srsf,tiresias-l,muri-s] [--estimates known|noisy|learnt] [--json]
-    python -m benchmarks.completion --policies production-first-come,production,production-preempting
+    python -m benchmarks.completion --policies production,production-shortest,production-preempting
 
 DIR holds trace1.csv, trace1_pr.csv, trace3.csv, trace3_pr.csv and published.csv: the traces of the Muri artifact
 (Rivendile/Muri, simulator/trace-data, Apache-2.0). With ``--json`` one object a line; else a table beside the

@@ -21,8 +21,8 @@ from fairlead.traces.arrivals import Arrival
 
 # By the name that `benchmarks.completion` gives them.
 RULES = {
-    "production-first-come": NAMED["first-come"],
     "production": NAMED["default"],
+    "production-shortest": NAMED["shortest"],
     "production-preempting": NAMED["preempting"],
 }
 POOL = Pool(

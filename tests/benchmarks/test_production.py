@@ -22,8 +22,8 @@ TRACE = (job("1", 64, 0.0, 86_400.0), job("2", 64, 10.0, 7200.0), job("3", 64, 2
 @pytest.mark.parametrize(
     ("policy", "ends"),
     [
-        ("production-first-come", (86_410.0, 93_620.0, 94_230.0)),
-        ("production", (86_410.0, 87_020.0, 94_230.0)),
+        ("production", (86_410.0, 93_620.0, 94_230.0)),
+        ("production-shortest", (86_410.0, 87_020.0, 94_230.0)),
         # Those that have given way pay their overhead again.
         ("production-preempting", (630.0, 7840.0, 94_250.0)),
     ],

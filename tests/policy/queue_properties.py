@@ -7,9 +7,7 @@ from itertools import combinations
 
 from fairlead.policy.durations import Durations
 from fairlead.policy.placement import place, rooms
-from fairlead.policy.rules import Order
 from fairlead.policy.shares import Amounts, Capacity, asked, capacity, dominant_share
-from fairlead.policy.standing import Standing
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
@@ -27,7 +25,7 @@ def nobody_delays_the_first(world: World) -> Iterator[str]:
     """Whoever starts before its turn leaves the first that waits its earliest start, as far as ends are known.
 
     Of runs of one team that is guaranteed nothing. The turn is by priority, of which ten minutes of waiting are worth
-    a point, and six seconds of the whole cluster that are left to do cost one; then by what is left, then by age.
+    a point; then by age.
     """
     for decision in world.decisions:
         left = [w for w in decision.before.workloads if is_left_waiting(w, decision) and w.spec.priority >= 0]
@@ -35,8 +33,8 @@ def nobody_delays_the_first(world: World) -> Iterator[str]:
         teams = {workload.spec.team for workload in left} | {workload.spec.team for workload, _ in begun}
         if not left or len(teams) > 1 or any(t.name in teams for t in decision.before.teams):
             continue
-        first = min(left, key=lambda workload: _turn(workload, decision))
-        late = [pair for pair in begun if _turn(pair[0], decision) > _turn(first, decision)]
+        first = min(left, key=lambda workload: _turn(workload, decision.now))
+        late = [pair for pair in begun if _turn(pair[0], decision.now) > _turn(first, decision.now)]
         for workload, change in late:
             others = [pair for pair in begun if pair[0].uid != workload.uid]
             if _delays(first, workload, change, others, decision):
@@ -285,11 +283,8 @@ def is_left_waiting(workload: Workload, decision: Decision) -> bool:
     return status.phase is Phase.RESTARTING and (status.retry_at is None or status.retry_at <= decision.now)
 
 
-def _turn(workload: Workload, decision: Decision) -> tuple[float, ...]:
-    status, before = workload.status, decision.before
-    if workload.spec.priority < 0:
-        return 1, 0.0, workload.created_at, int(workload.uid, 16)
-    waited_s = max(0.0, decision.now - status.since) if status.phase is Phase.PENDING else 0.0
-    work_s = Standing.of(before, capacity(before.nodes), Order.SHORTEST, decision.now).work_s(workload)
-    points = workload.spec.priority + status.raised + int(waited_s / TEN_MINUTES_S) - int(100 * work_s / TEN_MINUTES_S)
-    return -points, work_s, workload.created_at, int(workload.uid, 16)
+def _turn(workload: Workload, now: float) -> tuple[int, float, str]:
+    status = workload.status
+    waited_s = max(0.0, now - status.since) if status.phase is Phase.PENDING else 0.0
+    points = workload.spec.priority + status.raised + int(waited_s / TEN_MINUTES_S)
+    return (-points if workload.spec.priority >= 0 else 1), workload.created_at, workload.uid

@@ -35,7 +35,7 @@ ROUNDING_S = 2 * AGEING_S
 @settings(max_examples=40, deadline=None)
 @given(lines=LINES)
 def test_every_property_holds_whatever_comes(lines: list[Line]) -> None:
-    for rules in ("default", "preempting"):
+    for rules in ("shortest", "preempting"):
         decided = play(lines, NAMED[rules])
         broken = {holds.__name__: list(holds(decided)) for holds in ORDER_PROPERTIES}
         assert broken == {holds.__name__: [] for holds in ORDER_PROPERTIES}

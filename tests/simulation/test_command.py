@@ -158,13 +158,13 @@ def test_declared_durations_let_short_runs_pass(files: tuple[Path, Path]) -> Non
     assert call(files[0], "--cluster", files[1], "--declare", 1).exit_code == 2
 
 
-def test_expected_durations_let_the_shorter_start_first(files: tuple[Path, Path]) -> None:
+def test_expected_durations_let_the_shorter_start_first_where_rules_say_so(files: tuple[Path, Path]) -> None:
     files[0].write_text(
         "submit_s,duration_s,name,nodes,gpu\n0,3600,now,2,4\n60,36000,long,2,4\n120,300,short,2,4\n"
     )  # fmt: skip
     starts = {}
     for more in ((), ("--expect", 1)):
-        told = json.loads(call(files[0], "--cluster", files[1], "--json", *more).stdout)
+        told = json.loads(call(files[0], "--cluster", files[1], "--policy", "shortest", "--json", *more).stdout)
         starts[more] = [run["held"][0][0] for run in told["runs"]]
     assert starts == {(): [0, 3600, 39600], ("--expect", 1): [0, 3900, 3600]}
     assert call(files[0], "--cluster", files[1], "--expect", 0).exit_code == 2

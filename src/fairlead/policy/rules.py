@@ -45,7 +45,7 @@ class Rules:
 
     backfill: Backfill = Backfill.EASY
     fair: bool = True
-    order: Order = Order.SHORTEST
+    order: Order = Order.FIRST_COME
     preempts_longer: bool = False
     preempts: bool = True
     moves: bool = True
@@ -67,7 +67,7 @@ NAMED = {
     "conservative": Rules(
         backfill=Backfill.CONSERVATIVE, fair=False, order=Order.FIRST_COME, preempts=False, moves=False
     ),
-    "first-come": Rules(order=Order.FIRST_COME),
     "default": DEFAULT,
-    "preempting": Rules(preempts_longer=True),
+    "shortest": Rules(order=Order.SHORTEST),
+    "preempting": Rules(order=Order.SHORTEST, preempts_longer=True),
 }

@@ -310,7 +310,7 @@ TRAINING = Section(
         Key(
             name="expected_duration",
             kind=DURATION,
-            doc="How long its work takes, about; the queue goes by it, and no run is stopped for it.",
+            doc="How long its work takes, about; backfill goes by it, and no run is stopped for it.",
             attributes=("expected_duration_s",),
             example="6h",
             also=("expected_time", "expected_runtime", "estimated_duration", "estimate", "expected_duration_s"),
