@@ -6,8 +6,8 @@ kwok plays nodes of 8 GPUs; every pod asks for one. In each repeat all four take
 come to rest, so that what else the machine does meets them alike; the figures are medians, with the least and the most.
 
 All create the *same* pod, the one that Fairlead renders for a gang: restricted, with shared memory, a ConfigMap, a
-probe, tolerations and the variables of a rendezvous. With `--pods plain` the others' pods are one container without any
-of that and a third as large, which an API server that shares two cores with all the rest feels.
+probe and the variables of a rendezvous. With `--pods plain` the others' pods are one container without any of that
+and a third as large, which an API server that shares two cores with all the rest feels.
 
 *Bare pods* are created over 50 connections and are no gang. *Job* is one of Kubernetes, indexed, with kube-scheduler.
 *Kueue* admits such a Job. kube-scheduler, the controller manager, Kueue and the client that creates bare pods may each
@@ -17,12 +17,12 @@ Then 100 gangs of 8 are submitted at once, in order, where 60 fit: how long unti
 whole and how many in part, and whether the first 60 are those that run. Kueue's quota says that 60 fit; Fairlead and
 kube-scheduler see it from the nodes. Kueue needs root, and is left out without it.
 
-Seen on two cores at a load of 3.4, medians of three, in seconds. 8 pods: all four 0.1. 100 pods: bare pods 0.9, Job
-1.0, Kueue 1.2 (1.1 to 1.2), Fairlead 1.1 (0.8 to 1.2). 1,000 pods: bare pods 12.4, Job 12.5, Kueue 11.6 (11.2 to
-12.6), Fairlead 12.7 (11.5 to 14.1). So few turns tell these apart no better than their ranges do. The crowd: Job 6.7
-with 57 gangs whole and 5 in part, Kueue 9.7 and Fairlead 7.2, both with 60 whole, none in part, in order. With plain
-pods, at loads of 4 to 6, Fairlead is behind: of 100, bare 0.7 to 1.8, Kueue 1.1 to 2.3, Fairlead 2.1 to 3.4, and the
-crowd went both ways.
+Seen on two cores with nothing beside it, medians of five, in seconds. 8 pods: bare pods 0.05, Job 0.12, Kueue 0.15
+(0.12 to 0.21), Fairlead 0.13 (0.11 to 0.16). 100 pods: bare pods 1.1, Job 1.0, Kueue 0.93 (0.73 to 1.18), Fairlead
+0.78 (0.64 to 1.04). 1,000 pods: bare pods 9.5, Job 8.3, Kueue 8.3 (7.5 to 10.9), Fairlead 8.4 (7.4 to 9.4), which
+five turns do not tell apart. The crowd: Job 6.3 with 59 gangs whole and 2 in part, Kueue 8.9 and Fairlead 5.9, both
+with 60 whole, none in part, in order. With plain pods it was last seen with fewer requests at once, and behind: of
+100, bare 0.7 to 1.8, Kueue 1.1 to 2.3, Fairlead 2.1 to 3.4.
 """
 
 import argparse
