@@ -105,9 +105,10 @@ class RoomMaking:
         if not self.rules.preempts:
             return ()
         whole, now = self.standing.whole, self.now
+        staying = [each for each in holders if each.uid not in there]
         smaller, offered = victims(
             workload,
-            [each for each in holders if each.uid not in there],
+            staying,
             self.pods,
             is_owed=is_owed,
             kept=protected(holders, self.snapshot.teams, whole, now),
@@ -120,7 +121,6 @@ class RoomMaking:
             workload, offered, timeline, starts_at=claim.start, whole=whole, now=now
         )
         if not chosen and self.may_replace(workload, holders):
-            staying = [each for each in holders if each.uid not in there]
             chosen = replaced(workload, staying, self.pods, timeline, self.standing, starts_at=claim.start)
             if not chosen:
                 self.vain[_alike(workload)] = self.standing.left_s(workload) or 0.0

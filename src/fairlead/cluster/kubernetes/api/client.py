@@ -149,9 +149,9 @@ class Client:
         """An object as it is to be, guarded by the resourceVersion in it."""
         return self.request("PUT", path, body, query={"fieldManager": MANAGER})
 
-    def apply(self, path: str, body: Object, *, force: bool = True) -> Object:
-        """Server-side apply: the fields in the body are ours and get these values."""
-        query = {"fieldManager": MANAGER, "force": "true" if force else "false"}
+    def apply(self, path: str, body: Object, *, force: bool = True, manager: str = MANAGER) -> Object:
+        """Server-side apply: the fields in the body are the manager's and get these values."""
+        query = {"fieldManager": manager, "force": "true" if force else "false"}
         return self.request("PATCH", path, body, query=query, content_type=APPLY)
 
     def merge(self, path: str, body: Object) -> Object:

@@ -48,7 +48,7 @@ class _Turn:
     def every_s(self, now: float, num_runs: int = 1) -> float:
         """Seconds from one question to the next where so many runs are asked."""
         silent_s = max(EVERY_S, min(LATE * (now - self.news_at), self.most_s))
-        failing_s = min(EVERY_S * 2.0 ** min(self.num_failed, 10), MOST_S) if self.num_failed else 0.0
+        failing_s = min(EVERY_S * 2.0 ** min(self.num_failed, 10), MOST_S)
         return max(silent_s, failing_s, min(num_runs / PER_SECOND, self.most_s))
 
 
@@ -110,7 +110,7 @@ class Listener:
         report = read_report(text.strip())
         if report is not None and report != turn.said:
             turn.said = report
-            turn.news_at = min(turn.asked_at, turn.asked_at if report.active_at is None else report.active_at)
+            turn.news_at = turn.asked_at if report.active_at is None else min(turn.asked_at, report.active_at)
             self._cluster.report(uid, report.progress, report.active_at)
         if report is not None and turn.can_stall:
             self._cluster.view.note_heard(uid, turn.asked_at)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.cluster.kubernetes.api.client import APPLY, ApiError, Client
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.people.uploads import Uploads
 from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR, Archive, pack, part_names, render_parts
 from fairlead.errors import ClusterError, Conflict, NotAllowed
@@ -94,7 +94,7 @@ def _put(client: Client, namespace: str, archive: Archive, workload: Workload | 
     manager = KEEPER if workload is None else f"fairlead-run-{workload.uid[:13]}"
     for name, body in zip(part_names(archive.annotation), render_parts(archive, namespace, workload), strict=True):
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
-        client.request("PATCH", path, body, query={"fieldManager": manager, "force": "true"}, content_type=APPLY)
+        client.apply(path, body, manager=manager)
 
 
 @contextmanager

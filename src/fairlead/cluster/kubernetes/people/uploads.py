@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.api.client import APPLY, ApiError, Client, Object
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR, part_names
 from fairlead.specs.keys import API_VERSION
 
@@ -31,7 +31,7 @@ class Uploads:
         """Note that an archive is on its way; by a field manager of its own, so that it overwrites no other."""
         metadata = {"name": UPLOADS, "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "uploads"}}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {annotation: f"{now:.0f}"}}
-        self._apply(f"{self._maps}/{UPLOADS}", body, f"fairlead-upload-{annotation}")
+        self._client.apply(f"{self._maps}/{UPLOADS}", body, manager=f"fairlead-upload-{annotation}")
 
     def end(self, annotation: str) -> None:
         """Strike it out, as its parts have an owner."""
@@ -58,11 +58,6 @@ class Uploads:
                 self._give(f"{self._maps}/{name}", owners.get(annotation) or _nobody())
             self.end(annotation)
 
-    def _apply(self, path: str, body: Object, manager: str) -> None:
-        self._client.request(
-            "PATCH", path, body, query={"fieldManager": manager, "force": "true"}, content_type=APPLY
-        )  # fmt: skip
-
     def _owners(self) -> dict[str, dict[str, Any]]:
         """The runs of the namespace by what they say of their working directory."""
         runs = self._client.items(f"/apis/{API_VERSION}/namespaces/{self._namespace}/trainings")
@@ -80,7 +75,7 @@ class Uploads:
                 return
             metadata = {"name": found["name"], "uid": found["uid"], "ownerReferences": [owner]}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
-            self._apply(path, body, f"fairlead-run-{owner['uid'][:13]}")
+            self._client.apply(path, body, manager=f"fairlead-run-{owner['uid'][:13]}")
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
