@@ -122,7 +122,7 @@ class ControlPlane:
         if name == "apiserver":
             server.until(self._is_ready, "/readyz")
         elif name == "etcd":
-            server.until(lambda: "ready to serve client requests" in server.log_tail(), "client service")
+            server.until(lambda: server.said("ready to serve client requests"), "client service")
 
     def kubeconfig(self, user: str = ADMIN, *, namespace: str = "default") -> Path:
         """A kubeconfig file for a user."""

@@ -20,14 +20,24 @@ class Server:
     """One server; it may be killed and started again with the same arguments."""
 
     def __init__(
-        self, name: str, argv: Sequence[str], log: Path, *, network: str | None = None, pass_fds: Sequence[int] = ()
+        self,
+        name: str,
+        argv: Sequence[str],
+        log: Path,
+        *,
+        network: str | None = None,
+        mounts: Path | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> None:
-        """`network` names the network namespace that it runs in; None is ours."""
+        """`network` names the network namespace that it runs in, `mounts` is its mount namespace; None is ours."""
         self.name = name
-        # Not `ip netns exec`, which enters a mount namespace too: what kubelet mounts there, containerd would not see.
-        self._argv = [*(["nsenter", f"--net=/var/run/netns/{network}"] if network else []), *argv]
+        # Not `ip netns exec`, which makes a mount namespace of its own: what kubelet mounts, containerd must see.
+        entered = [f"--net=/var/run/netns/{network}"] if network else []
+        entered += [f"--mount={mounts}"] if mounts else []
+        self._argv = [*(["nsenter", *entered] if entered else []), *argv]
         self._pass_fds = tuple(pass_fds)
         self._log = log
+        self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -38,6 +48,7 @@ class Server:
     def start(self) -> None:
         """Start it; its output is added to its log."""
         with self._log.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._argv,
                 stdin=subprocess.DEVNULL,
@@ -77,6 +88,12 @@ class Server:
             if time.monotonic() > deadline:
                 raise Broken(f"{self.name}: no {what} within {PATIENCE_S:.0f} s:\n{self.log_tail()}")
             time.sleep(0.02)
+
+    def said(self, words: str) -> bool:
+        """Whether its log has these words since it was last started."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            return words.encode() in log.read()
 
     def log_tail(self) -> str:
         """The last lines of its log."""

@@ -26,6 +26,8 @@ from tests.kubernetes.testcluster.processes import Server
 DEBIAN_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iproute2", "mmdebstrap")
 PROGRAMS = ("containerd", "runc", "ctr", "ip", "nsenter", "mmdebstrap")
 CNI_PROGRAMS = Path("/usr/lib/cni")
+DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+"""Where every kubelet listens for device plugins, whatever its own directory is."""
 
 
 class RealCluster(ControlPlane):
@@ -60,8 +62,9 @@ class RealCluster(ControlPlane):
     def restart(self, name: str) -> None:
         super().restart(name)
         if name.startswith("containerd-"):
-            node = self._directory(f"node-{name.removeprefix('containerd-')}")
-            self._servers[name].until(lambda: _ctr(node, "version").returncode == 0, "answer on its socket")
+            server = self._servers[name]
+            # The last that it says before it serves kubelets; it answers others long before, and kubelet ends at a no.
+            server.until(lambda: server.said("Start streaming server"), "service for kubelet")
 
     def await_node(self, name: str) -> None:
         """Wait until a node takes pods."""
@@ -146,13 +149,13 @@ class RealCluster(ControlPlane):
         server = Server("coredns", argv, self.home / "coredns.log", network=self._control)
         self._servers["coredns"] = server
         server.start()
-        server.until(lambda: "CoreDNS-" in server.log_tail(), "greeting")
+        server.until(lambda: server.said("CoreDNS-"), "greeting")
 
     def _describe_node(self, name: str, kubelet: Path) -> None:
         number = name.removeprefix("node-")
         directory = self._directory(name)
         network = self._networks[name]
-        for part in ("cni", "addresses", "kubelet", "pod-logs"):
+        for part in ("cni", "addresses", "kubelet", "pod-logs", "device-plugins", "namespaces"):
             (directory / part).mkdir(parents=True)
         (directory / "resolv.conf").touch()
         (directory / "container.json").write_text(json.dumps(_container(self._given)))
@@ -161,6 +164,7 @@ class RealCluster(ControlPlane):
         cgroup = f"/{self.home.name}/{number}"
         (directory / "kubelet.yaml").write_text(yaml.safe_dump(_kubelet(directory, cgroup)))
         _make_cgroup(cgroup)
+        mounts = _make_mount_namespace(directory)
         argv = {
             "containerd": ["containerd", f"--config={directory}/containerd.toml"],
             "kubelet": [
@@ -175,7 +179,9 @@ class RealCluster(ControlPlane):
         }
         for server, command in argv.items():
             log = self.home / f"{server}-{number}.log"
-            self._servers[f"{server}-{number}"] = Server(f"{server}-{number}", command, log, network=network.namespace)
+            self._servers[f"{server}-{number}"] = Server(
+                f"{server}-{number}", command, log, network=network.namespace, mounts=mounts
+            )
 
 
 def require() -> None:
@@ -211,6 +217,24 @@ def _container(given: Mapping[str, Path]) -> dict[str, Any]:
         options = ["rbind", "ro", "nosuid", "nodev"]
         base["mounts"].append({"destination": destination, "type": "bind", "source": str(source), "options": options})
     return base
+
+
+def _make_mount_namespace(directory: Path) -> Path:
+    """The mount namespace of a node, in which the place for device plugins is its own and not every kubelet's."""
+    kept = directory / "namespaces"
+    place = kept / "mount"
+    place.touch()
+    DEVICE_PLUGINS.mkdir(parents=True, exist_ok=True)
+    # The kernel binds a mount namespace only where no other would see it.
+    for command in (
+        f"mount --bind {kept} {kept}",
+        f"mount --make-private {kept}",
+        f"unshare --mount={place} mount --bind {directory}/device-plugins {DEVICE_PLUGINS}",
+    ):
+        done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Broken(f"{command}: {done.stderr}")
+    return place
 
 
 def _make_cgroup(path: str) -> None:
