@@ -233,15 +233,9 @@ class Round:
 
     def _await(self, is_so: Callable[[], bool], found: list[str]) -> None:
         try:
-            until(is_so, "calm", timeout_s=SETTLE_S / 2)
-        except AssertionError:
-            # Pods that ran while kwok was killed are sometimes forgotten by the next one, and run for ever.
-            self._tell("kwok again")
-            self.world.plane.restart("kwok")
-            try:
-                until(is_so, "calm", timeout_s=SETTLE_S / 2)
-            except AssertionError as error:
-                raise AssertionError(self._story("\n".join(found))) from error
+            until(is_so, "calm", timeout_s=SETTLE_S)
+        except AssertionError as error:
+            raise AssertionError(self._story("\n".join(found))) from error
 
     def _check_history(self) -> None:
         wrongs = self.world.history.check()

@@ -123,6 +123,8 @@ class ControlPlane:
             server.until(self._is_ready, "/readyz")
         elif name == "etcd":
             server.until(lambda: server.said("ready to serve client requests"), "client service")
+        elif name == "kwok":
+            server.until(lambda: server.said("Starting HTTP server"), "service")
 
     def kubeconfig(self, user: str = ADMIN, *, namespace: str = "default") -> Path:
         """A kubeconfig file for a user."""
