@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
+from fairlead.specs.overlay import RANKS, overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training
 from tests.kubernetes.clusters import started
@@ -107,6 +108,18 @@ def test_an_image_cannot_be_pulled(runs: KubernetesCluster) -> None:
     assert message.startswith(sentence)
     assert "connection refused" in message
     assert "check its name and tag, and for a private registry name a pull secret under" in message
+
+
+def test_a_volume_cannot_be_mounted(cluster: RealCluster, runs: KubernetesCluster) -> None:
+    spec = {"volumes": [{"name": "keys", "secret": {"secretName": "late"}}]}
+    mount = [{"name": RANKS, "volumeMounts": [{"name": "keys", "mountPath": "/keys"}]}]
+    runs.submit(replace(a_run("keyless"), kubernetes=overlay({"spec": {**spec, "containers": mount}})))
+    message, _ = told(runs, "keyless", "mounted")
+    assert message.startswith("pod 0 of 1 has not started: a volume cannot be mounted on node-1: ")
+    assert 'secret "late" not found; create what it refers to, or correct the name under' in message
+    secret = {"metadata": {"name": "late"}, "stringData": {"key": "k"}}
+    cluster.request("POST", f"/api/v1/namespaces/{TEAM}/secrets", secret)
+    told(runs, "keyless", "started$")
 
 
 def test_a_quota_is_exceeded(cluster: RealCluster, runs: KubernetesCluster) -> None:

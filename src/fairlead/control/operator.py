@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.operating.asking import Askings
 from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.election import BEAT_S, DEADLINE_S, DURATION_S, Election
+from fairlead.cluster.kubernetes.operating.hindrances import Hindrances
 from fairlead.cluster.kubernetes.operating.lastlines import LastLines
 from fairlead.cluster.kubernetes.operating.poolkeeping import PoolKeeper
 from fairlead.cluster.kubernetes.operating.progress import Listener
@@ -105,6 +106,7 @@ class Operator:
         )
         self.cluster.meanwhile = self._follow
         self._listener = Listener(self.cluster)
+        self._hindrances = Hindrances(self.view)
         self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)
         self._teams = TeamKeeper(
             self.view,
@@ -202,6 +204,7 @@ class Operator:
             self._teams.act(self.agent, now)
             self._pools.act(self.agent)
         self._listener.listen(now, self.agent)
+        self._hindrances.act(now, self.agent)
         self._last_lines.keep(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed

@@ -15,6 +15,17 @@ PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "Im
 NEVER = frozenset(
     {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
+# What kubelet says in Events alone, with what was tried and what mends it; it tries again for ever.
+HINDRANCES = {
+    **dict.fromkeys(
+        ("FailedMount", "FailedAttachVolume", "FailedMapVolume"),
+        ("a volume cannot be mounted", "create what it refers to, or correct the name under `kubernetes`"),
+    ),
+    **dict.fromkeys(
+        ("FailedCreatePodSandBox", "NetworkNotReady"),
+        ("its network cannot be set up", "the node needs its administrator: `kubectl describe node` may say more"),
+    ),
+}
 HOPELESS = ("not found", "denied", "unauthorized", "manifest unknown", "does not exist", "no match for platform")
 DISRUPTIONS = {
     "PreemptionByScheduler": "kube-scheduler gave its place to a pod of a higher priority",
@@ -79,7 +90,7 @@ def stray(pod: PodObject) -> Pod:
 
 def remembering(before: PodObject | None, pod: PodObject) -> PodObject:
     """The pod with the reason why it could not start, which kubelet takes back once the pod is told to go."""
-    if before is None or before.uid != pod.uid or pod.told_at is None or not _is_stuck(before) or _is_stuck(pod):
+    if before is None or before.uid != pod.uid or pod.told_at is None or not is_stuck(before) or is_stuck(pod):
         return pod
     return replace(pod, waiting=before.waiting)
 
@@ -91,7 +102,7 @@ def is_hopeless(pod: PodObject, now: float) -> bool:
     age_s = now - pod.created_at
     if not pod.node:
         return pod.refused is not None and age_s > REFUSAL_PATIENCE_S
-    return _is_stuck(pod) and (_is_final(pod) or age_s > PULL_PATIENCE_S)
+    return is_stuck(pod) and (_is_final(pod) or age_s > PULL_PATIENCE_S)
 
 
 def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
@@ -99,6 +110,11 @@ def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
     if not pod.node or pod.is_over:
         return False
     return node is None or any(taint.key == "node.kubernetes.io/out-of-service" for taint in node.taints)
+
+
+def is_stuck(pod: PodObject) -> bool:
+    """A container of it cannot start as things are."""
+    return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
 
 
 def _verdict(
@@ -135,7 +151,7 @@ def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
         return PodPhase.LOST, _disruption(pod) or f"node {pod.node} refused it: {_clause(pod.said[1] or pod.said[0])}"
     if not pod.node and pod.refused is not None:
         return PodPhase.LOST, f"kube-scheduler found no place for it on the node that had room: {_clause(pod.refused)}"
-    if _is_stuck(pod):
+    if is_stuck(pod):
         return PodPhase.FAILED, why_not_started(pod)
     return PodPhase.LOST, _disruption(pod) or "it was deleted before it started"
 
@@ -154,11 +170,6 @@ def why_not_started(pod: PodObject) -> str:
     if reason == "CreateContainerConfigError":
         return f"the container cannot be set up on {pod.node}: {said}; create what it refers to, or correct the name"
     return f"the container cannot start on {pod.node}: {said}; the image needs Python 3.9 or newer as `python3`"
-
-
-def _is_stuck(pod: PodObject) -> bool:
-    """A container of it cannot start as things are."""
-    return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
 
 
 def _is_final(pod: PodObject) -> bool:
@@ -180,7 +191,11 @@ def _disruption(pod: PodObject) -> str | None:
 
 
 def _waits(pod: PodObject) -> str | None:
-    if not _is_stuck(pod):
+    reason, message = pod.waiting or ("", "")
+    if reason in HINDRANCES:
+        what, remedy = HINDRANCES[reason]
+        return f"{what} on {pod.node}: {_clause(message)}; {remedy}; kubelet tries it again and again"
+    if not is_stuck(pod):
         return None
     why = why_not_started(pod)
     return why if _is_final(pod) else f"{why}; kubelet tries it again for {PULL_PATIENCE_S:.0f} s in all"

@@ -63,6 +63,7 @@ class View:
         self._in_flight: set[Member] = set()
         self._active: dict[str, float] = {}
         self._heard: dict[str, float] = {}
+        self._hindered: dict[str, tuple[str, tuple[str, str]]] = {}
 
     @property
     def caches(
@@ -179,7 +180,10 @@ class View:
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
         kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
-        heard_at = self._heard.get(found.uid)
+        heard_at, hindered = self._heard.get(found.uid), self._hindered.get(found.uid)
+        if hindered is not None:
+            key, words = hindered
+            objects = {i: replace(pod, waiting=words) if pod.uid == key else pod for i, pod in objects.items()}
         ranks = run.spec.ranks_on_each_node
         nodes = self.nodes_of(objects.values())
         with self._lock:
@@ -222,6 +226,16 @@ class View:
     def note_heard(self, uid: str, at: float) -> None:
         """A run answered at ``at``."""
         self._heard[uid] = at
+        self._mark(runs=(uid,))
+
+    def note_hindrance(self, uid: str, words: tuple[str, tuple[str, str]] | None) -> None:
+        """What keeps a run from starting: the uid of a pod, and reason and message of its hindrance; None for none."""
+        if self._hindered.get(uid) == words:
+            return
+        if words is None:
+            self._hindered.pop(uid, None)
+        elif self.find(uid) is not None:
+            self._hindered[uid] = words
         self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
@@ -297,6 +311,7 @@ class View:
                 self._over.pop(before.uid, None)
                 self._active.pop(before.uid, None)
                 self._heard.pop(before.uid, None)
+                self._hindered.pop(before.uid, None)
                 self._seen.pop(before.uid, None)
             elif after is not None:
                 if before is not None and before.uid != after.uid:

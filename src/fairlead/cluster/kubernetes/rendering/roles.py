@@ -64,7 +64,7 @@ OPERATOR_RULES: Rules = [
     rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
     rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is there
-    rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder
+    rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder, and kubelet of a pod
     rule("", ("events",), ("create", "patch")),  # what happened, for `kubectl describe`; the same again counts up
 ]
 

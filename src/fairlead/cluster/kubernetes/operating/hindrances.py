@@ -1,0 +1,81 @@
+"""Why a bound pod does not start, where only the Events of its kubelet say so: volumes, and the pod's sandbox.
+
+What hinders a container is in the pod itself; what comes before any container is not. So of each run one pod that takes
+its time is asked about, at first after seconds and then half as often each time; one that starts at once costs nothing.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.operating.agent import Agent
+from fairlead.cluster.kubernetes.operating.verdicts import HINDRANCES, is_stuck
+from fairlead.cluster.kubernetes.operating.views import View
+
+LOOK_S = 1.0
+FIRST_S, MOST_S = 3.0, 120.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A pod that is asked about, next at ``due``."""
+
+    pod: PodObject
+    due: float
+    every_s: float = FIRST_S
+
+
+class Hindrances:
+    """Asks about pods that are bound and do not start."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._marks = view.marks()
+        self._turns: dict[str, _Turn] = {}
+        self._looked_at = 0.0
+
+    def act(self, now: float, agent: Agent) -> None:
+        """Ask about those whose turn has come."""
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        for uid in self._marks.take()[0]:
+            pod = self._slowest(uid)
+            if pod is None:
+                self._turns.pop(uid, None)
+                self._view.note_hindrance(uid, None)
+            elif uid not in self._turns or self._turns[uid].pod.uid != pod.uid:
+                self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S)
+                self._view.note_hindrance(uid, None)
+        for uid, turn in self._turns.items():
+            if now >= turn.due:
+                turn.every_s = min(2 * turn.every_s, MOST_S)
+                turn.due = now + turn.every_s
+                agent.submit(uid, f"ask why {turn.pod.key} waits", partial(self._ask, uid, turn.pod))
+
+    def _slowest(self, uid: str) -> PodObject | None:
+        """The pod of a run that is asked about: the first that waits for something before its containers."""
+        bound = (pod for pod in self._view.pods_of(uid).values() if pod.node and not pod.is_over)
+        slow = [pod for pod in bound if pod.started_at is None and pod.told_at is None and not is_stuck(pod)]
+        return min(slow, key=lambda pod: pod.index, default=None)
+
+    def _ask(self, uid: str, pod: PodObject) -> None:
+        namespace, _, _ = pod.key.partition("/")
+        query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
+        try:
+            events = list(self._view.client.items(f"/api/v1/namespaces/{namespace}/events", query))
+        except ApiError as error:
+            if error.status in (403, 404):  # its namespace is on its way out
+                return
+            raise
+        newest = max(events, key=_version, default=None)
+        is_hindered = newest is not None and newest.get("reason") in HINDRANCES
+        said = (str(newest["reason"]), str(newest.get("message") or "")) if newest and is_hindered else None
+        self._view.note_hindrance(uid, None if said is None else (pod.uid, said))
+
+
+def _version(event: dict[str, Any]) -> int:
+    """An Event that is told again is younger for it."""
+    return int(event["metadata"]["resourceVersion"])
