@@ -18,7 +18,10 @@ from fairlead.policy.timeline import Claim, Timeline
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Workload
 
-UNKNOWN = "nobody can say when: none of those that hold the room has a `max_duration` or runs of its name before it"
+UNKNOWN = (
+    "nobody can say when: none of those that hold the room has an `expected_duration`, a `max_duration` or runs of its "
+    "name before it"
+)
 
 
 def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
