@@ -5,12 +5,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits, Object
@@ -26,12 +28,26 @@ POD_PATH = f"/api/v1/namespaces/{NAMESPACE}/pods"
 CONNECTIONS = 50
 CLIENT_QPS = 5_000
 PATIENCE_S = 1200.0
+STRATEGIC = "application/strategic-merge-patch+json"
+STATUS_EVERY_S = 300.0
+
+
+# Leases of all nodes, ten seconds apart, take the machine of whoever measures, and the operator never sees them.
+WITHOUT_LEASES = {
+    "kwok": ["--node-lease-duration-seconds=0"],
+    "controller-manager": ["--node-monitor-grace-period=24h"],
+}
+IMAGES = 50  # kubelet reports so many at most, and most nodes have them
 
 
 @contextmanager
-def fleet(num_nodes: int) -> Iterator[tuple[ControlPlane, Client]]:
-    """A control plane with ready nodes of 8 GPUs, whose own clients may send ``CLIENT_QPS``, and one of ours."""
-    with ControlPlane(client_qps=CLIENT_QPS) as plane:
+def fleet(num_nodes: int, *, leases: bool = True) -> Iterator[tuple[ControlPlane, Client]]:
+    """A control plane with ready nodes of 8 GPUs, whose own clients may send ``CLIENT_QPS``, and one of ours.
+
+    Args:
+        leases: The nodes renew theirs, as real ones do.
+    """
+    with ControlPlane(client_qps=CLIENT_QPS, flags=None if leases else WITHOUT_LEASES) as plane:
         client = Client(
             load_access((plane.kubeconfig(),)), Limits(per_second=1e6, burst=10**6, in_flight=64, patience_s=120)
         )
@@ -45,6 +61,33 @@ def fleet(num_nodes: int) -> Iterator[tuple[ControlPlane, Client]]:
         until(lambda: _is_served(plane))
         yield plane, client
         client.close()
+
+
+@contextmanager
+def beating(client: Client, num_nodes: int) -> Iterator[None]:
+    """Meanwhile each node tells how it is as kubelet does: every five minutes, with the images that it has."""
+    over = threading.Event()
+
+    def beat() -> None:
+        images = []
+        for n in range(IMAGES):
+            name = f"registry.example.com/team/image-{n}"
+            images.append({"names": [f"{name}@sha256:{n:064x}", f"{name}:v1"], "sizeBytes": 10**9})
+        index = 0
+        while not over.wait(STATUS_EVERY_S / num_nodes):
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": now}
+            body = {"status": {"conditions": [ready], "images": images}}
+            client.request("PATCH", f"/api/v1/nodes/fake-{index}/status", body, content_type=STRATEGIC)
+            index = (index + 1) % num_nodes
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class OperatorProcess:

@@ -26,7 +26,7 @@ import time
 
 import psutil
 
-from benchmarks.fake_fleet import NAMESPACE, POD_PATH, OperatorProcess, fleet, in_parallel, until
+from benchmarks.fake_fleet import NAMESPACE, POD_PATH, OperatorProcess, beating, fleet, in_parallel, until
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.election import BEAT_S
@@ -59,7 +59,7 @@ def main() -> None:
 
 def measure(num_nodes: int, num_pods: int, num_losses: int, settle_s: float, idle_s: float) -> dict[str, float]:
     """All figures, by what they are."""
-    with fleet(num_nodes) as (plane, client):
+    with fleet(num_nodes, leases=False) as (plane, client), beating(client, num_nodes):
         operator = OperatorProcess(plane)
         operator.start()
         begun = time.monotonic()
