@@ -49,7 +49,8 @@ def fleet(num_nodes: int, *, leases: bool = True) -> Iterator[tuple[ControlPlane
     """
     with ControlPlane(client_qps=CLIENT_QPS, flags=None if leases else WITHOUT_LEASES) as plane:
         client = Client(
-            load_access((plane.kubeconfig(),)), Limits(per_second=1e6, burst=10**6, in_flight=64, patience_s=120)
+            load_access((plane.kubeconfig(),)),
+            Limits(per_second=1e6, burst=10**6, in_flight=64, try_s=120, patience_s=600),
         )
         for each in definitions():
             path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{each['metadata']['name']}"
