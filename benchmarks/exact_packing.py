@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 
 from fairlead.policy.placement import rooms
 from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.policy.task_mix import TaskMix
 from fairlead.state.snapshot import Gpu, Node
 
 GIB = 1024**3
@@ -58,8 +59,7 @@ def draw(seed: int) -> tuple[list[Node], list[Gang]]:
 
 def ours(nodes: Sequence[Node], gangs: Sequence[Gang]) -> float:
     """What is worth all that the policy places."""
-    history = [gang.shape for gang in gangs for _ in range(gang.count)]
-    free = rooms(nodes, (), history)
+    free = rooms(nodes, (), TaskMix.settled([(gang.shape, gang.count) for gang in gangs]))
     placed = [gang for gang in gangs if free.place(gang.shape, gang.count) is not None]
     return sum(worth(gang, nodes) for gang in placed) / SCALE
 

@@ -6,7 +6,8 @@ the fullest device that holds it.
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
+from fairlead.policy.fleet import Fleet, Spot
+from fairlead.policy.frame import Ints, Mask
 from fairlead.policy.ranking import Ranking, Scores
 from fairlead.policy.shapes import Shape
 

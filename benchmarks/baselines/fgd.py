@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
+from fairlead.policy.fleet import Fleet, Spot
+from fairlead.policy.frame import Ints, Mask
 from fairlead.policy.ranking import Ranking, Scores
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.policy.devices import matches
-from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
+from fairlead.policy.fleet import Fleet, Spot
+from fairlead.policy.frame import Ints, Mask
 from fairlead.policy.gangs import Chooser, members, place_gang, release
 from fairlead.policy.packing import Packing
 from fairlead.policy.placement import Room

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy import fleet, placement
+from fairlead.policy import frame, placement
 from fairlead.policy.placement import place, rooms, why_never, why_waiting
 from fairlead.policy.shapes import Shape
 from fairlead.policy.slicing import Need, choices, need_of, say_shared
@@ -199,5 +199,5 @@ def test_that_property_catches_who_takes_any_part(num_nodes: int, monkeypatch: p
         return gpu.milli >= shape.gpu_milli
 
     monkeypatch.setattr(placement, "serves", any_part)
-    monkeypatch.setattr(fleet, "serves", any_part)
+    monkeypatch.setattr(frame, "serves", any_part)
     assert broken_by(*story)

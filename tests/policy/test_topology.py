@@ -1,5 +1,6 @@
 """Gangs stay together: in the narrowest domain that holds them, spread over no more of its parts than they need."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 
@@ -107,7 +108,8 @@ def anywhere(wanted: Shape, count: int, fleet: Fleet, chooser: Packing) -> tuple
 
 def nodes_only(wanted: Shape, count: int, fleet: Fleet, chooser: Packing) -> tuple[Spot, ...] | None:
     """With no level but that of nodes."""
-    fleet._domains = fleet.domains[-1:]
+    fleet.frame = copy.copy(fleet.frame)
+    fleet.frame.domains = fleet.domains[-1:]
     return gangs.place_gang(wanted, count, fleet, chooser)
 
 

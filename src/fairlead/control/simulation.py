@@ -121,7 +121,7 @@ def simulate(
         until = min(until, surroundings.next_at)
         if not pending and now - moved_at > patience_s:
             break
-        cluster.wait(until - now)
+        cluster.go_on(until)
     return _outcome(cluster, watched, pools, began, num_decisions)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from fairlead.policy.memo import kept
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node, Taint
@@ -24,6 +25,8 @@ SPOT_MARKS = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
 )
+# Demands on nodes that are judged for one state of the nodes, before any is judged anew.
+MOST_KNOWN = 1024
 HOSTNAME = "kubernetes.io/hostname"
 Object = Mapping[str, Any]
 
@@ -59,6 +62,8 @@ class Doors:
         """The nodes that do not take the run, by name."""
         key = (spec.kubernetes, spec.capacity.spot)
         if key not in self._known:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
             demands = _demands(*key)
             nodes = self._nodes if demands.is_choosy else self._marked
             judged = ((node.name, demands.refusal(node)) for node in nodes)
@@ -68,6 +73,12 @@ class Doors:
     def barred_for_good(self, spec: Training) -> Mapping[str, Refusal]:
         """Those of them that never will."""
         return {name: refusal for name, refusal in self.barred(spec).items() if refusal.lasts}
+
+
+@kept
+def doors_of(nodes: tuple[Node, ...]) -> Doors:
+    """The doors of these nodes."""
+    return Doors(nodes)
 
 
 @lru_cache(maxsize=1024)

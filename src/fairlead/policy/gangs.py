@@ -15,7 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
+from fairlead.policy.fleet import Fleet, Spot
+from fairlead.policy.frame import Ints, Mask
 from fairlead.policy.shapes import Shape
 
 

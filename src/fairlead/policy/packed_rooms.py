@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.policy.eligibility import Doors
-from fairlead.policy.fleet import Fleet, Ints, Spot
+from fairlead.policy.eligibility import doors_of
+from fairlead.policy.fleet import Fleet, Spot
+from fairlead.policy.frame import Ints
 from fairlead.policy.gangs import place_gang, place_one
 from fairlead.policy.packing import Packing
 from fairlead.policy.placement import Room, grant_of, ways_of
@@ -19,19 +20,15 @@ from fairlead.state.snapshot import Grant, Node, Pod
 class PackedRooms:
     """What is free on the nodes, as ``fairlead.policy.placement.Rooms``."""
 
-    def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape]) -> None:
-        self.doors = Doors(nodes)
+    def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix) -> None:
+        self.doors = doors_of(tuple(nodes))
         self._fleet = Fleet(nodes)
-        for pod in pods:
-            node = self._fleet.index.get(pod.node)
-            if node is None:
-                continue
-            self._fleet.num_placed += 1
-            if pod.phase.is_final:
-                self._fleet.num_left += 1
-            else:
-                self.hold(pod.node, pod.grant)
-        self._packing = Packing(self._fleet, TaskMix.settled(history))
+        index = self._fleet.index
+        here = [pod for pod in pods if pod.node in index]
+        live = [(index[pod.node], pod.grant) for pod in here if not pod.phase.is_final]
+        self._fleet.hold(live)
+        self._fleet.num_placed, self._fleet.num_left = len(here), len(here) - len(live)
+        self._packing = Packing(self._fleet, mix)
 
     @property
     def sharing(self) -> frozenset[Sharing]:
@@ -48,8 +45,7 @@ class PackedRooms:
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
         """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
         index = self._fleet.index[node]
-        position = {gpu.uuid: i for i, gpu in enumerate(self._fleet.nodes[index].gpus)}
-        devices = [position[uuid] for uuid in grant.gpu_uuids if uuid in position]
+        devices = self._fleet.frame.devices(index, grant)
         milli = times * min(grant.gpu_milli, WHOLE_GPU)
         self._fleet.take(index, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
 

@@ -16,10 +16,13 @@ Nothing of the future is known: the task mix is learnt from arrivals. The design
 
 import math
 import zlib
+from functools import lru_cache
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Ints, Mask, Spot
+from fairlead.policy.fleet import Fleet, Spot
+from fairlead.policy.frame import Frame, Ints, Mask
+from fairlead.policy.memo import kept
 from fairlead.policy.ranking import Ranking, Scores
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix, next_size
@@ -49,15 +52,11 @@ class Packing:
     """Chooses nodes of one fleet; whoever takes and releases room tells it nothing but the arrivals."""
 
     def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
-        num_nodes, num_devices = fleet.gpu_milli.shape
         self._fleet = fleet
         self._mix = mix
         self._ranking = Ranking(fleet, self._score)
-        rank = np.empty(num_nodes)
-        rank[np.argsort([zlib.crc32(name.encode()) for name in fleet.names], kind="stable")] = np.arange(num_nodes)
-        # Pods without devices go to nodes without devices while those have room.
-        self._order = ORDER_WEIGHT * (rank / max(1, num_nodes) + fleet.capacity_milli.any(axis=1))
-        self._key = np.random.default_rng(0).integers(1 << 62, size=2 + 2 * num_devices)
+        self._order = _order(fleet.frame)
+        self._key = _key(fleet.capacity_milli.shape[1])
         self._worth: Floats = np.zeros((1, LEVELS, len(PRICES)))
         self._cores_each = math.inf
         self._together: Together | None = None
@@ -199,3 +198,18 @@ class Packing:
         state = np.column_stack([fleet.cpu_milli[nodes], memory, fleet.gpu_milli[nodes], fleet.kind[nodes]])
         _, first, same = np.unique(state @ self._key, return_index=True, return_inverse=True)
         return first, same
+
+
+@kept
+def _order(frame: Frame) -> Floats:
+    """What each node is given away at where nothing else tells them apart (N)."""
+    rank, num_nodes = np.empty(len(frame.nodes)), len(frame.nodes)
+    rank[np.argsort([zlib.crc32(name.encode()) for name in frame.names], kind="stable")] = np.arange(num_nodes)
+    # Pods without devices go to nodes without devices while those have room.
+    return np.asarray(ORDER_WEIGHT * (rank / max(1, num_nodes) + frame.has_gpus))
+
+
+@lru_cache(maxsize=64)
+def _key(num_devices: int) -> Ints:
+    """Factors by which states of nodes with so many devices become numbers of their own."""
+    return np.random.default_rng(0).integers(1 << 62, size=2 + 2 * num_devices)

@@ -10,10 +10,11 @@ from typing import Protocol
 
 from fairlead.errors import ClusterError
 from fairlead.policy.devices import serves
-from fairlead.policy.eligibility import Doors, keeps_apart
+from fairlead.policy.eligibility import Doors, doors_of, keeps_apart
 from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_nodes, say_resources, say_ways
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.slicing import choices, remedy, say_parts, say_shared
+from fairlead.policy.task_mix import TaskMix
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
@@ -115,7 +116,7 @@ class OneNode:
 
     def __init__(self, room: Room | None) -> None:
         self._room = room
-        self.doors = Doors(() if room is None else (room.node,))
+        self.doors = doors_of(() if room is None else (room.node,))
 
     @property
     def sharing(self) -> frozenset[Sharing]:
@@ -151,11 +152,11 @@ class OneNode:
         return [self._room] if self._room is not None else []
 
 
-def rooms(nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape] = ()) -> Rooms:
+def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None) -> Rooms:
     """The free room of the nodes: a pod holds its grant until none of its processes is alive.
 
     Args:
-        history: What was asked for so far, oldest first: what the future is expected to ask for.
+        mix: What the future is expected to ask for; nothing in particular when left out.
     """
     if len(nodes) > 1:
         try:
@@ -165,7 +166,7 @@ def rooms(nodes: Sequence[Node], pods: Iterable[Pod], history: Iterable[Shape] =
                 f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
                 "install fairlead[cluster]."
             ) from error
-        return PackedRooms(nodes, pods, history)
+        return PackedRooms(nodes, pods, mix or TaskMix())
     room = Room.of(nodes[0]) if nodes else None
     for pod in pods:
         if room is not None and not pod.phase.is_final and pod.node == room.node.name:
@@ -209,7 +210,7 @@ def matching(node: Node, shape: Shape) -> list[Gpu]:
 
 def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     """Why the gang would not fit even if nothing else ran; None when it would."""
-    barred = Doors(nodes).barred_for_good(spec)
+    barred = doors_of(tuple(nodes)).barred_for_good(spec)
     if _would_hold(spec, [node for node in nodes if node.name not in barred]):
         return None
     need = f"{say_nodes(spec)} with {say_resources(spec.resources)} each"

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policy.fleet import Fleet, Ints, Mask
+from fairlead.policy.fleet import Fleet
+from fairlead.policy.frame import Ints, Mask
 from fairlead.policy.shapes import Shape
 
 Scores = NDArray[np.float64]

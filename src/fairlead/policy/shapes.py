@@ -1,13 +1,10 @@
 """What one member of a gang needs, as a key: members of equal shape fit the same nodes equally well."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import repeat
 
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
-from fairlead.state.snapshot import Workload
 
 WHOLE_GPU = 1000
 
@@ -75,9 +72,3 @@ def _shape_of(resources: Resources) -> Shape:
         gpu_model=gpu.model,
         min_gpu_memory_bytes=gpu.min_memory_bytes,
     )
-
-
-def history(workloads: Iterable[Workload]) -> Iterator[Shape]:
-    """What was asked for so far, oldest first, one for each member of a gang."""
-    for workload in sorted(workloads, key=lambda w: (w.created_at, w.uid)):
-        yield from repeat(Shape.of(workload.spec.resources), workload.status.nodes or workload.spec.nodes)

@@ -25,9 +25,10 @@ from fairlead.policy.moving import coming, keep, move_away, placed_in, say_makes
 from fairlead.policy.placement import Placement, Rooms, place, rooms, shape_of, why_never
 from fairlead.policy.quotas import Ledger, is_scavenger
 from fairlead.policy.rules import Backfill, Rules
-from fairlead.policy.shapes import Shape, history
+from fairlead.policy.shapes import Shape
 from fairlead.policy.shares import capacity
 from fairlead.policy.standing import Standing
+from fairlead.policy.task_mix import settled_mix
 from fairlead.policy.timeline import Claim, Timeline
 from fairlead.policy.turns import fairly, first_come
 from fairlead.specs.training import Training
@@ -116,7 +117,7 @@ class Queue:
         rules: Rules,
     ) -> "Queue":
         """The queue before anybody was looked at."""
-        free = rooms(snapshot.nodes, snapshot.pods, history(snapshot.workloads))
+        free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
         kept = keep(snapshot.workloads, free)
         holders = [w for w in snapshot.workloads if w.uid in kept or any(not pod.phase.is_final for pod in pods[w.uid])]
         whole = capacity(snapshot.nodes)

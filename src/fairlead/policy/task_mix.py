@@ -1,9 +1,12 @@
 """What tends to be asked for: counts of shapes, learnt from arrivals or from history."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from fairlead.policy.memo import kept
 from fairlead.policy.shapes import Shape
+from fairlead.specs.resources import Resources
+from fairlead.state.snapshot import Workload
 
 
 class TaskMix:
@@ -20,22 +23,41 @@ class TaskMix:
             self.observe(shape)
 
     @classmethod
-    def settled(cls, history: Iterable[Shape]) -> "TaskMix":
-        """The mix of so many of the oldest pods that it changes only when a fifth more have come."""
-        shapes = list(history)
-        keep = 1
-        while (more := next_size(keep)) <= len(shapes):
-            keep = more
-        return cls(shapes[:keep])
+    def settled(cls, asked: Sequence[tuple[Shape, int]]) -> "TaskMix":
+        """The mix of so many of the oldest pods that it changes only when a fifth more have come.
+
+        Args:
+            asked: Shapes with how many pods asked for each, oldest first.
+        """
+        num_asked, left = sum(count for _, count in asked), 1
+        while (more := next_size(left)) <= num_asked:
+            left = more
+        mix = cls()
+        for shape, count in asked:
+            if left > 0:
+                mix.observe(shape, min(count, left))
+                left -= count
+        return mix
 
     def observe(self, shape: Shape, count: int = 1) -> None:
         """Count pods of one shape."""
         self._counts[shape] += count
         self.num_observed += count
 
-    def items(self) -> list[tuple[Shape, int]]:
+    def items(self) -> tuple[tuple[Shape, int], ...]:
         """Shapes with their counts, in the order of first arrival."""
-        return list(self._counts.items())
+        return tuple(self._counts.items())
+
+
+def settled_mix(workloads: Iterable[Workload]) -> TaskMix:
+    """The settled mix of all members of these runs; many get the same one, so nobody may change it."""
+    oldest_first = sorted(workloads, key=lambda each: (each.created_at, each.uid))
+    return _mix_of(tuple((each.spec.resources, each.status.nodes or each.spec.nodes) for each in oldest_first))
+
+
+@kept
+def _mix_of(asked: tuple[tuple[Resources, int], ...]) -> TaskMix:
+    return TaskMix.settled([(Shape.of(resources), count) for resources, count in asked])
 
 
 def next_size(num_observed: int) -> int:

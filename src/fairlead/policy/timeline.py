@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from fairlead.policy.eligibility import Doors
+from fairlead.policy.eligibility import Doors, doors_of
 from fairlead.policy.placement import Room, matching, takes_pods
 from fairlead.policy.shapes import Shape
 from fairlead.state.snapshot import Grant, Node, Pod
@@ -63,7 +63,7 @@ class Timeline:
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], until: dict[str, float], now: float) -> "Timeline":
         """What live pods hold, each run until the time that is said of it, and others for ever."""
         nodes = tuple(nodes)
-        timeline = cls(now, {node.name: Room.of(node) for node in nodes}, Doors(nodes))
+        timeline = cls(now, {node.name: Room.of(node) for node in nodes}, doors_of(nodes))
         parts = defaultdict[str, list[Part]](list)
         for pod in pods:
             if not pod.phase.is_final and pod.node in timeline.rooms:

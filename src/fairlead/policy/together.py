@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policy.fleet import Fleet, Ints, Mask
+from fairlead.policy.fleet import Fleet
+from fairlead.policy.frame import Frame, Ints, Mask
+from fairlead.policy.memo import kept
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix
 
@@ -66,7 +68,12 @@ class Together:
     @classmethod
     def of(cls, mix: TaskMix, fleet: Fleet) -> "Together | None":
         """What the mix asks for, as things stand; None where nothing needs several devices."""
-        counts = mix.items()
+        asked = _asked((mix.items(), fleet.frame))
+        return None if asked is None else asked.now(fleet)
+
+    @classmethod
+    def asked(cls, counts: tuple[tuple[Shape, int], ...], frame: Frame) -> "Together | None":
+        """The same with no need for places: whatever is free."""
         wide = [(shape, n) for shape, n in counts if shape.num_gpus > 1]
         wide = sorted(wide, key=lambda item: -item[1] * item[0].num_gpus)[:MAX_SHAPES]
         if not wide:
@@ -76,8 +83,8 @@ class Together:
         num_gpus = np.array([shape.num_gpus for shape, _ in wide])
         cpu_milli = np.array([max(1, shape.cpu_milli) for shape, _ in wide])
         memory_bytes = np.array([max(1, shape.memory_bytes) for shape, _ in wide])
-        suits = np.stack([_suits(shape, fleet) for shape, _ in wide], axis=1)
-        devices_of = (fleet.capacity_milli == WHOLE_GPU).sum(axis=1)
+        suits = np.stack([_suits(shape, frame) for shape, _ in wide], axis=1)
+        devices_of = (frame.capacity_milli == WHOLE_GPU).sum(axis=1)
         as_much = (num_gpus >= num_gpus[:, None]) & (cpu_milli >= cpu_milli[:, None])
         as_much &= memory_bytes >= memory_bytes[:, None]
         # What only some nodes can hold comes to those the more often.
@@ -90,7 +97,7 @@ class Together:
             most=WEIGHT * num_gpus * np.where(share > 0, asked / np.maximum(share, 1e-9), 0.0),
             expected=(as_much @ asked) * devices_of.sum() / num_gpus,
             need=np.zeros(len(wide)),
-        ).now(fleet)
+        )
 
     @property
     def is_needed(self) -> bool:
@@ -124,15 +131,19 @@ class Together:
 
 def _lasting(fleet: Fleet) -> float:
     """How far places last, from 0 to 1: as pods leave or, before any has left, as there is room, in steps."""
-    cores = fleet.cpu_milli[fleet.capacity_milli.any(axis=1)].sum()
-    all_cores = sum(node.cpu_milli for node in fleet.nodes if node.gpus)
-    free = min(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli), cores / max(1, all_cores))
+    cores = fleet.cpu_milli[fleet.frame.has_gpus].sum() / max(1, fleet.frame.cpu_milli_beside_gpus)
+    free = min(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli), cores)
     believed = float(free - TIGHT) / (ROOMY - TIGHT)
     return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS
 
 
-def _suits(shape: Shape, fleet: Fleet) -> Mask:
+@kept
+def _asked(of: tuple[tuple[tuple[Shape, int], ...], Frame]) -> Together | None:
+    return Together.asked(*of)
+
+
+def _suits(shape: Shape, frame: Frame) -> Mask:
     """Nodes that could hold the shape if they were empty (N)."""
-    such = (fleet.capacity_milli == WHOLE_GPU) & fleet.allowed(shape)[fleet.kind]
-    large = [shape.cpu_milli <= node.cpu_milli and shape.memory_bytes <= node.memory_bytes for node in fleet.nodes]
-    return np.asarray((such.sum(axis=1) >= shape.num_gpus) & np.array(large, dtype=np.bool_))
+    such = (frame.capacity_milli == WHOLE_GPU) & frame.allowed(shape)[frame.kind]
+    large = (shape.cpu_milli <= frame.cpu_milli) & (shape.memory_bytes <= frame.memory_bytes)
+    return np.asarray((such.sum(axis=1) >= shape.num_gpus) & large)

@@ -18,7 +18,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policy.fleet import Fleet, Mask
+from fairlead.policy.fleet import Fleet
+from fairlead.policy.frame import Frame, Mask
+from fairlead.policy.memo import kept
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix
 
@@ -55,15 +57,21 @@ class Demand:
     rates: tuple[float, ...] = ()
 
 
-def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
+def demands(mix: TaskMix, fleet: Fleet) -> tuple[Demand, ...]:
     """The demand for each kind of device of the fleet.
 
     Candidates are counted by the shares, which alone can fill what a share leaves; whole devices come on top. What only
     some kinds can serve comes to those the more often. Nothing but shapes that the fleet can serve counts.
     """
-    devices = np.bincount(fleet.kind.ravel(), fleet.capacity_milli.ravel(), minlength=max(1, len(fleet.kinds)))
+    return _demands((mix.items(), fleet.frame))
+
+
+@kept
+def _demands(asked: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[Demand, ...]:
+    counts, frame = asked
+    devices = np.bincount(frame.kind.ravel(), frame.capacity_milli.ravel(), minlength=max(1, len(frame.kinds)))
     share = devices / max(1.0, float(devices.sum()))
-    served = [(shape, n * shape.num_gpus, fleet.allowed(shape)) for shape, n in mix.items() if shape.num_gpus]
+    served = [(shape, n * shape.num_gpus, frame.allowed(shape)) for shape, n in counts if shape.num_gpus]
     served = [item for item in served if share[item[2]].sum() > 0]
     total = _num_that_fill(served)
     merged: list[dict[tuple[int, float], float]] = [{} for _ in share]
@@ -71,7 +79,7 @@ def demands(mix: TaskMix, fleet: Fleet) -> list[Demand]:
         key = (-(-shape.gpu_milli // STEP_MILLI), shape.cpu_milli / shape.num_gpus / 1000)
         for kind in np.flatnonzero(allowed):
             merged[kind][key] = merged[kind].get(key, 0.0) + n / total / float(share[allowed].sum())
-    return [_demand(entries) for entries in merged]
+    return tuple(_demand(entries) for entries in merged)
 
 
 def _num_that_fill(served: list[tuple[Shape, int, Mask]]) -> float:
@@ -100,12 +108,15 @@ def table(demand: Demand, num_candidates: float, forced: float = 1.0) -> Floats:
         forced: How much of what forced pods lose counts: 1 in a fleet that only fills up, 0 where rooms come back.
     """
     fewest = _fewest_cores(demand, num_candidates)
-    steps = np.arange(LEVELS, dtype=np.uint8)[:, None, None]
-    most = np.where(fewest[:, None, :] <= CORES[:, None], steps, np.uint8(0))
-    for level in range(1, LEVELS):
+    # Where pods ask for few widths, most levels cannot be filled exactly and are worth what the one below them is.
+    filled = np.flatnonzero(np.isfinite(fewest).any(axis=1))
+    steps = filled.astype(np.uint8)[:, None, None]
+    most = np.where(fewest[filled, None, :] <= CORES[:, None], steps, np.uint8(0))
+    for level in range(1, len(filled)):
         np.maximum(most[level], most[level - 1], out=most[level])
     within = most.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
-    worth: Floats = (within[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
+    highest: Floats = (within[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
+    worth = highest[np.searchsorted(filled, np.arange(LEVELS), side="right") - 1]
     worth *= 1.0 - forced * FORCED_WEIGHT * _lost_when_forced(demand, worth[:, 0])[:, None]
     worth.flags.writeable = False
     return worth

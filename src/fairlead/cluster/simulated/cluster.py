@@ -177,13 +177,17 @@ class SimulatedCluster:
 
         With nothing to come and no end to the timeout the clock stays.
         """
-        deadline, state = self.clock.now() + timeout_s, self._state
-        queue = state.queue
-        while state.version == self._seen_version and queue and queue[0][0] <= deadline:
-            self._course.until(queue[0][0])
-        if state.version == self._seen_version and math.isfinite(deadline):
+        if self._state.version == self._seen_version:
+            self.go_on(self.clock.now() + timeout_s)
+        self._seen_version = self._state.version
+
+    def go_on(self, deadline: float) -> None:
+        """Move the clock until something changes, or to the deadline: for whoever has seen all that is so now."""
+        state, seen = self._state, self._state.version
+        while state.version == seen and state.queue and state.queue[0][0] <= deadline:
+            self._course.until(state.queue[0][0])
+        if state.version == seen and math.isfinite(deadline):
             self.clock.advance_to(deadline)
-        self._seen_version = state.version
 
     def advance(self, seconds: float) -> None:
         """Move the clock and let everything happen that happens meanwhile."""
