@@ -36,7 +36,7 @@ def by_memory(gb: int, *ways: Sharing, nodes: int = 1, team: str = "vision", nam
 
 
 def with_devices(*gpus: Gpu) -> Capacity:
-    return capacity([replace(node("n"), gpus=gpus)])
+    return capacity((replace(node("n"), gpus=gpus),))
 
 
 @pytest.mark.parametrize("gpus", [POOLED, OFFERED], ids=["simulated", "kubernetes"])

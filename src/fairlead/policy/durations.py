@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from fairlead.policy.estimates import enough_s
+from fairlead.policy.memo import kept
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Completed, Pod, Workload
 
@@ -29,6 +30,7 @@ class Durations:
             self._took[kind_of(run)].append(run.took_s)
         for took in self._took.values():
             took.sort()
+        self._whole_s = {kind: enough_s(took) for kind, took in self._took.items()}
 
     def length_s(self, workload: Workload, now: float) -> float:
         """How long the run takes at most if it starts now."""
@@ -62,9 +64,15 @@ class Durations:
         return self._learnt_s(workload, done_s)
 
     def _learnt_s(self, workload: Workload, done_s: float) -> float:
-        took = self._took.get(kind_of(workload.spec))
-        found = None if took is None else enough_s(took, done_s)
+        kind = kind_of(workload.spec)
+        found = enough_s(self._took.get(kind, ()), done_s) if done_s else self._whole_s.get(kind)
         return math.inf if found is None else found
+
+
+@kept
+def durations_of(completed: tuple[Completed, ...]) -> Durations:
+    """What these runs tell of run times."""
+    return Durations(completed)
 
 
 def kind_of(run: Completed | Training) -> tuple[str, str]:

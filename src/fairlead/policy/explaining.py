@@ -5,9 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from fairlead.policy.elastic import is_resizing
-from fairlead.policy.placement import matching, why_waiting
+from fairlead.policy.placement import why_waiting
 from fairlead.policy.preemption import Victim
 from fairlead.policy.quantities import plural, say_cpu, say_memory, say_nodes, say_resources
 from fairlead.policy.quotas import Ledger
@@ -49,22 +50,26 @@ def promised(
 def behind(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) -> Reason:
     """It does not fit now, or would delay the first that does not."""
     ahead, own = first.spec, workload.spec
-    same = ahead.priority == own.priority
-    why = "was submitted earlier" if same else "has a higher priority"
-    if ahead.priority < own.priority:
+    is_open = own.max_duration_s is None
+    return _told(_behind(ahead.name, ahead.priority, own.priority, order, is_open=is_open), workload)
+
+
+# Said of most that wait, at each pass.
+@lru_cache(maxsize=1024)
+def _behind(name: str, priority: int, own_priority: int, order: Order, *, is_open: bool) -> Reason:
+    """What is said of a run with that priority, which has a limit or is open, behind the one of the name."""
+    why = "was submitted earlier" if priority == own_priority else "has a higher priority"
+    if priority < own_priority:
         why = "has waited longer or whose team holds less"
-    if order is Order.SHORTEST and ahead.priority <= own.priority:
+    if order is Order.SHORTEST and priority <= own_priority:
         why = "has less left to do or has waited longer, or whose team holds less"
-    remedy = f"A higher `priority` than {ahead.priority} would put it first."
-    if own.max_duration_s is None:
-        remedy = f"{remedy} With a `max_duration` it may pass where it is over before {ahead.name} can start."
-    return _told(
-        Reason(
-            code=Code.WAITING_FOR_TURN,
-            message=f"waits its turn behind {ahead.name}, which {why} and does not fit yet",
-            remedy=remedy,
-        ),
-        workload,
+    remedy = f"A higher `priority` than {priority} would put it first."
+    if is_open:
+        remedy = f"{remedy} With a `max_duration` it may pass where it is over before {name} can start."
+    return Reason(
+        code=Code.WAITING_FOR_TURN,
+        message=f"waits its turn behind {name}, which {why} and does not fit yet",
+        remedy=remedy,
     )
 
 
@@ -172,7 +177,7 @@ def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
     idle = [
         sum(room.gpu_milli[each.uuid] == each.milli for each in such)
         for room in timeline.rooms.values()
-        if (such := matching(room.node, shape))
+        if (such := room.such(shape))
     ]
     kind = f"{gpu.model}s" if gpu.model is not None else "such GPUs"
     return f"{plural(len(idle), 'node')} {'has' if len(idle) == 1 else 'have'} {kind}, the freest has {max(idle)} idle"

@@ -8,7 +8,7 @@ nothing is known, nothing is known. For W runs that wait: W walks of the timelin
 import math
 from collections import defaultdict
 
-from fairlead.policy.durations import Durations
+from fairlead.policy.durations import durations_of
 from fairlead.policy.placement import shape_of
 from fairlead.policy.quotas import Ledger
 from fairlead.policy.rules import DEFAULT
@@ -28,7 +28,7 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
     pods = defaultdict[str, list[Pod]](list)
     for pod in snapshot.pods:
         pods[pod.workload_uid].append(pod)
-    durations = Durations(snapshot.completed)
+    durations = durations_of(snapshot.completed)
     holders = [run for run in snapshot.workloads if any(not pod.phase.is_final for pod in pods[run.uid])]
     ends = {run.uid: durations.ends_at(run, pods[run.uid], now) for run in holders}
     timeline = Timeline.of(snapshot.nodes, snapshot.pods, ends, now)

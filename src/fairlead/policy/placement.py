@@ -5,7 +5,7 @@ chooses; it is imported only then, for numpy costs a supervisor 20 MB that a lap
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fairlead.errors import ClusterError
@@ -73,6 +73,7 @@ class Room:
     cpu_milli: int
     memory_bytes: int
     gpu_milli: dict[str, int]
+    _such: dict[Shape, list[Gpu]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, node: Node) -> "Room":
@@ -83,9 +84,15 @@ class Room:
         """Count a grant as held; with -1 as given back."""
         self.cpu_milli -= times * grant.cpu_milli
         self.memory_bytes -= times * grant.memory_bytes
-        for gpu in self.node.gpus:
+        for gpu in self.node.gpus if grant.gpu_uuids else ():
             if gpu.uuid in grant.gpu_uuids:
                 self.gpu_milli[gpu.uuid] -= times * (min(grant.gpu_milli, WHOLE_GPU) if gpu.divisible else gpu.milli)
+
+    def such(self, shape: Shape) -> list[Gpu]:
+        """``matching`` of its node, worked out once for each shape."""
+        if shape not in self._such:
+            self._such[shape] = matching(self.node, shape)
+        return self._such[shape]
 
     def has(self, grant: Grant) -> bool:
         """Whether just this is free on a node that takes pods."""
@@ -103,7 +110,7 @@ class Room:
             return None
         if shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
             return None
-        free = [gpu.uuid for gpu in matching(self.node, shape) if self.gpu_milli[gpu.uuid] >= shape.gpu_milli]
+        free = [gpu.uuid for gpu in self.such(shape) if self.gpu_milli[gpu.uuid] >= shape.gpu_milli]
         if len(free) < shape.num_gpus:
             return None
         # A share goes to the fullest device that still holds it, so that whole devices stay whole.
@@ -298,7 +305,7 @@ def _say_free(room: Room, spec: Training) -> str:
         return f"{room.node.name} is {room.node.closed or 'not ready'}"
     parts = []
     if spec.resources.gpu is not None:
-        devices = matching(room.node, Shape.of(spec.resources))
+        devices = room.such(Shape.of(spec.resources))
         idle = sum(max(0, room.gpu_milli[gpu.uuid]) / gpu.milli for gpu in devices)
         what = say_parts(devices) if any(gpu.milli < WHOLE_GPU for gpu in devices) else "GPUs"
         parts.append(f"{idle:g} of {len(devices)} {what}")

@@ -50,9 +50,10 @@ class Ledger:
 
     def add(self, spec: Training) -> None:
         """A run holds what it asks for from now on."""
-        self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + asked(spec, self.whole)
+        more = asked(spec, self.whole)
+        self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + more
         if not is_scavenger(spec):
-            self.held[spec.team] = self.held.get(spec.team, Amounts()) + asked(spec, self.whole)
+            self.held[spec.team] = self.held.get(spec.team, Amounts()) + more
 
     def share(self, team: str) -> float:
         """The team's weighted dominant share."""

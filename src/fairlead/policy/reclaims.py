@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fairlead.policy.memo import kept
 from fairlead.policy.quantities import say_duration
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
@@ -17,7 +18,8 @@ class Reclaim:
     grace_s: float
 
 
-def leaving(nodes: Iterable[Node]) -> frozenset[str]:
+@kept
+def leaving(nodes: tuple[Node, ...]) -> frozenset[str]:
     """Names of the nodes that are about to go."""
     return frozenset(node.name for node in nodes if node.leaving is not None)
 

@@ -18,6 +18,7 @@ from functools import lru_cache
 from fairlead.policy.durations import kind_of
 from fairlead.policy.estimates import LEAST_KNOWN, History, declared_remaining_s
 from fairlead.policy.lifecycle import ran_until
+from fairlead.policy.memo import kept
 from fairlead.state.snapshot import Completed, Workload
 
 # People's estimates: within this factor for most runs, as in the comparisons of docs/decisions/0010.
@@ -54,6 +55,12 @@ class Remaining:
             took = ((_text(*kind_of(each)), each.took_s) for each in self._completed)
             self._history = History.of(took)
         return self._history
+
+
+@kept
+def remaining_of(completed: tuple[Completed, ...]) -> Remaining:
+    """What these runs, which are over, tell of others."""
+    return Remaining(completed)
 
 
 def _declared_s(declared_s: float, part: float | None, done_s: float) -> float:

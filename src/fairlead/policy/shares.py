@@ -5,10 +5,10 @@ Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the dominant share of us
 Constant time for each call.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.policy.devices import serves
+from fairlead.policy.memo import kept
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Gpu, Node
@@ -48,7 +48,8 @@ def asked(spec: Training, whole: Capacity) -> Amounts:
     return Amounts(count * gpu_milli, count * shape.cpu_milli, count * shape.memory_bytes)
 
 
-def capacity(nodes: Iterable[Node]) -> Capacity:
+@kept
+def capacity(nodes: tuple[Node, ...]) -> Capacity:
     """All that the nodes have together, also those that are away."""
     gpus = cpu = memory = 0
     parts: dict[tuple[object, ...], Gpu] = {}

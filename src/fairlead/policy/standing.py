@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fairlead.policy.ageing import AGEING_S, effective_priority
 from fairlead.policy.quotas import is_scavenger
-from fairlead.policy.remaining import Remaining
+from fairlead.policy.remaining import Remaining, remaining_of
 from fairlead.policy.rules import Order
 from fairlead.policy.shares import Capacity, asked, dominant_share
 from fairlead.state.snapshot import Snapshot, Workload
@@ -43,7 +43,7 @@ class Standing:
     @classmethod
     def of(cls, snapshot: Snapshot, whole: Capacity, order: Order, now: float) -> "Standing":
         """That of the runs of a snapshot."""
-        return cls(order=order, remaining=Remaining(snapshot.completed), whole=whole, now=now)
+        return cls(order=order, remaining=remaining_of(snapshot.completed), whole=whole, now=now)
 
     def points(self, workload: Workload) -> int:
         """Points of priority; the run with more of them goes first. Those of a scavenger never change."""

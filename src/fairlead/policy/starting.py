@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from fairlead.policy import elastic, explaining
 from fairlead.policy.changes import change_to, started, wait
-from fairlead.policy.durations import Durations
+from fairlead.policy.durations import Durations, durations_of
 from fairlead.policy.elastic import is_resizing, is_wanted
 from fairlead.policy.growing import Growing
 from fairlead.policy.lifecycle import move
@@ -59,8 +59,9 @@ def start(
     if not waiting and not growable:
         return []
     queue = Queue.of(snapshot, pods, busy, now, rules)
-    changes = [queue.settle(workload) for workload in waiting if workload.uid in queue.kept]
-    for workload in queue.in_turn([each for each in waiting if not queue.is_there(each)]):
+    moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
+    changes = [queue.settle(workload) for workload in waiting if workload.uid in moved]
+    for workload in queue.in_turn([each for each in waiting if each.uid not in moved]):
         changes += queue.look_at(workload)
     larger = queue.enlarge()
     return [*(larger.get(change.workload_uid, change) for change in changes), *queue.grow(growable, waiting)]
@@ -119,7 +120,8 @@ class Queue:
         """The queue before anybody was looked at."""
         free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
         kept = keep(snapshot.workloads, free)
-        holders = [w for w in snapshot.workloads if w.uid in kept or any(not pod.phase.is_final for pod in pods[w.uid])]
+        holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
+        holders = [workload for workload in snapshot.workloads if workload.uid in holding]
         whole = capacity(snapshot.nodes)
         return cls(
             snapshot=snapshot,
@@ -129,7 +131,7 @@ class Queue:
             rules=rules,
             free=free,
             ledger=Ledger.of(snapshot.teams, whole, holders),
-            durations=Durations(snapshot.completed),
+            durations=durations_of(snapshot.completed),
             holders=holders,
             growing=Growing(snapshot, now),
             making=RoomMaking(
@@ -147,10 +149,6 @@ class Queue:
         placed = placed_in(self.kept.pop(workload.uid))
         self.started.append((workload, placed))
         return started(workload, placed, self.now, self.snapshot.nodes)
-
-    def is_there(self, workload: Workload) -> bool:
-        """Whether it starts in this pass."""
-        return any(each.uid == workload.uid for each, _ in self.started)
 
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Those that wait, in the order in which they are looked at."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fairlead.policy.eligibility import Doors, doors_of
-from fairlead.policy.placement import Room, matching, takes_pods
+from fairlead.policy.placement import Room, takes_pods
 from fairlead.policy.shapes import Shape
 from fairlead.state.snapshot import Grant, Node, Pod
 
@@ -110,7 +110,7 @@ class Timeline:
         """Nodes with most room now for such pods; those with such devices first, of those open ones."""
 
         def rank(room: Room) -> tuple[bool, bool, int, int, str]:
-            such = matching(room.node, shape)
+            such = room.such(shape)
             free = sum(max(0, room.gpu_milli[gpu.uuid]) for gpu in such)
             return len(such) < shape.num_gpus, not takes_pods(room.node), -free, -room.cpu_milli, room.node.name
 
@@ -217,7 +217,7 @@ class Timeline:
                     room.memory_bytes - number * shape.memory_bytes,
                     dict(room.gpu_milli),
                 )
-                for gpu in matching(room.node, shape):
+                for gpu in room.such(shape):
                     after.gpu_milli[gpu.uuid] = 0
                 yield from _kept(name, room, after)
 
@@ -243,7 +243,7 @@ def members(room: Room, shape: Shape, most: int) -> int:
         free = room.gpu_milli
         slots = sum(
             max(0, free[gpu.uuid]) // shape.gpu_milli if gpu.divisible else free[gpu.uuid] >= shape.gpu_milli
-            for gpu in matching(room.node, shape)
+            for gpu in room.such(shape)
         )
         number = min(number, slots // shape.num_gpus)
     return number
@@ -251,7 +251,7 @@ def members(room: Room, shape: Shape, most: int) -> int:
 
 def _grant(room: Room, shape: Shape, before: Room) -> Grant:
     """What one member takes: devices that others hold before it starts rather than those that are free until then."""
-    free = [gpu.uuid for gpu in matching(room.node, shape) if room.gpu_milli[gpu.uuid] >= shape.gpu_milli]
+    free = [gpu.uuid for gpu in room.such(shape) if room.gpu_milli[gpu.uuid] >= shape.gpu_milli]
     free.sort(key=lambda uuid: (before.gpu_milli[uuid], room.gpu_milli[uuid]))
     return Grant(
         cpu_milli=shape.cpu_milli,

@@ -24,8 +24,9 @@ from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Work
 # The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
 TEARDOWN_GRACE_S = 1.0
 
-# Looking a member up on its enumeration takes longer than all else in _is_quiet.
-_RUN, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.RUNNING, PodPhase.RUNNING
+# Looking a member up on its enumeration takes longer than all else in _is_quiet and _only_waits.
+_RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
+_SUSPENDED = Code.SUSPENDED
 
 
 def decide(snapshot: Snapshot, now: float, rules: Rules = DEFAULT) -> Plan:
@@ -37,6 +38,9 @@ def decide(snapshot: Snapshot, now: float, rules: Rules = DEFAULT) -> Plan:
     going = leaving(snapshot.nodes)
     for workload in snapshot.workloads:
         found = pods[workload.uid]
+        if not found and _only_waits(workload):
+            waiting.append(workload)
+            continue
         if _is_quiet(workload, found) and not (going and any(pod.node in going for pod in found)):
             continue
         own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
@@ -75,6 +79,17 @@ def _is_quiet(workload: Workload, pods: list[Pod]) -> bool:
         if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
             return False
     return True
+
+
+def _only_waits(workload: Workload) -> bool:
+    """Whether it plainly waits to be placed, as far as it has no pods: what most of a long queue do."""
+    status = workload.status
+    return (
+        status.phase is _PENDING
+        and workload.intent is _RUN
+        and status.reason.code is not _SUSPENDED
+        and (status.started_at is None or workload.spec.max_duration_s is None)
+    )
 
 
 def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
