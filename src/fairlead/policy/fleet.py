@@ -5,6 +5,7 @@ of a node knows when it is stale.
 """
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +53,13 @@ class Fleet:
         self.num_left = 0
         self._allowed: dict[tuple[object, ...], Mask] = {}
         self._open: dict[frozenset[str], Mask] = {}
+
+    def copy(self) -> "Fleet":
+        """The fleet as it is now, which does not change when this one does."""
+        other = copy(self)
+        other.cpu_milli, other.memory_bytes = self.cpu_milli.copy(), self.memory_bytes.copy()
+        other.gpu_milli, other.stamp = self.gpu_milli.copy(), self.stamp.copy()
+        return other
 
     def __len__(self) -> int:
         return len(self.names)

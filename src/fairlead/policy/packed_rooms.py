@@ -8,7 +8,7 @@ import numpy as np
 from fairlead.policy.eligibility import doors_of
 from fairlead.policy.fleet import Fleet, Spot
 from fairlead.policy.frame import Ints
-from fairlead.policy.gangs import place_gang, place_one
+from fairlead.policy.gangs import members, place_gang, place_one
 from fairlead.policy.packing import Packing
 from fairlead.policy.placement import Room, grant_of, ways_of
 from fairlead.policy.shapes import WHOLE_GPU, Shape
@@ -37,9 +37,12 @@ class PackedRooms:
 
     def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
         """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
+        if members(shape, count, self._fleet).sum() < count:
+            self._packing.learn_later()
+            return None
         self._packing.learn()
-        members = _Members(self._packing)
-        gang = place_one(shape, self._fleet, members) if count == 1 else place_gang(shape, count, self._fleet, members)
+        chooser = _Members(self._packing)
+        gang = place_one(shape, self._fleet, chooser) if count == 1 else place_gang(shape, count, self._fleet, chooser)
         return None if gang is None else tuple(self._grant(shape, spot) for spot in gang)
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:

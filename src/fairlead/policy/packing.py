@@ -44,6 +44,8 @@ STALE_FREE = 0.025
 STALE_TURNOVER = 0.05
 # The need for places is looked at again after as many changes as this part of the nodes.
 STALE_PLACES = 1 / 64
+# So often it is put off to look at the fleet before that is made up for.
+MOST_UNLEARNT = 8
 # From so many nodes on, those in equal state are scored once.
 MANY = 64
 
@@ -64,6 +66,7 @@ class Packing:
         self._learnt_turnover = 0.0
         self._learn_again = 0
         self._look_again = 0
+        self._unlearnt: list[Fleet] = []
 
     def observe(self, shape: Shape) -> None:
         """A pod was asked for."""
@@ -87,7 +90,18 @@ class Packing:
 
     def learn(self) -> None:
         """Work out the worth of room again, when the mix or the fleet has moved on."""
-        fleet, mix = self._fleet, self._mix
+        for fleet in (*self._unlearnt, self._fleet):
+            self._learn_from(fleet)
+        self._unlearnt.clear()
+
+    def learn_later(self) -> None:
+        """As ``learn``, but only once somebody asks: most often nobody does, where nothing fits."""
+        self._unlearnt.append(self._fleet.copy())
+        if len(self._unlearnt) > MOST_UNLEARNT:
+            self.learn()
+
+    def _learn_from(self, fleet: Fleet) -> None:
+        mix = self._mix
         moved = abs(fleet.free_gpu_milli - self._learnt_free)
         as_full = moved <= STALE_FREE * fleet.total_gpu_milli
         if (
@@ -95,7 +109,7 @@ class Packing:
             and as_full
             and fleet.turnover <= self._learnt_turnover + STALE_TURNOVER
         ):
-            self._look_at_places()
+            self._look_at_places(fleet)
             return
         self._learnt_free = fleet.free_gpu_milli
         self._learnt_turnover = fleet.turnover
@@ -105,14 +119,13 @@ class Packing:
         # Where pods leave, room that a wide pod spoils comes back, and pods that need several devices need them idle.
         forced = round(max(0.0, 1.0 - fleet.turnover / TURNOVER_WITHOUT_FORCE), 1)
         self._worth = np.stack([table(demand, candidates, forced) for demand in demands(mix, fleet)])
-        self._cores_each = self._cores_for_each_device()
+        self._cores_each = self._cores_for_each_device(fleet)
         self._together = Together.of(mix, fleet)
         self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
         self._ranking.forget()
 
-    def _look_at_places(self) -> None:
+    def _look_at_places(self, fleet: Fleet) -> None:
         """Take places for pods that need several devices for as needed as they have become."""
-        fleet = self._fleet
         if self._together is None or fleet.changes < self._look_again:
             return
         self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
@@ -121,7 +134,7 @@ class Packing:
             self._together = together
             self._ranking.forget()
 
-    def _cores_for_each_device(self) -> float:
+    def _cores_for_each_device(self, fleet: Fleet) -> float:
         """Cores that a device must find free to be filled by pods as they come; infinite when no pod needs both.
 
         Pods without devices take what their nodes have over; what of it is not enough for them comes on top.
@@ -132,8 +145,8 @@ class Packing:
             return math.inf
         each = sum(n * shape.cpu_milli for shape, n in counts if shape.num_gpus) / devices
         others = sum(n * shape.cpu_milli for shape, n in counts if not shape.num_gpus) / devices
-        filled = self._devices(np.arange(len(self._fleet)))[:, 0]
-        over = np.maximum(0, self._fleet.cpu_milli / 1000 - each * filled).sum()
+        filled = self._devices_of(fleet, np.arange(len(fleet)))[:, 0]
+        over = np.maximum(0, fleet.cpu_milli / 1000 - each * filled).sum()
         lacking = others - SURPLUS_USABLE * float(over) / max(1.0, float(filled.sum()))
         return max(each + max(0.0, lacking), 1e-3)
 
@@ -176,8 +189,11 @@ class Packing:
 
     def _devices(self, nodes: Ints) -> Floats:
         """Worth of all devices of each node at each price (B, prices)."""
-        free = np.maximum(0, self._fleet.gpu_milli[nodes])
-        worth: Floats = self._worth[self._fleet.kind[nodes], free // STEP_MILLI].sum(axis=1)
+        return self._devices_of(self._fleet, nodes)
+
+    def _devices_of(self, fleet: Fleet, nodes: Ints) -> Floats:
+        free = np.maximum(0, fleet.gpu_milli[nodes])
+        worth: Floats = self._worth[fleet.kind[nodes], free // STEP_MILLI].sum(axis=1)
         return worth
 
     def _value(self, nodes: Ints, cpu_milli: int, devices: Floats) -> Floats:
