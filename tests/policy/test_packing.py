@@ -13,10 +13,19 @@ from fairlead.policy.fleet import Fleet, Spot
 from fairlead.policy.frame import Ints, Mask
 from fairlead.policy.gangs import Chooser, members, place_gang, release
 from fairlead.policy.packing import Packing
-from fairlead.policy.placement import Room
+from fairlead.policy.placement import Room, grant_of
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.task_mix import TaskMix
-from fairlead.policy.worth import FORCED_WEIGHT, Demand, table
+from fairlead.policy.worth import (
+    CORES,
+    FORCED_WEIGHT,
+    LEVELS,
+    NUM_SAMPLES,
+    PRICES,
+    Demand,
+    _fewest_cores,
+    table,
+)  # fmt: skip
 from fairlead.state.snapshot import Node
 from tests.policy.fleets import node, nodes, shape, shapes
 
@@ -153,6 +162,25 @@ def test_what_is_refused_fits_nowhere_and_all_that_is_released_is_free_again(
     assert held.fleet.free_gpu_milli == empty.free_gpu_milli
 
 
+@settings(deadline=None, max_examples=30)
+@given(nodes(), REQUESTS)
+def test_many_grants_held_at_once_are_held_as_one_by_one(machines: tuple[Node, ...], requests: list[Request]) -> None:
+    grants = [
+        (spot.node, grant_of(wanted, tuple(machines[spot.node].gpus[i].uuid for i in spot.devices)))
+        for wanted, spot in Held(machines, requests).spots
+    ]
+    together, apart = Fleet(machines), Fleet(machines)
+    # Twice, so that more is held than there is.
+    together.hold([*grants, *grants])
+    for index, grant in [*grants, *grants]:
+        devices = apart.frame.devices(index, grant)
+        apart.take(index, grant.cpu_milli, grant.memory_bytes, devices, grant.gpu_milli)
+    assert (together.gpu_milli == apart.gpu_milli).all()
+    assert (together.cpu_milli == apart.cpu_milli).all()
+    assert (together.memory_bytes == apart.memory_bytes).all()
+    assert (together.free_gpu_milli, together.changes) == (apart.free_gpu_milli, apart.changes)
+
+
 class AnyDevice(Fleet):
     """A mutant: room is there whatever is held, and whatever the device."""
 
@@ -255,6 +283,17 @@ def test_a_model_is_not_another_whose_name_begins_alike() -> None:
     assert matches("NVIDIA A10", 0, "A10", None)
     assert not matches("NVIDIA A100-SXM4-40GB", 0, "A10", None)
     assert matches("NVIDIA A100-SXM4-40GB", 0, "H100|a100", None)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.sampled_from((7, 19, 33, 50, 81, 100)), max_size=4, unique=True), st.floats(5.0, 30.0))
+def test_worth_is_that_of_looking_at_every_level(widths: list[int], candidates: float) -> None:
+    demand = Demand(widths=tuple(widths), cores=(4.0,) * len(widths), rates=(0.5,) * len(widths))
+    fewest, steps = _fewest_cores(demand, candidates), np.arange(LEVELS, dtype=np.uint8)[:, None, None]
+    used = np.maximum.accumulate(np.where(fewest[:, None, :] <= CORES[:, None], steps, np.uint8(0)))
+    within = used.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
+    looked_at = (within[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
+    assert (table(demand, candidates, 0.0) == looked_at).all()
 
 
 def test_an_idle_device_is_worth_less_if_a_pod_that_leaves_a_dead_rest_may_come_first() -> None:

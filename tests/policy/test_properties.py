@@ -28,10 +28,11 @@ def test_every_property_holds_of_long_runs(scenario: Scenario) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scenario=SCENARIOS)
-def test_passing_over_quiet_runs_changes_no_plan(scenario: Scenario) -> None:
+def test_passing_over_quiet_runs_and_those_that_only_wait_changes_no_plan(scenario: Scenario) -> None:
     world = play(scenario)
     whole = [decision for decision in world.decisions if decision.whole]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "_is_quiet", lambda workload, pods: False)
+        patch.setattr(training, "_only_waits", lambda workload: False)
         judged = [training.decide(decision.before, decision.now) for decision in whole]
     assert judged == [decision.plan for decision in whole]
