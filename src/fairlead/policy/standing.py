@@ -39,6 +39,7 @@ class Standing:
     now: float
     _points: dict[str, int] = field(default_factory=dict)
     _left_s: dict[str, float | None] = field(default_factory=dict)
+    _work_s: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, snapshot: Snapshot, whole: Capacity, order: Order, now: float) -> "Standing":
@@ -61,8 +62,10 @@ class Standing:
 
     def work_s(self, workload: Workload) -> float:
         """What is left of it, in seconds of the whole cluster."""
-        left_s = self.left_s(workload)
-        return UNKNOWN_S if left_s is None else dominant_share(asked(workload.spec, self.whole), self.whole) * left_s
+        if workload.uid not in self._work_s:
+            left_s, share = self.left_s(workload), dominant_share(asked(workload.spec, self.whole), self.whole)
+            self._work_s[workload.uid] = UNKNOWN_S if left_s is None else share * left_s
+        return self._work_s[workload.uid]
 
     def left_s(self, workload: Workload) -> float | None:
         """What is left of it, in seconds on the fewest nodes that it asks for; None when nothing is known."""
