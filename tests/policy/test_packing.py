@@ -271,9 +271,12 @@ def test_a_gang_that_did_not_fit_counts_neither_as_placed_nor_as_over() -> None:
     assert (fleet.num_placed, fleet.turnover) == (0, 0.0)
 
 
-def test_a_pod_without_devices_goes_where_there_are_none() -> None:
+@pytest.mark.parametrize("num_left", [0, 1])
+def test_a_pod_without_devices_goes_where_there_are_none(num_left: int) -> None:
     for names in (("a", "b"), ("b", "a")):
-        fleet = Fleet((node(names[0], gpus=1), node(names[1])))
+        fleet = Fleet((node(names[0], gpus=1, cores=16), node(names[1], cores=64)))
+        fleet.num_placed, fleet.num_left = 2, num_left
+        fleet.take(0, 14_000, 0, (0,), WHOLE_GPU)
         spots = place_gang(shape(), 1, fleet, Packing(fleet, TaskMix()))
         assert spots is not None
         assert fleet.names[spots[0].node] == names[1]
@@ -302,3 +305,28 @@ def test_an_idle_device_is_worth_less_if_a_pod_that_leaves_a_dead_rest_may_come_
     assert free[100] > 0.99
     assert forced[100] == pytest.approx(free[100] - FORCED_WEIGHT * 0.19 * 81 / 131, abs=0.01)
     assert forced[60] == free[60]
+
+
+def gathers(wanted: Shape, taken: int, turnover: bool = True) -> bool:
+    """Whether a pod goes to whichever of two like nodes has so many devices and as many cores in use."""
+    for used in (0, 1):
+        fleet = Fleet([node(name, gpus=16, cores=16) for name in ("a", "b")])
+        fleet.num_placed, fleet.num_left = 10, int(turnover)
+        fleet.take(used, 1000 * taken, 0, range(taken if wanted.num_gpus else 0), WHOLE_GPU)
+        spot = Packing(fleet, TaskMix([wanted])).choose(wanted)
+        assert spot is not None
+        if spot.node != used:
+            return False
+    return True
+
+
+@given(st.sampled_from((shape(), shape(gpus=1), shape(gpus=1, milli=500))), st.integers(2, 15))
+def test_where_pods_leave_they_gather_on_the_fuller_of_two_nodes(wanted: Shape, taken: int) -> None:
+    assert gathers(wanted, taken)
+
+
+def test_a_mutant_that_takes_like_nodes_by_their_order_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not gathers(shape(), 8, turnover=False)
+    monkeypatch.setattr(Packing, "_emptiness", lambda own, nodes: np.zeros(len(nodes)))
+    assert not gathers(shape(), 8)
+    assert not gathers(shape(gpus=1), 8)
