@@ -16,7 +16,7 @@ def test_a_volume_that_cannot_be_mounted_is_told_until_it_is(
     def reason() -> Reason:
         return cluster.named("train", namespace).status.reason
 
-    cluster.submit(gang(namespace, start="20s"))
+    cluster.submit(gang(namespace, start="30s"))
     with operating(access, namespace):
         until(lambda: len(live_pods(cluster, namespace)) == 2)
         say(cluster, namespace, "FailedMount", "Warning", MOUNT)

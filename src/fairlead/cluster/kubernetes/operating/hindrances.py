@@ -2,6 +2,9 @@
 
 What hinders a container is in the pod itself; what comes before any container is not. So of each run one pod that takes
 its time is asked about, at first after seconds and then half as often each time; one that starts at once costs nothing.
+
+An API server reads all Events of a namespace to find those of one pod: where there are ten thousand, a good part of a
+second of its CPU. So one run is asked about at a time, first those that have waited longest.
 """
 
 from dataclasses import dataclass
@@ -15,7 +18,9 @@ from fairlead.cluster.kubernetes.operating.verdicts import HINDRANCES, is_stuck
 from fairlead.cluster.kubernetes.operating.views import View
 
 LOOK_S = 1.0
-FIRST_S, MOST_S = 3.0, 120.0
+FIRST_S, MOST_S = 5.0, 300.0
+# Between two questions, whatever they are about.
+APART_S = 5.0
 
 
 @dataclass(slots=True)
@@ -28,13 +33,14 @@ class _Turn:
 
 
 class Hindrances:
-    """Asks about pods that are bound and do not start."""
+    """Asks about pods that are bound and do not start, one at a time."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._marks = view.marks()
         self._turns: dict[str, _Turn] = {}
         self._looked_at = 0.0
+        self._asked_at = 0.0
 
     def act(self, now: float, agent: Agent) -> None:
         """Ask about those whose turn has come."""
@@ -49,11 +55,14 @@ class Hindrances:
             elif uid not in self._turns or self._turns[uid].pod.uid != pod.uid:
                 self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S)
                 self._view.note_hindrance(uid, None)
-        for uid, turn in self._turns.items():
-            if now >= turn.due:
-                turn.every_s = min(2 * turn.every_s, MOST_S)
-                turn.due = now + turn.every_s
-                agent.submit(uid, f"ask why {turn.pod.key} waits", partial(self._ask, uid, turn.pod))
+        if not self._turns or now - self._asked_at < APART_S:
+            return
+        uid, turn = min(self._turns.items(), key=lambda item: item[1].due)
+        if now >= turn.due:
+            self._asked_at = now
+            turn.every_s = min(2 * turn.every_s, MOST_S)
+            turn.due = now + turn.every_s
+            agent.submit(uid, "ask why a pod waits", partial(self._ask, uid, turn.pod))
 
     def _slowest(self, uid: str) -> PodObject | None:
         """The pod of a run that is asked about: the first that waits for something before its containers."""
