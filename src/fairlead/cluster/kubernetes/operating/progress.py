@@ -8,6 +8,7 @@ Whoever takes over knows nothing of a run until it has answered, and that is no 
 counts up to its last answer.
 """
 
+import zlib
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,16 +64,19 @@ class Listener:
 
     def listen(self, now: float, agent: Agent) -> None:
         """Ask those whose turn has come."""
-        for uid in self._marks.take()[0]:
-            self._meet(uid, now)
+        met = [uid for uid in self._marks.take()[0] if self._meet(uid, now)]
+        for uid in met:
+            # Who meets a thousand at once does not ask them all at once, then or ever after.
+            turn = self._turns[uid]
+            turn.asked_at = now - _share(uid) * turn.every_s(now, len(self._turns))
         for uid, turn in self._turns.items():
             if now - turn.asked_at >= turn.every_s(now, len(self._turns)):
                 turn.asked_at = now
                 self.num_asked += 1
                 agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn))
 
-    def _meet(self, uid: str, now: float) -> None:
-        """Begin to ask a run, or cease to."""
+    def _meet(self, uid: str, now: float) -> bool:
+        """Begin to ask a run, or cease to; whether it is begun."""
         pod, known = self._reporter(uid), self._turns.get(uid)
         if pod is None:
             self._turns.pop(uid, None)
@@ -85,6 +89,8 @@ class Listener:
             self._turns[uid] = _Turn(
                 pod=pod, most_s=most_s, news_at=news_at, asked_at=now, can_stall=stall_s is not None
             )
+            return True
+        return False
 
     def _reporter(self, uid: str) -> PodObject | None:
         """The pod that speaks for a run; None while none runs."""
@@ -114,6 +120,11 @@ class Listener:
             self._cluster.report(uid, report.progress, report.active_at)
         if report is not None and turn.can_stall:
             self._cluster.view.note_heard(uid, turn.asked_at)
+
+
+def _share(uid: str) -> float:
+    """A part of a wait that is the run's own, from 0 to 1."""
+    return zlib.crc32(uid.encode()) / 2**32
 
 
 def _last_news(found: TrainingObject | None) -> float:
