@@ -77,7 +77,7 @@ class Limits:
 
     per_second: float = 200.0
     burst: int = 2000
-    in_flight: int = 80
+    in_flight: int = 150
     try_s: float = 15.0
     patience_s: float = 30.0
 

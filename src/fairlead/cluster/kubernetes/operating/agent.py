@@ -36,8 +36,9 @@ log = logging.getLogger(__name__)
 REFRESH_S = 10.0
 # The runtime is the same for all runs of a namespace, and large, so first starts put it there again only after so long.
 PROVIDE_S = 10.0
-# As many as a busy API server answers at once: with fewer, what follows from the first pods delays the last ones.
-NUM_THREADS = 64
+# With fewer, what follows from a gang's first pods has a busy API server before its last ones are created. Kubernetes'
+# own Job controller creates up to 500 at once, and API servers let 200 writes in, which they share out fairly.
+NUM_THREADS = 128
 VANISHED = "its pod vanished while no operator was looking"
 
 
