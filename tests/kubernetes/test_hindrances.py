@@ -1,6 +1,9 @@
 """Pods that are bound and do not start, where only the Events of their kubelet say why."""
 
+import pytest
+
 from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.operating import hindrances
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase
@@ -11,8 +14,10 @@ MOUNT = 'MountVolume.SetUp failed for volume "keys" : secret "nope" not found'
 
 
 def test_a_volume_that_cannot_be_mounted_is_told_until_it_is(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: KubernetesCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hindrances, "FIRST_S", 3.0)
+
     def reason() -> Reason:
         return cluster.named("train", namespace).status.reason
 

@@ -1,7 +1,7 @@
 """Why a bound pod does not start, where only the Events of its kubelet say so: volumes, and the pod's sandbox.
 
 What hinders a container is in the pod itself; what comes before any container is not. So of each run one pod that takes
-its time is asked about, at first after seconds and then half as often each time; one that starts at once costs nothing.
+its time is asked about, first after a while and then half as often each time; one that starts at once costs nothing.
 
 An API server reads all Events of a namespace to find those of one pod: where there are ten thousand, a good part of a
 second of its CPU. So one run is asked about at a time, first those that have waited longest.
@@ -18,7 +18,8 @@ from fairlead.cluster.kubernetes.operating.verdicts import HINDRANCES, is_stuck
 from fairlead.cluster.kubernetes.operating.views import View
 
 LOOK_S = 1.0
-FIRST_S, MOST_S = 5.0, 300.0
+# Most pods that take longer than that pull an image, and are asked about in vain.
+FIRST_S, MOST_S = 20.0, 300.0
 # Between two questions, whatever they are about.
 APART_S = 5.0
 
@@ -29,7 +30,7 @@ class _Turn:
 
     pod: PodObject
     due: float
-    every_s: float = FIRST_S
+    every_s: float
 
 
 class Hindrances:
@@ -53,7 +54,7 @@ class Hindrances:
                 self._turns.pop(uid, None)
                 self._view.note_hindrance(uid, None)
             elif uid not in self._turns or self._turns[uid].pod.uid != pod.uid:
-                self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S)
+                self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S, every_s=FIRST_S)
                 self._view.note_hindrance(uid, None)
         if not self._turns or now - self._asked_at < APART_S:
             return
