@@ -4,6 +4,8 @@ import signal
 
 from hypothesis import settings
 
+pytest_plugins = ["tests.s3"]
+
 # How long an example takes says how busy the machine is.
 settings.register_profile("fairlead", deadline=None)
 settings.load_profile("fairlead")

@@ -304,8 +304,9 @@ def test_the_python_api_reaches_a_cluster_too(desk: Desk, operator: None) -> Non
 def test_a_directory_that_is_too_large_is_refused_with_both_numbers_and_the_remedy(desk: Desk) -> None:
     (desk.directory / "train.bin").write_bytes(secrets.token_bytes(8 * 1024 * 1024))
     said = desk("run", "-d", desk.write("big", workdir="."), code=6).err
-    assert "8.0 MiB when packed" in said
-    assert "at most 7.0 MiB goes through the API" in said
+    assert " in 2 files, the largest train.bin with 8 MiB; " in said
+    assert "at most 7.03 MiB when packed go through the API" in said
+    assert "give `checkpoint.to`" in said
     assert "build it into the image" in said
     assert runs(desk) == []
 

@@ -1,11 +1,16 @@
 """Which directory goes along with a run."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from fairlead.cluster.kubernetes.people import luggage
 from fairlead.cluster.kubernetes.people.luggage import choose
+from fairlead.cluster.kubernetes.rendering import workdir
 from fairlead.errors import Conflict
+from fairlead.specs.overlay import overlay
+from fairlead.specs.training import Checkpoint
 from tests.kubernetes.builders import a_training
 
 IMAGE = "python:3.12-slim"
@@ -58,3 +63,57 @@ def test_an_absolute_path_that_is_not_here_is_one_of_the_image_and_that_is_said(
 def test_a_relative_path_that_is_not_here_is_a_mistake(project: Path) -> None:
     with pytest.raises(Conflict, match=r"there is no directory .*/scr\. Correct `workdir`"):
         choose(a_training(image=IMAGE, workdir="scr"), project)
+
+
+CLAIM = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
+
+
+def mounted(volume: Mapping[str, object], **mount: object) -> dict[str, object]:
+    """A spec's way to have a volume at /team."""
+    mounts = [{"name": volume["name"], "mountPath": "/team", **mount}]
+    return {"spec": {"volumes": [volume], "containers": [{"name": "ranks", "volumeMounts": mounts}]}}
+
+
+@pytest.fixture
+def large(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, when no more than ten bytes may go through the API."""
+    monkeypatch.setattr(workdir, "MOST_BYTES", 10)
+    return project
+
+
+def test_what_is_too_large_for_the_api_goes_where_checkpoints_go(large: Path) -> None:
+    found = choose(a_training(checkpoint=Checkpoint(to="s3://bucket/runs/")), large)
+    assert found.sentence == f"Taking along 3 files of {large}, 27 B, by way of s3://bucket/runs."
+    spec = a_training(checkpoint=Checkpoint(to="/team/runs"), kubernetes=overlay(mounted(CLAIM)))
+    assert choose(spec, large).sentence == (
+        f"Taking along 3 files of {large}, 27 B, by way of the volume `team` at /team/runs."
+    )
+
+
+@pytest.mark.parametrize(
+    ("to", "pod"),
+    [
+        (None, mounted(CLAIM)),
+        ("/elsewhere", mounted(CLAIM)),
+        ("/teammates", mounted(CLAIM)),
+        ("/team", mounted(CLAIM, readOnly=True)),
+        ("/team", mounted({"name": "team", "nfs": {"server": "files", "path": "/", "readOnly": True}})),
+        ("/team", mounted({"name": "team", "emptyDir": {}})),
+    ],
+    ids=["no place", "no volume", "beside it", "read only mount", "read only volume", "gone with its pod"],
+)
+def test_without_a_lasting_place_it_is_refused_with_both_numbers(
+    large: Path, to: str | None, pod: dict[str, object]
+) -> None:
+    spec = a_training(checkpoint=Checkpoint(to=to), kubernetes=overlay(pod))
+    said = r"27 B in 3 files, the largest train\.yaml with 12 B; .* 10 B when packed.* 8 GiB.* give `checkpoint\.to`"
+    with pytest.raises(Conflict, match=said):
+        choose(spec, large)
+
+
+def test_what_is_too_large_for_every_way_is_refused_with_both_numbers(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(luggage, "MOST_STORED_BYTES", 20)
+    with pytest.raises(Conflict, match=r"is 27 B in 3 files, .*; at most 20 B go along"):
+        choose(a_training(checkpoint=Checkpoint(to="s3://bucket/runs")), large)

@@ -174,7 +174,7 @@ def test_the_grace_of_the_pod_leaves_the_shim_time_to_record_the_end() -> None:
 
 def test_only_the_first_pod_reports_and_its_overhead_is_told() -> None:
     workload = a_workload(a_training(nodes=2))
-    assert overhead(a_creation(index=0)) == (10, 32 * 1024**2)
+    assert overhead(a_creation(index=0)) == (50, 32 * 1024**2)
     assert overhead(a_creation(index=1)) == (0, 0)
     assert "initContainers" not in render_pod(workload, a_creation(index=1), SETTINGS)["spec"]
 
@@ -220,7 +220,7 @@ def test_no_command_or_path_of_a_spec_becomes_part_of_what_kubernetes_runs() -> 
 
 def test_instructions_name_the_ranks_of_the_pod() -> None:
     workload = a_workload(a_training(nodes=3, ranks_per_node=2))
-    given = contract.instructions(workload, a_creation(index=2), checkpoint_to=None, has_workdir=False)
+    given = contract.instructions(workload, a_creation(index=2), checkpoint_to=None, has_parts=False)
     told = json.loads(given["FAIRLEAD_INSTRUCTIONS"])
     assert told["ranks"] == [4, 5]
     assert told["threads"] == 2

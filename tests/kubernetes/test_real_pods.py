@@ -1,20 +1,28 @@
 """The pods that we render, as real containers on two real nodes: they start, meet, report, and leave a record."""
 
+import hashlib
+import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.cluster.kubernetes.operating.reports import read_ending, read_report
+from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
 from fairlead.cluster.kubernetes.rendering.pods import REPORTER, PodSettings, render_pod
+from fairlead.cluster.kubernetes.rendering.roles import render_roles
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, render_bundle
 from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
 from fairlead.state.snapshot import Grant, Workload
 from tests.kubernetes.builders import a_creation, a_training, a_workload
 from tests.kubernetes.clusters import started
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_faces import a_desk, operating, runs
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, until_phase
-from tests.kubernetes.testcluster import images
+from tests.kubernetes.testcluster import images, volumes
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
@@ -122,3 +130,41 @@ def test_a_deleted_pod_gives_its_ranks_their_grace(cluster: RealCluster) -> None
     until(ready, "started ranks")
     kubectl(cluster, "stop", "delete", "pod", "gang-0-0", "--wait=false")
     until(lambda: "saving" in kubectl(cluster, "stop", "logs", "gang-0-0"), "stop notice")
+
+
+def test_a_directory_too_large_for_the_api_reaches_two_nodes_over_a_volume(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
+    for each in (*definitions(), *render_roles()):
+        applied(cluster, each)
+    new_namespace(cluster, "large")
+    volumes.share(cluster, "large", "team")
+    (tmp_path / "desk").mkdir()
+    desk = a_desk(cluster, "large", tmp_path / "desk")
+    data = os.urandom(12 * 1024**2)
+    (desk.directory / "data.bin").write_bytes(data)
+    program = "import hashlib; print(hashlib.sha256(open('data.bin', 'rb').read()).hexdigest())"
+    claim = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
+    mounts = [{"name": "ranks", "volumeMounts": [{"name": "team", "mountPath": "/team"}]}]
+    spec = {
+        "name": "train",
+        "image": images.PYTHON,
+        "workdir": ".",
+        "run": f'python3 -c "{program}"',
+        "nodes": 2,
+        "resources": {"cpu": 0.5, "memory": "256Mi"},
+        "checkpoint": {"to": "/team/runs"},
+        "kubernetes": {"spec": {"volumes": [claim], "containers": mounts}},
+    }
+    (desk.directory / "train.yaml").write_text(json.dumps(spec))
+    with operating(desk):
+        for name in ("train", "train-2"):
+            ended = desk("run", "train.yaml", timeout_s=120)
+            assert "12 MiB, by way of the volume `team` at /team/runs." in ended.err
+            assert f"{name} is Succeeded" in ended.err
+            digest = hashlib.sha256(data).hexdigest()
+            assert sorted(ended.out.splitlines()) == [f"[{rank}] {digest}" for rank in (0, 1)]
+        assert sorted(run["name"] for run in runs(desk)) == ["train", "train-2"]
+        desk("delete", "--yes", "train", "train-2")
+    kept = (cluster.home / "volumes" / "large" / "team").rglob("*.tar.gz")
+    assert len(list(kept)) == 1

@@ -178,7 +178,7 @@ def test_the_working_directory_is_unpacked_and_the_command_runs_in_it(container:
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/outside", "a/../../outside"])
 def test_an_archive_that_leaves_its_directory_is_refused(name: str, tmp_path: Path) -> None:
-    from fairlead.runtime.inpod import unpack
+    from fairlead.runtime.archives import unpack
 
     parts = tmp_path / "parts"
     parts.mkdir()

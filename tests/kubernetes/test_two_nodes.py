@@ -93,6 +93,7 @@ def on_kubernetes(cluster: RealCluster, namespace: str) -> Training:
 def submit(cluster: KubernetesCluster, spec: Training) -> None:
     """Submit with the working directory, whose parts come after the run that owns them; pods wait for them."""
     archive = pack(EXAMPLES)
+    assert archive is not None
     body = write_object(spec)
     body["metadata"]["annotations"] = {WORKDIR: archive.annotation}
     cluster.client.create(f"/apis/fairlead.dev/v1alpha1/namespaces/{spec.team}/trainings", body)

@@ -58,7 +58,9 @@ class Person:
             send(self.client, gang(self.namespace, name, gpus=0), place, submit)
         except Interrupted:
             assert interrupted
-        return part_names(pack(place).annotation)
+        archive = pack(place)
+        assert archive is not None
+        return part_names(archive.annotation)
 
     def an_hour_goes_by(self) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/configmaps/{UPLOADS}"

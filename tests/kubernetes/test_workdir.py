@@ -1,4 +1,4 @@
-"""The working directory as it goes to a cluster: what is in it, what it is called, and when it is too large."""
+"""The working directory as it goes to a cluster: what is in it, what it is called, and which way it goes."""
 
 import os
 import shutil
@@ -8,9 +8,18 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.kubernetes.rendering import workdir
-from fairlead.cluster.kubernetes.rendering.workdir import MOST_PARTS, PART_BYTES, files, pack, part_names, render_parts
-from fairlead.errors import Conflict
-from fairlead.runtime.inpod import unpack
+from fairlead.cluster.kubernetes.rendering.workdir import (
+    MOST_PARTS,
+    PART_BYTES,
+    archive_place,
+    files,
+    pack,
+    packed_large,
+    part_names,
+    render_parts,
+    stored_digest,
+)
+from fairlead.runtime.archives import fetch, unpack
 from tests.kubernetes.builders import a_workload
 
 TREE = {
@@ -55,9 +64,9 @@ def test_the_files_that_go_are_those_that_git_would_take(tree: Path) -> None:
 def test_the_same_files_have_the_same_name_whenever_they_are_packed(tree: Path) -> None:
     before = pack(tree)
     os.utime(tree / "train.py", (1, 1))
-    assert pack(tree).digest == before.digest
+    assert pack(tree) == before
     (tree / "train.py").write_text("print('ho')")
-    assert pack(tree).digest != before.digest
+    assert pack(tree) != before
 
 
 def test_a_directory_of_several_parts_arrives_as_it_was(tree: Path, tmp_path: Path) -> None:
@@ -65,32 +74,39 @@ def test_a_directory_of_several_parts_arrives_as_it_was(tree: Path, tmp_path: Pa
     (tree / "run.sh").write_text("#!/bin/sh\n")
     (tree / "run.sh").chmod(0o700)
     archive = pack(tree)
+    assert archive is not None
     assert len(archive.parts) == 2
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     for place, part in enumerate(archive.parts):
         (mounted / f"{place:03}").write_bytes(part)
     unpack(str(mounted), str(tmp_path / "arrived"))
-    arrived = {path.relative_to(tmp_path / "arrived"): path.read_bytes() for path in files(tmp_path / "arrived")}
-    assert arrived == {path.relative_to(tree): path.read_bytes() for path in files(tree)}
+    assert contents(tmp_path / "arrived") == contents(tree)
     assert os.access(tmp_path / "arrived" / "run.sh", os.X_OK)
 
 
-def test_what_is_too_large_is_refused_with_both_numbers(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_for_the_api_goes_in_one_piece_under_its_own_name(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tree / "random").write_bytes(os.urandom(3 * 1024**2))
     monkeypatch.setattr(workdir, "MOST_BYTES", 2 * 1024**2)
-    with pytest.raises(
-        Conflict, match=r"is 3\.0 MiB when packed; the largest of its .* files is .*random; at most 2\.0 MiB"
-    ):
-        pack(tree)
+    assert pack(tree) is None
+    with packed_large(tree) as large, packed_large(tree) as again:
+        assert large.digest == again.digest
+        annotation = large.annotation(f"s3://bucket/runs/{large.digest}.tar.gz")
+        assert archive_place(annotation) == f"s3://bucket/runs/{large.digest}.tar.gz"
+        assert stored_digest(annotation) == large.digest
+        assert part_names(annotation) == ()
+        fetch(str(shutil.copy(large.path, tmp_path / f"{large.digest}.tar.gz")), str(tmp_path / "arrived"), "")
+    assert set(contents(tmp_path / "arrived")) == set(contents(tree))
 
 
 def test_files_that_are_too_large_even_before_they_are_packed_are_not_read(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workdir, "MOST_FILE_BYTES", 10)
-    with pytest.raises(Conflict, match=r"at most 7\.0 MiB goes through the API"):
-        pack(tree)
+    monkeypatch.setattr(workdir, "_write", None)
+    assert pack(tree) is None
 
 
 def test_each_part_fits_into_a_configmap_of_the_api_server() -> None:
@@ -104,6 +120,11 @@ def test_each_part_fits_into_a_configmap_of_the_api_server() -> None:
         assert owner["controller"] is False
 
 
-@pytest.mark.parametrize("annotation", ["", "abc", "abc-0", "abc-9", "../x-1", "abc-x"])
+@pytest.mark.parametrize("annotation", ["", "abc", "abc-0", "abc-9", "../x-1", "abc-x", "@/x", "abc@"])
 def test_an_annotation_that_is_not_ours_names_nothing(annotation: str) -> None:
     assert part_names(annotation) == ()
+    assert archive_place(annotation) is None
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path.relative_to(directory): path.read_bytes() for path in files(directory)}

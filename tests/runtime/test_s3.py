@@ -11,8 +11,8 @@ from fairlead.runtime.checkpoint.store import open_store
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.session import Run
-from tests.runtime.conftest import S3
 from tests.runtime.gang import Gang, read_events, read_report
+from tests.s3 import S3
 
 pytestmark = pytest.mark.slow
 

@@ -2,20 +2,20 @@
 
 Needs nothing but a Python from 3.9 on: no package, no network, no root. `run` makes a pod's directory out of its
 instructions, becomes its shim, and leaves a record of the end as the container's termination message. `report` writes
-what the ranks say of themselves to its standard output, one line each. `enter DIRECTORY RANK COMMAND...` becomes
-another command with what a rank of that directory's pod was given.
+what the ranks say of themselves to its standard output, one line each; it has a twentieth of a core, so nothing is
+imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes another command with what a rank of that
+directory's pod was given. `await FILE` and `receive FILE` bring a working directory onto a volume.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import sys
-import tarfile
 import time
 
+from fairlead.errors import RuntimeFault
 from fairlead.runtime import podfiles, reporting
 
 TYPE_CHECKING = False
@@ -36,32 +36,46 @@ def main() -> None:
         return
     if len(sys.argv) >= 5 and sys.argv[1] == "enter":
         enter(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
-    sys.exit("usage: runtime.pyz run | report DIRECTORY | enter DIRECTORY RANK COMMAND...")
+    if len(sys.argv) == 3 and sys.argv[1] in ("await", "receive"):
+        sys.exit(take_in(sys.argv[1], sys.argv[2]))
+    sys.exit("usage: runtime.pyz run | report DIRECTORY | enter DIRECTORY RANK COMMAND... | await FILE | receive FILE")
 
 
 def run(environ: Mapping[str, str], termination_log: str) -> int:
     """Runs the pod to its end; the exit code is that of the rank that failed first, or 0."""
     from fairlead.runtime import shim
 
-    given = instructions(environ, os.getcwd())
+    # Nothing has begun that would need a grace, and the first process of a container ignores what it does not handle.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    try:
+        given = instructions(environ, os.getcwd())
+    except RuntimeFault as error:
+        return _record(
+            {"at": time.time(), "message": f"the working directory did not arrive: {error}"}, termination_log
+        )
     pod_dir = given["env"]["FAIRLEAD_POD_DIR"]
     for directory in (pod_dir, given["env"]["FAIRLEAD_RUN_DIR"]):
         os.makedirs(directory, exist_ok=True)
     podfiles.write_json(os.path.join(pod_dir, "pod.json"), given)
     shim.run(pod_dir, None, "a container starts its ranks afresh")
-    record: dict[str, Any] = podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}
-    with open(termination_log, "wb") as file:
-        file.write(reporting.pack_exit(record))
-    return reporting.exit_code(record)
+    return _record(podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}, termination_log)
 
 
 def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
-    """The content of pod.json; unpacks the working directory when there is one to unpack."""
+    """The content of pod.json; the working directory is there afterwards.
+
+    Raises:
+        RuntimeFault: The working directory does not come.
+    """
+    from fairlead.runtime import archives
+
     told: dict[str, Any] = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
     pod_dir = told["env"]["FAIRLEAD_POD_DIR"]
     workdir = os.path.join(here, told["workdir"]) if told["workdir"] else here
     if told["parts"]:
-        unpack(told["parts"], workdir)
+        archives.unpack(told["parts"], workdir)
+    if told.get("archive"):
+        archives.fetch(told["archive"], workdir, os.path.dirname(pod_dir))
     env = {name: value for name, value in environ.items() if name not in OWN_VARIABLES}
     env.update(told["env"])
     env.setdefault("OMP_NUM_THREADS", str(told["threads"]))
@@ -96,35 +110,11 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
     }
 
 
-def unpack(parts: str, directory: str) -> None:
-    """The archive whose pieces lie in a directory, in the order of their names."""
-    pieces = []
-    for name in sorted(os.listdir(parts)):
-        path = os.path.join(parts, name)
-        if not name.startswith(".") and os.path.isfile(path):
-            with open(path, "rb") as file:
-                pieces.append(file.read())
-    os.makedirs(directory, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces)), mode="r:*") as archive:
-        for member in archive:
-            _extract(archive, member, directory)
+def take_in(verb: str, path: str) -> int:
+    """One end of a working directory's way onto a volume; the exit code."""
+    from fairlead.runtime import archives
 
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) -> None:
-    """One file, below the directory and nowhere else; older Pythons have no filter that would see to it."""
-    root = os.path.realpath(directory)
-    place = os.path.realpath(os.path.join(root, member.name))
-    if not (member.isfile() or member.isdir()) or os.path.commonpath((root, place)) != root:
-        raise ValueError(f"the working directory's archive holds {member.name!r}, which is no file below it")
-    if member.isdir():
-        os.makedirs(place, exist_ok=True)
-        return
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    content = archive.extractfile(member)
-    assert content is not None
-    with open(place, "wb") as file:
-        file.write(content.read())
-    os.chmod(place, 0o755 if member.mode & 0o100 else 0o644)
+    return archives.wait_for(path) if verb == "await" else archives.receive(path, sys.stdin.buffer)
 
 
 def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
@@ -137,6 +127,12 @@ def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
         print(f"rank {rank} does not run here now", file=sys.stderr)
         sys.exit(125)
     ranks.become(command, env, given["workdir"])
+
+
+def _record(ending: Mapping[str, Any], termination_log: str) -> int:
+    with open(termination_log, "wb") as file:
+        file.write(reporting.pack_exit(ending))
+    return reporting.exit_code(ending)
 
 
 def report(pod_dir: str) -> None:

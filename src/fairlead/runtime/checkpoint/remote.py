@@ -1,9 +1,7 @@
-"""Checkpoints on an object store, through fsspec: S3 and everything else it has a file system for.
+"""Checkpoints on an object store.
 
 An object store has no rename. So a checkpoint is uploaded under its final name, and its manifest, the last object,
-makes it count. Files wait for the upload on the pod's own disk. Credentials and endpoints come from where fsspec and
-the store's own library look for them (for S3 ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on), never through
-Fairlead.
+makes it count. Files wait for the upload on the pod's own disk.
 """
 
 import shutil
@@ -15,7 +13,8 @@ from typing import Any, TypeVar
 
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, files_below
 from fairlead.runtime.checkpoint.store import STEP_NAME, Draft, step_name
-from fairlead.runtime.errors import MissingExtra, Misuse, StoreUnavailable
+from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.places import open_place, translated
 
 T = TypeVar("T")
 
@@ -27,19 +26,8 @@ def open_remote(place: str, *, scratch: Path | None) -> "ObjectStore":
         MissingExtra: fsspec, or its file system for this scheme, is not installed.
         Misuse: fsspec knows no such scheme.
     """
-    scheme = place.split("://", 1)[0]
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError as error:
-        raise MissingExtra(f'checkpoints at {scheme}:// need fsspec; pip install "fairlead[remote]"') from error
-    try:
-        system, root = url_to_fs(place)
-    except ImportError as error:
-        advice = 'pip install "fairlead[remote]"' if scheme in ("s3", "s3a") else str(error)
-        raise MissingExtra(f"checkpoints at {scheme}:// need one more package; {advice}") from error
-    except ValueError as error:
-        raise Misuse(f"checkpoints cannot go to {place!r}: {error}") from error
-    return ObjectStore(system, root.rstrip("/"), place=place, scratch=scratch)
+    system, root = open_place(place, what="checkpoints")
+    return ObjectStore(system, root, place=place, scratch=scratch)
 
 
 class ObjectStore:
@@ -151,15 +139,4 @@ class ObjectStore:
         return directory
 
     def _do(self, what: str, call: Callable[[], T]) -> T:
-        """Translate the foreign errors; a file that is missing stays FileNotFoundError."""
-        try:
-            return call()
-        except FileNotFoundError:
-            raise
-        except Exception as error:  # each library behind fsspec has its own tree of errors
-            raise StoreUnavailable(f"a checkpoint cannot be {what} {self.place}: {_clause(error)}") from error
-
-
-def _clause(error: BaseException) -> str:
-    text = str(error).strip()
-    return text or type(error).__name__
+        return translated(call, f"a checkpoint cannot be {what} {self.place}")

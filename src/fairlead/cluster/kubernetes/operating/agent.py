@@ -26,7 +26,7 @@ from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
 from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.rendering.services import render_service
-from fairlead.cluster.kubernetes.rendering.workdir import part_names
+from fairlead.cluster.kubernetes.rendering.workdir import archive_place, part_names
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
@@ -225,7 +225,7 @@ class Agent:
         if device is not None and offered.get(device.name, 0) < device.count:
             self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
             return
-        settings = replace(self._settings, workdir=part_names(found.workdir))
+        settings = replace(self._settings, workdir=part_names(found.workdir), archive=archive_place(found.workdir))
         taints = node.taints if node is not None else ()
         pod = render_pod(run, member, settings, device=device, taints=taints)
         path = f"/api/v1/namespaces/{found.namespace}/pods"

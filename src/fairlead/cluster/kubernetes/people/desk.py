@@ -21,7 +21,6 @@ from fairlead.cluster.kubernetes.people import luggage
 from fairlead.cluster.kubernetes.people.gathering import Gathering
 from fairlead.cluster.kubernetes.people.leasing import unattended
 from fairlead.cluster.kubernetes.people.podlogs import PodLogs
-from fairlead.cluster.kubernetes.rendering.workdir import pack
 from fairlead.cluster.names import unknown
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
@@ -98,7 +97,7 @@ class Desk:
         return self._known(luggage.send(self.client, spec, directory, place.submit))
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
-        return self._object(workload.uid).workdir == pack(directory).annotation
+        return luggage.is_same(self._object(workload.uid).workdir, directory)
 
     def submit(self, spec: Training) -> Workload:
         return self.launch(spec)

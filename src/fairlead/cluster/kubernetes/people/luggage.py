@@ -1,24 +1,37 @@
-"""Which directory of the user goes with a run, and the way there: ConfigMaps that the run owns.
+"""Which directory of the user goes with a run, and the way there: ConfigMaps that the run owns, or a store of the team.
 
 A ``workdir`` that is given is taken along. Without one the image has the program; and a run that names no image either
 takes the directory of its file, since its program can be nowhere else.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.people.uploads import Uploads
-from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR, Archive, pack, part_names, render_parts
+from fairlead.cluster.kubernetes.people.stores import Store, Submit, store_of
+from fairlead.cluster.kubernetes.people.uploads import STORED, Uploads
+from fairlead.cluster.kubernetes.rendering import workdir
+from fairlead.cluster.kubernetes.rendering.workdir import (
+    WORKDIR,
+    Archive,
+    Tree,
+    measure,
+    pack,
+    packed_large,
+    part_names,
+    render_parts,
+    stored_digest,
+)
 from fairlead.errors import ClusterError, Conflict, NotAllowed
 from fairlead.policy.quantities import plural, say_memory
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 
 HERE = "."
+MOST_STORED_BYTES = 8 * 1024**3  # of files before they are packed; every pod unpacks them onto its node's disk
 KEEPER = "fairlead-upload"
 
 
@@ -55,30 +68,31 @@ def choose(spec: Training, directory: Path) -> Luggage:
             f"{spec.name}: workdir: there is no directory {place}. Correct `workdir`; an absolute path that is not "
             "here means a directory of the image, and then `image` has to be given."
         )
-    archive = pack(place)
-    size = f"{plural(archive.num_files, 'file')} of {place.resolve()}, {say_memory(len(archive.content))} when packed"
+    what, archive = measure(place), pack(place)
+    said = f"{plural(what.num_files, 'file')} of {place.resolve()}"
+    if archive is not None:
+        size = f"{say_memory(len(archive.content))} when packed"
+    else:
+        size = f"{say_memory(what.num_bytes)}, by way of {_store_for(spec, place, what).said}"
     return Luggage(
         spec=replace(spec, workdir=spec.workdir or HERE),
         directory=place,
-        sentence=f"Taking along {size}.",
-        note=f"{size}, are taken along",
+        sentence=f"Taking along {said}, {size}.",
+        note=f"{said}, {size}, are taken along",
     )
 
 
-def send(
-    client: Client,
-    spec: Training,
-    directory: Path,
-    submit: Callable[[Training, Mapping[str, str]], Workload],
-) -> Workload:
+def send(client: Client, spec: Training, directory: Path, submit: Submit) -> Workload:
     """Send the files, submit the run, and make the files its own.
 
     Whoever is killed before the run is there leaves files that nothing owns, for a later run to see to, and no run that
     waits for files for ever.
     """
     archive, uploads = pack(directory), Uploads(client, spec.team)
-    uploads.collect(time.time())
     with _explained(spec.team):
+        uploads.collect(time.time())
+        if archive is None:
+            return _send_large(client, spec, directory, submit, uploads)
         uploads.begin(archive.annotation, time.time())
         _put(client, spec.team, archive, None)
     workload = submit(spec, {WORKDIR: archive.annotation})
@@ -87,6 +101,52 @@ def send(
         _put(client, spec.team, archive, workload)
         uploads.end(archive.annotation)
     return workload
+
+
+def is_same(annotation: str, directory: Path) -> bool:
+    """Whether a run that says this of its working directory has the files that are in the directory now."""
+    stored = stored_digest(annotation)
+    if stored is None:
+        archive = pack(directory)
+        return archive is not None and archive.annotation == annotation
+    with packed_large(directory) as large:
+        return large.digest == stored
+
+
+def _send_large(client: Client, spec: Training, directory: Path, submit: Submit, uploads: Uploads) -> Workload:
+    """The same by way of a store, which the archive's name alone comes from through the API."""
+    store = _store_for(spec, directory, measure(directory))
+    with packed_large(directory) as archive:
+        folder = uploads.begin(f"{archive.digest}{STORED}", time.time())
+        place = store.keep(archive, folder, uploads.stored(), client, submit)
+        workload = submit(spec, {WORKDIR: archive.annotation(place)})
+        uploads.end(f"{archive.digest}{STORED}")
+    return workload
+
+
+def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
+    """Where files go that are too large for the API.
+
+    Raises:
+        Conflict: There is no such place, or they are too large for it as well.
+    """
+    name, num_bytes = what.largest
+    found = f"workdir: {directory} is {say_memory(what.num_bytes)} in {plural(what.num_files, 'file')}, the largest "
+    found += f"{name} with {say_memory(num_bytes)}"
+    if what.num_bytes > MOST_STORED_BYTES:
+        raise Conflict(
+            f"{found}; at most {say_memory(MOST_STORED_BYTES)} go along. Add what the run does not need to .gitignore, "
+            "and have its data on a volume or in a store."
+        )
+    store = store_of(spec)
+    if store is None:
+        raise Conflict(
+            f"{found}; at most {say_memory(workdir.MOST_BYTES)} when packed go through the API. Up to "
+            f"{say_memory(MOST_STORED_BYTES)} go where the checkpoints do: give `checkpoint.to`, a URL such as "
+            "s3://bucket/runs or a directory on a volume of `kubernetes`. Or add what the run does not need to "
+            ".gitignore, or build it into the image."
+        )
+    return store
 
 
 def _put(client: Client, namespace: str, archive: Archive, workload: Workload | None) -> None:

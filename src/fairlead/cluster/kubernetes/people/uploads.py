@@ -4,6 +4,7 @@ Parts have no owner before their run is there, so the cluster never collects tho
 People may neither list nor delete ConfigMaps, and the operator may not see them at all; so each upload is an entry of
 one ConfigMap of the namespace until its run owns the parts. The next `run` there reads what was left behind an hour
 ago, and gives those parts an owner that does not exist, upon which the cluster's garbage collector takes them away.
+Archives that lie elsewhere are entries too while they are on their way; what no run speaks of goes with the next one.
 """
 
 import uuid
@@ -12,11 +13,12 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
-from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR, part_names
+from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR, part_names, stored_digest
 from fairlead.specs.keys import API_VERSION
 
 UPLOADS = "fairlead-uploads"
 STALE_S = 3600.0
+STORED = "-stored"  # ends the entry of an archive that lies elsewhere
 
 
 class Uploads:
@@ -27,11 +29,15 @@ class Uploads:
         self._namespace = namespace
         self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
 
-    def begin(self, annotation: str, now: float) -> None:
-        """Note that an archive is on its way; by a field manager of its own, so that it overwrites no other."""
+    def begin(self, annotation: str, now: float) -> str:
+        """Note that an archive is on its way; by a field manager of its own, so that it overwrites no other.
+
+        What is returned names this namespace of this cluster among all.
+        """
         metadata = {"name": UPLOADS, "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "uploads"}}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {annotation: f"{now:.0f}"}}
-        self._client.apply(f"{self._maps}/{UPLOADS}", body, manager=f"fairlead-upload-{annotation}")
+        found = self._client.apply(f"{self._maps}/{UPLOADS}", body, manager=f"fairlead-upload-{annotation}")
+        return str(found["metadata"]["uid"])
 
     def end(self, annotation: str) -> None:
         """Strike it out, as its parts have an owner."""
@@ -57,6 +63,12 @@ class Uploads:
             for name in part_names(annotation):
                 self._give(f"{self._maps}/{name}", owners.get(annotation) or _nobody())
             self.end(annotation)
+
+    def stored(self) -> frozenset[str]:
+        """Digests of archives that lie elsewhere and are needed: runs speak of them, or somebody sends them now."""
+        noted: Mapping[str, str] = self._client.get(f"{self._maps}/{UPLOADS}").get("data") or {}
+        sent = {each.removesuffix(STORED) for each in noted if each.endswith(STORED)}
+        return frozenset(sent | {digest for each in self._owners() if (digest := stored_digest(each)) is not None})
 
     def _owners(self) -> dict[str, dict[str, Any]]:
         """The runs of the namespace by what they say of their working directory."""

@@ -64,19 +64,24 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
 
 
 def instructions(
-    workload: Workload, create: CreatePod, *, checkpoint_to: str | None, has_workdir: bool
+    workload: Workload, create: CreatePod, *, checkpoint_to: str | None, has_parts: bool, archive: str | None = None
 ) -> dict[str, str]:
     """What the pod's entry is told, as variables of its own; it keeps them from the ranks.
 
     The ranks' variables are in it: each of its own would cost the API server more than all of them do together.
     Commands are variables of their own because one variable holds at most 128 KiB.
+
+    Args:
+        has_parts: The working directory is mounted in pieces.
+        archive: Where it lies instead; None for none.
     """
     spec = workload.spec
     ranks, first = spec.ranks_on_each_node, create.index * spec.ranks_on_each_node
     pod: dict[str, Any] = {
         "uid": f"{workload.uid}-{create.attempt}-{create.index}",
-        "workdir": WORK_DIR if has_workdir else spec.workdir,
-        "parts": WORKDIR_PARTS if has_workdir else None,
+        "workdir": WORK_DIR if has_parts or archive is not None else spec.workdir,
+        "parts": WORKDIR_PARTS if has_parts else None,
+        **({} if archive is None else {"archive": archive}),
         "ranks": list(range(first, first + ranks)),
         "threads": max(1, create.grant.cpu_milli // 1000 // ranks),
         "launch": spec.launch.value,

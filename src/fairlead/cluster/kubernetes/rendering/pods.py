@@ -19,7 +19,8 @@ from fairlead.state.snapshot import Taint, Workload
 GIB = 1024**3
 GRACE_SLACK_S = 10  # for the shim to end what is left and to record it
 REPORTER = "fairlead-reporter"
-REPORTER_CPU_MILLI = 10
+# A Python starts on it in 1.5 s. Until then it hears no notice, and the end of a short run would wait for it.
+REPORTER_CPU_MILLI = 50
 REPORTER_MEMORY_BYTES = 32 * 1024**2
 START_PERIOD_S = 2
 START_MOST_S = 86_400  # `setup` may take long, and only `max_duration` bounds it
@@ -32,6 +33,7 @@ class PodSettings:
     Attributes:
         runtime: ConfigMap that holds the runtime, in the pod's namespace.
         workdir: ConfigMaps that hold the working directory, in their order; empty for the image's own.
+        archive: Path or URL of the working directory instead; None for none.
         image: For runs that name none.
         python: Interpreter of the image that runs the shim; 3.9 or newer.
         checkpoint_to: Directory or URL for runs that name none; None when there is no such place.
@@ -46,6 +48,7 @@ class PodSettings:
 
     runtime: str
     workdir: tuple[str, ...] = ()
+    archive: str | None = None
     image: str = "python:3.12-slim"
     python: str = "python3"
     checkpoint_to: str | None = None
@@ -171,7 +174,9 @@ def _variables(workload: Workload, create: CreatePod, settings: PodSettings) -> 
         "HOME": contract.USER_HOME,
         "USER": names.MANAGER,
         **spec.env,
-        **contract.instructions(workload, create, checkpoint_to=place, has_workdir=bool(settings.workdir)),
+        **contract.instructions(
+            workload, create, checkpoint_to=place, has_parts=bool(settings.workdir), archive=settings.archive
+        ),
     }
     fields = {"FAIRLEAD_NODE": "spec.nodeName", "FAIRLEAD_POD_IP": "status.podIP"}
     return [

@@ -1,7 +1,7 @@
-"""The working directory's way into pods: packed once, named by its content, and carried by ConfigMaps in pieces.
+"""The working directory's way into pods: packed, named by its content, and carried by ConfigMaps in pieces.
 
-``.gitignore`` files count, in every directory, as git reads them; ``.git`` itself never goes. What is too large is
-refused with both numbers before anything is sent.
+What is too large for that lies where the run's checkpoints are, and only its name goes through the API.
+``.gitignore`` files count, in every directory, as git reads them; ``.git`` itself never goes.
 """
 
 import base64
@@ -10,22 +10,39 @@ import hashlib
 import io
 import os
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pathspec import GitIgnoreSpec
 
 from fairlead.cluster.kubernetes import names
-from fairlead.errors import Conflict
+from fairlead.runtime.archives import DIGEST_CHARACTERS
 from fairlead.state.snapshot import Workload
 
 PART_BYTES = 900 * 1024  # a ConfigMap holds 1 MiB, its names and labels included
 MOST_PARTS = 8
 MOST_BYTES = PART_BYTES * MOST_PARTS
-MOST_FILE_BYTES = 256 * 1024**2  # of files before they are packed; reading more is a mistake that takes long to notice
-WORKDIR = f"{names.DOMAIN}/workdir"  # annotation of a Training: digest and number of parts
+MOST_FILE_BYTES = 256 * 1024**2  # of files before they are packed; reading more only to find them too large takes long
+WORKDIR = f"{names.DOMAIN}/workdir"  # annotation of a Training: digest and number of parts, or digest and place
+LEVEL = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """The files of a directory but for those that git would ignore.
+
+    Attributes:
+        num_bytes: Of all of them, before they are packed.
+        largest: By its name below the directory, and its bytes.
+    """
+
+    num_files: int
+    num_bytes: int
+    largest: tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +55,7 @@ class Archive:
     @property
     def digest(self) -> str:
         """What the content is called."""
-        return hashlib.sha256(self.content).hexdigest()[:16]
+        return hashlib.sha256(self.content).hexdigest()[:DIGEST_CHARACTERS]
 
     @property
     def parts(self) -> tuple[bytes, ...]:
@@ -51,33 +68,51 @@ class Archive:
         return f"{self.digest}-{len(self.parts)}"
 
 
-def pack(directory: Path) -> Archive:
-    """The directory's files but for those that git would ignore.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeArchive:
+    """A packed directory in a file of its own; the same files give the same bytes."""
 
-    Raises:
-        Conflict: They are too large to go through the API.
-    """
-    buffer = io.BytesIO()
-    num_files = num_bytes = 0
-    with (
-        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for path in files(directory):
-            size = path.stat().st_size
-            num_files, num_bytes = num_files + 1, num_bytes + size
-            if num_bytes > MOST_FILE_BYTES:
-                raise Conflict(_too_large(directory, f"more than {_mib(MOST_FILE_BYTES)} in {num_files} files or more"))
-            info = tarfile.TarInfo(path.relative_to(directory).as_posix())
-            info.size, info.mode = size, 0o755 if os.access(path, os.X_OK) else 0o644
-            with path.open("rb") as file:
-                archive.addfile(info, file)
-    content = buffer.getvalue()
-    if len(content) > MOST_BYTES:
-        largest = max(files(directory), key=lambda path: path.stat().st_size)
-        detail = f"{_mib(len(content))} when packed; the largest of its {num_files} files is {largest}"
-        raise Conflict(_too_large(directory, detail))
-    return Archive(content=content, num_files=num_files)
+    path: Path
+    digest: str
+
+    def annotation(self, place: str) -> str:
+        """What a Training says of its working directory, when the archive lies at this path or URL."""
+        return f"{self.digest}{_AT}{place}"
+
+
+class _Enough(Exception):
+    """More was written than goes through the API."""
+
+
+def measure(directory: Path) -> Tree:
+    """How much there is to take along."""
+    sizes = {path: path.stat().st_size for path in files(directory)}
+    largest = max(sizes, key=lambda path: sizes[path], default=directory)
+    name = largest.relative_to(directory).as_posix()
+    return Tree(num_files=len(sizes), num_bytes=sum(sizes.values()), largest=(name, sizes.get(largest, 0)))
+
+
+def pack(directory: Path) -> Archive | None:
+    """The directory's files but for those that git would ignore; None when they are too large for the API."""
+    if measure(directory).num_bytes > MOST_FILE_BYTES:
+        return None
+    buffer = _Bounded()
+    try:
+        num_files = _write(directory, buffer, LEVEL)
+    except _Enough:
+        return None
+    return Archive(content=buffer.getvalue(), num_files=num_files)
+
+
+@contextmanager
+def packed_large(directory: Path) -> Iterator[LargeArchive]:
+    """The same for any size, in a temporary file."""
+    with tempfile.NamedTemporaryFile(prefix="fairlead-workdir-") as file:
+        _write(directory, file, _FAST)
+        file.flush()
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_CHARACTERS]
+        yield LargeArchive(path=Path(file.name), digest=digest)
 
 
 def files(directory: Path) -> Iterator[Path]:
@@ -119,6 +154,39 @@ def part_names(annotation: str) -> tuple[str, ...]:
     return tuple(f"fairlead-workdir-{digest}-{place}" for place in range(int(num)))
 
 
+def archive_place(annotation: str) -> str | None:
+    """The path or URL of the archive that a Training's annotation speaks of; None when that lies in ConfigMaps."""
+    digest, _, place = annotation.partition(_AT)
+    return place if digest.isalnum() and place else None
+
+
+def stored_digest(annotation: str) -> str | None:
+    """What the archive is called that does not lie in ConfigMaps."""
+    return annotation.partition(_AT)[0] if archive_place(annotation) else None
+
+
+def _write(directory: Path, target: IO[bytes], level: int) -> int:
+    """Pack into a file; how many files that were."""
+    num_files = 0
+    with (
+        gzip.GzipFile(filename="", fileobj=target, mode="wb", compresslevel=level, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for num_files, path in enumerate(files(directory), 1):  # noqa: B007 # the last number is the answer
+            info = tarfile.TarInfo(path.relative_to(directory).as_posix())
+            info.size, info.mode = path.stat().st_size, 0o755 if os.access(path, os.X_OK) else 0o644
+            with path.open("rb") as file:
+                archive.addfile(info, file)
+    return num_files
+
+
+class _Bounded(io.BytesIO):
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > MOST_BYTES:
+            raise _Enough
+        return super().write(data)
+
+
 def _files(directory: Path, specs: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Iterator[Path]:
     rules = directory / ".gitignore"
     if rules.is_file():
@@ -142,12 +210,5 @@ def _is_ignored(path: Path, specs: Iterable[tuple[Path, GitIgnoreSpec]]) -> bool
     return ignored
 
 
-def _too_large(directory: Path, size: str) -> str:
-    return (
-        f"workdir: {directory} is {size}; at most {_mib(MOST_BYTES)} goes through the API. Add what the run does not "
-        "need to .gitignore, build it into the image, or put it on a volume and name that under `kubernetes`."
-    )
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / 1024**2:.1f} MiB"
+_AT = "@"
+_FAST = 1  # a quarter of the time for a tenth more

@@ -1,0 +1,190 @@
+"""The working directory's arrival in a pod: out of mounted pieces, or from where checkpoints are kept.
+
+An archive is a packed tar, called by what its content hashes to. One on a volume gets there through a pod that mounts
+it: `await` keeps that pod until the archive is there, and `receive`, executed beside it, writes it from its input.
+Standard library only, but for archives on an object store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import sys
+import tarfile
+import time
+
+from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.places import is_url, open_place, translated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import BinaryIO
+
+ENDING = ".tar.gz"
+DIGEST_CHARACTERS = 16
+PIECE_BYTES = 1024 * 1024
+TRIES, FIRST_PAUSE_S = 5, 1.0
+AWAIT_S = 600.0
+LOOK_EVERY_S = 0.2
+READY = "send"
+
+
+def unpack(parts: str, directory: str) -> None:
+    """The archive whose pieces lie in a directory, in the order of their names."""
+    pieces = []
+    for name in sorted(os.listdir(parts)):
+        path = os.path.join(parts, name)
+        if not name.startswith(".") and os.path.isfile(path):
+            with open(path, "rb") as file:
+                pieces.append(file.read())
+    extract(io.BytesIO(b"".join(pieces)), directory)
+
+
+def fetch(place: str, directory: str, scratch: str) -> None:
+    """The archive at a path or URL, whose last part is its name.
+
+    Args:
+        scratch: An existing directory of the pod's own, for one that has to be downloaded first.
+
+    Raises:
+        StoreUnavailable: After several tries it cannot be read, is not there, or is not what its name says.
+        MissingExtra: The URL needs a package that the image does not have.
+    """
+    if not is_url(place):
+        _extract_checked(place.removeprefix("file://"), place, directory)
+        return
+    system, path = open_place(place, what="working directories")
+    local = os.path.join(scratch, os.path.basename(path))
+    for left in reversed(range(TRIES)):
+        try:
+            translated(lambda: system.get_file(path, local), f"{place} cannot be read")
+            break
+        except FileNotFoundError as error:
+            raise _gone(place) from error
+        except StoreUnavailable:
+            if not left:
+                raise
+            time.sleep(FIRST_PAUSE_S * 2 ** (TRIES - 1 - left))
+    _extract_checked(local, place, directory)
+    os.unlink(local)
+
+
+def extract(content: BinaryIO, directory: str) -> None:
+    """The files of a packed tar, below a directory and nowhere else."""
+    os.makedirs(directory, exist_ok=True)
+    with tarfile.open(fileobj=content, mode="r:*") as archive:
+        for member in archive:
+            _extract(archive, member, directory)
+
+
+def wait_for(path: str) -> int:
+    """Until a file is there; 1 if nothing has written beside it for ten minutes."""
+    since, seen = time.monotonic(), 0
+    while not os.path.exists(path):
+        size = _size(_unfinished(path))
+        if size != seen:
+            since, seen = time.monotonic(), size
+        if time.monotonic() - since > AWAIT_S:
+            print(f"nobody has sent {os.path.basename(path)} for {AWAIT_S:.0f} s", file=sys.stderr)
+            return 1
+        time.sleep(LOOK_EVERY_S)
+    return 0
+
+
+def receive(path: str, source: BinaryIO) -> int:
+    """Write an archive from an input that begins with a line of JSON: ``size`` in bytes, and ``keep``, names of others.
+
+    Archives beside it that are not to be kept are removed. The exit code: 1 if it could not be written, or what came is
+    not what its name says.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    print(READY, flush=True)
+    told = json.loads(source.readline())
+    _keep_only({*told["keep"], os.path.basename(path)}, os.path.dirname(path))
+    digest, left, problem = hashlib.sha256(), int(told["size"]), ""
+    try:
+        with open(_unfinished(path), "wb") as file:
+            while left and (piece := source.read(min(PIECE_BYTES, left))):
+                left -= len(piece)
+                digest.update(piece)
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        problem = str(error)
+        # Whoever sends hears of the end only when everything was taken.
+        while left and (piece := source.read(min(PIECE_BYTES, left))):
+            left -= len(piece)
+    if not problem and not _is_named(path, digest.hexdigest()):
+        problem = "it did not arrive whole"
+    if problem:
+        if os.path.isfile(_unfinished(path)):
+            os.unlink(_unfinished(path))
+        print(f"{path} cannot be written: {problem}", file=sys.stderr)
+        return 1
+    os.replace(_unfinished(path), path)
+    return 0
+
+
+def _keep_only(names: Iterable[str], directory: str) -> None:
+    for name in set(os.listdir(directory)) - set(names):
+        if name.endswith(ENDING):
+            os.unlink(os.path.join(directory, name))
+
+
+def _extract_checked(path: str, place: str, directory: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.sha256()
+            while piece := file.read(PIECE_BYTES):
+                digest.update(piece)
+            if not _is_named(place, digest.hexdigest()):
+                raise StoreUnavailable(
+                    f"{place} has another content than was sent; remove it, and submit the run again"
+                )
+            file.seek(0)
+            extract(file, directory)
+    except FileNotFoundError as error:
+        raise _gone(place) from error
+
+
+def _gone(place: str) -> StoreUnavailable:
+    return StoreUnavailable(f"{place} is not there any more; submit the run again")
+
+
+def _is_named(path: str, digest: str) -> bool:
+    return os.path.basename(path) == digest[:DIGEST_CHARACTERS] + ENDING
+
+
+def _unfinished(path: str) -> str:
+    """Where this pod writes it; another pod may write the same archive just now."""
+    return f"{path}.{socket.gethostname()}.part"
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) -> None:
+    """One file; older Pythons have no filter that would see to it that it stays below the directory."""
+    root = os.path.realpath(directory)
+    place = os.path.realpath(os.path.join(root, member.name))
+    if not (member.isfile() or member.isdir()) or os.path.commonpath((root, place)) != root:
+        raise ValueError(f"the working directory's archive holds {member.name!r}, which is no file below it")
+    if member.isdir():
+        os.makedirs(place, exist_ok=True)
+        return
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    content = archive.extractfile(member)
+    assert content is not None
+    with open(place, "wb") as file:
+        shutil.copyfileobj(content, file)
+    os.chmod(place, 0o755 if member.mode & 0o100 else 0o644)
