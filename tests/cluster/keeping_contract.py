@@ -238,6 +238,7 @@ class KeepingContract:
             last_failure=reason,
             failed_step=40,
             retry_at=9.5,
+            refusals=4,
             seats=(Seat(node="n", grant=Grant(cpu_milli=1, gpu_uuids=("a", "b"), gpu_milli=1000)),),
             moved_at=3.5,
             moved_cost_s=0.25,

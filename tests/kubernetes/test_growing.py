@@ -148,7 +148,9 @@ def test_a_gang_beyond_its_quota_brings_no_node(
     with operating(access, team, **QUICK):
         until(lambda: cluster.named("train", team).status.reason.code is Code.NODES_NOT_COMING)
     message = cluster.named("train", team).status.reason.message
-    assert "was not asked for nodes, for its placeholders are refused as its pods would be: the quota of" in message
+    assert (
+        "was not asked for nodes, for its placeholders are refused as its pods would be: the quota bound of" in message
+    )
     assert pods(cluster, team) == []
     assert len(list(cluster.client.items("/api/v1/nodes"))) == 1
 

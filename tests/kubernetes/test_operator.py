@@ -138,23 +138,6 @@ def test_out_of_memory_is_told_as_that(access: Access, cluster: KubernetesCluste
     assert "ran out of memory" in run.status.last_failure.message
 
 
-def test_a_quota_that_is_used_up_is_told_with_its_numbers(
-    access: Access, cluster: KubernetesCluster, namespace: str
-) -> None:
-    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"requests.nvidia.com/gpu": "4"}}}
-    cluster.client.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
-    quota_path = f"/api/v1/namespaces/{namespace}/resourcequotas/small"
-    until(lambda: "hard" in (cluster.client.get(quota_path).get("status") or {}))
-    cluster.submit(gang(namespace))
-    with operating(access, namespace):
-        until(lambda: cluster.named("train", namespace).status.last_failure is not None)
-        failure = cluster.named("train", namespace).status.last_failure
-        until(lambda: not live_pods(cluster, namespace))
-    assert failure is not None
-    assert "quota" in failure.message
-    assert "limited: requests.nvidia.com/gpu=4" in failure.message
-
-
 def test_an_image_that_cannot_be_pulled_fails_the_run(
     access: Access, cluster: KubernetesCluster, namespace: str
 ) -> None:

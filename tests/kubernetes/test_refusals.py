@@ -8,7 +8,15 @@ from fairlead.state.snapshot import PodPhase
 
 CASES = {
     'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=4, limited: pods=4': (
-        403, PodPhase.LOST, "the quota of namespace ns is used up (q, requested: pods=1",
+        403, PodPhase.REFUSED, "the quota q of namespace ns is used up (pods: 1 asked for, 4 of 4 used); wait for",
+    ),
+    "exceeded quota: q, requested: cpu=2,requests.memory=4Gi, used: cpu=900m,requests.memory=1Gi, limited: cpu=2500m,"
+    "requests.memory=3Gi": (
+        403, PodPhase.REFUSED, "the quota q of namespace ns can never hold it (cpu: 2 asked for, 900m of 2500m used; "
+        "requests.memory: 4Gi asked for, 1Gi of 3Gi used); have the quota raised, or ask for less",
+    ),
+    "exceeded quota: as no API server says it today": (
+        403, PodPhase.REFUSED, "the quota of namespace ns is used up (exceeded quota: as no API server says it today)",
     ),
     'pods "x" is forbidden: unable to create new content in namespace ns because it is being terminated': (
         403, PodPhase.LOST, "submit the run in another",
@@ -34,3 +42,12 @@ def test_a_refusal_says_whether_a_later_try_may_pass(said: str, expected: tuple[
     found, message = explain(ApiError("POST pods", status, "", said), "ns")
     assert found is phase
     assert sentence in message
+
+
+def test_a_quota_that_holds_each_pod_but_not_all_of_the_gang_can_never_hold_it() -> None:
+    error = ApiError("POST pods", 403, "", "exceeded quota: q, requested: gpu=8, used: gpu=8, limited: gpu=12")
+    messages = [explain(error, "ns", num_pods=number)[1] for number in (1, 2)]
+    assert messages[0].startswith("the quota q of namespace ns is used up (gpu: 8 asked for, 8 of 12 used)")
+    assert messages[1].startswith(
+        "the quota q of namespace ns can never hold it (gpu: 8 asked for, 8 of 12 used; the gang needs 2 times as much)"
+    )

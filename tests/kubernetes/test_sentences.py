@@ -129,12 +129,15 @@ def test_a_quota_is_exceeded(cluster: RealCluster, runs: KubernetesCluster) -> N
     while "hard" not in (cluster.request("GET", f"{path}/team").get("status") or {}):
         time.sleep(0.1)
     runs.submit(a_run("greedy", gpus=2))
-    message, _ = told(runs, "greedy", "quota")
-    assert f"the quota of namespace {TEAM} is used up" in message
-    assert "requested: requests.nvidia.com/gpu=2" in message
-    assert "limited: requests.nvidia.com/gpu=1" in message
-    assert "wait for other runs to end, ask for less, or have the quota raised" in message
+    message, remedy = told(runs, "greedy", "quota")
+    assert message == (
+        f"pod 0 of 1 was refused: the quota team of namespace {TEAM} can never hold it (requests.nvidia.com/gpu: 2 "
+        "asked for, 0 of 1 used); have the quota raised, or ask for less"
+    )
+    assert remedy == "It starts by itself once there is room, at most 5m later."
     cluster.request("DELETE", f"{path}/team")
+    told(runs, "greedy", "started$")
+    runs.client.delete(f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/greedy")
 
 
 def test_a_run_is_out_of_memory(runs: KubernetesCluster) -> None:

@@ -31,7 +31,10 @@ def gangs_keep_their_bounds(world: World) -> Iterator[str]:
 
 
 def starts_take_what_is_free(world: World) -> Iterator[str]:
-    """An elastic gang that starts when nobody else waits leaves no node free that it could have had."""
+    """An elastic gang that starts when nobody else waits leaves no node free that it could have had.
+
+    But for one that a quota has refused, which starts with its fewest.
+    """
     for decision in world.decisions:
         done = [(workload, change) for workload, change in decision.done() if change.create]
         waits = any(is_left_waiting(workload, decision) for workload in decision.before.workloads)
@@ -39,6 +42,10 @@ def starts_take_what_is_free(world: World) -> Iterator[str]:
         if waits or bound or not decision.whole:
             continue
         for workload, change in done:
+            if workload.status.refusals:
+                if len(change.create) > workload.spec.nodes:
+                    yield f"{workload.spec.name} starts on {len(change.create)} nodes after it was refused"
+                continue
             one = replace(workload.spec, nodes=1, most_nodes=None)
             free = rooms(decision.before.nodes, [*decision.before.pods, *created(done)])
             if len(change.create) < (workload.spec.most_nodes or 0) and place(one, free) is not None:

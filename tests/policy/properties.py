@@ -9,7 +9,7 @@ from fairlead.policy import training
 from fairlead.policy.lifecycle import MOVES
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload
 from tests.policy.elastic_properties import ELASTIC_PROPERTIES
 from tests.policy.move_properties import MOVE_PROPERTIES
 from tests.policy.queue_properties import QUEUE_PROPERTIES
@@ -20,6 +20,7 @@ Property = Callable[[World], Iterator[str]]
 WAITING = (Code.WAITING_FOR_RESOURCES, Code.WAITING_FOR_TURN, Code.OVER_QUOTA)
 OF_PROGRAM = (Code.PROGRAM_FAILED, Code.GPU_OUT_OF_MEMORY, Code.START_FAILED)
 PRODUCTIVE_S = 60.0
+REFUSED_MOST_S = 60.0
 MOMENT_S = 1e-6
 
 
@@ -134,6 +135,8 @@ def retries_are_bounded(world: World) -> Iterator[str]:
                 yield f"{spec.name} started {status.retry_at - decision.now} s early"
             if after is None:
                 continue
+            if after.refusals > status.refusals:
+                yield from _not_waited_for(workload, after, decision.now)
             if status.phase.is_final and after.phase is Phase.PENDING:
                 program[workload.uid] = platform[workload.uid] = 0
                 best.pop(workload.uid, None)
@@ -244,6 +247,18 @@ def _unexplained(world: World, workload: Workload) -> Iterator[str]:
 def _resumes(change: Change, before: Snapshot) -> bool:
     """Whether it brings back a finished run, whose name another may have taken since that was wished."""
     return any(w.uid == change.workload_uid and w.status.phase.is_final for w in before.workloads)
+
+
+def _not_waited_for(workload: Workload, after: Status, now: float) -> Iterator[str]:
+    """What is wrong with how the run stands that a quota has refused."""
+    spec, before = workload.spec, workload.status
+    longest_s = max(spec.retry.max_backoff_s, REFUSED_MOST_S)
+    if after.retry_at is None or not now < after.retry_at <= now + longest_s:
+        yield f"{spec.name} was refused at {now} and is tried again at {after.retry_at}"
+    if (after.program_failures, after.disruptions) != (before.program_failures, before.disruptions):
+        yield f"{spec.name} was refused, and that was counted as a failure"
+    if (after.phase, after.next_phase) != (Phase.STOPPING, Phase.PENDING):
+        yield f"{spec.name} was refused and is {after.phase}, then {after.next_phase}"
 
 
 def _is_productive(workload: Workload, code: Code, best: dict[str, int | None], now: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod, ReturnNode
+from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod, RefusePod, ReturnNode
 from fairlead.cluster.simulated.programs import Program
 from fairlead.errors import NameTaken, NotFound
 from fairlead.policy import training
@@ -55,6 +55,7 @@ class Harm(StrEnum):
     KILL_RANK = "kill rank"
     OUT_OF_MEMORY = "out of memory"
     LOSE_POD = "lose pod"
+    REFUSE_POD = "refuse pod"
     LOSE_NODE = "lose node"
     RETURN_NODE = "return node"
 
@@ -274,6 +275,8 @@ class World:
             rank = pod.index * spec.ranks_on_each_node
             if move.harm is Harm.LOSE_POD:
                 yield LosePod(pod_uid=pod.uid)
+            elif move.harm is Harm.REFUSE_POD:
+                yield RefusePod(pod_uid=pod.uid)
             else:
                 yield KillRank(pod_uid=pod.uid, rank=rank, out_of_memory=move.harm is Harm.OUT_OF_MEMORY)
 
@@ -282,7 +285,7 @@ class World:
         now, times = self.cluster.clock.now(), list[float]()
         for workload in self.cluster.snapshot().workloads:
             status, spec = workload.status, workload.spec
-            if status.phase is Phase.RESTARTING and status.retry_at is not None:
+            if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
                 times.append(status.retry_at)
             if spec.max_duration_s is not None and status.started_at is not None and not status.phase.is_final:
                 times.append(status.started_at + spec.max_duration_s)

@@ -253,7 +253,7 @@ def _next_deadline(snapshot: Snapshot, now: float) -> float:
     bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
     for workload in snapshot.workloads:
         status, limit = workload.status, workload.spec.max_duration_s
-        if status.phase is Phase.RESTARTING and status.retry_at is not None:
+        if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
             times.append(status.retry_at)
         if limit is not None and status.started_at is not None and not status.phase.is_final:
             times.append(status.started_at + limit)

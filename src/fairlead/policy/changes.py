@@ -40,7 +40,7 @@ def started(workload: Workload, placed: tuple[Placement, ...], now: float, nodes
     moved = move(
         status, Phase.STARTING, reason, now, attempt=attempt, started_at=began, raised=raised(workload, now),
         taken_by=None, asked_at=None, ask_again_at=None, nodes=None if spec.most_nodes is None else num_nodes,
-        room_since=None, seats=(),
+        room_since=None, seats=(), retry_at=None,
     )  # fmt: skip
     return replace(change_to(workload, moved), create=create)
 
@@ -80,12 +80,17 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
     """It is Pending from now on, or again."""
     reason = Reason(code=code, message=message, remedy=remedy)
     status = workload.status
-    if code in (Code.SUSPENDED, Code.PREEMPTED, Code.MOVED):
-        # Time spent suspended, preempted or on the move is not time it ran: the clock of max_duration begins anew.
+    if code in (Code.SUSPENDED, Code.PREEMPTED, Code.MOVED, Code.OVER_QUOTA):
+        # Time spent suspended, preempted, refused or on the move is not time it ran: the clock of max_duration begins
+        # anew.
         status = replace(status, started_at=None)
+    if code is not Code.OVER_QUOTA:
+        status = replace(status, retry_at=None)
+    if code is Code.SUSPENDED:
+        status = replace(status, refusals=0)
     if status.phase is Phase.PENDING:
         return change_to(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))
-    return change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status), retry_at=None))
+    return change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status)))
 
 
 def next_attempt(status: Status) -> int:

@@ -11,6 +11,8 @@ A running gang grows only by stopping, with a checkpoint, and starting anew. So 
 checkpoints, and the time that it saves is more than what it is thrown back. Pollux (Qiao et al., OSDI 2021, section
 4.2.1) weighs a change of size by its restart in the same way. What is left of a run of which nothing is known is
 expected to be as long as what is behind it.
+
+What a quota refuses cannot be seen before: a gang that was refused starts with its fewest nodes, and stays so.
 """
 
 import heapq
@@ -69,6 +71,7 @@ def may_grow(workload: Workload, now: float) -> bool:
         status.phase is Phase.RUNNING
         and workload.intent is Intent.RUN
         and (workload.spec.most_nodes or 0) > (status.nodes or 0)
+        and not status.refusals
         and progress is not None
         and progress.checkpoint_step is not None
         and now - status.since >= PAUSE_S
@@ -129,6 +132,8 @@ def outlook(workload: Workload) -> str:
     spec, num_nodes = workload.spec, workload.gang.nodes
     if spec.most_nodes is None:
         return ""
+    if workload.status.refusals:
+        return f"; runs on {num_nodes} of {say_nodes(spec)}, no more of which it tries since a quota refused"
     missing = spec.most_nodes - num_nodes
     more = f"{missing} more are" if missing > 1 else "1 more is"
     return f"; runs on {num_nodes} of {say_nodes(spec)}" + (f"; would grow when {more} free" if missing else "")

@@ -20,6 +20,7 @@ class Blame(StrEnum):
 
     PROGRAM = "program"
     INFRASTRUCTURE = "infrastructure"
+    QUOTA = "quota"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,9 @@ def diagnose(
     lost = [pod for pod in pods if pod.phase is PodPhase.LOST]
     if lost:
         return _lost(spec, min(lost, key=lambda pod: pod.index), nodes)
+    refused = [pod for pod in pods if pod.phase is PodPhase.REFUSED]
+    if refused:
+        return _refused(spec, min(refused, key=lambda pod: pod.index))
     exits = sorted((exit_ for pod in pods for exit_ in pod.exits if not exit_.ok), key=lambda exit_: exit_.at)
     if exits:
         return _ended(spec, _first_cause(spec, exits), progress)
@@ -57,6 +61,11 @@ def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
         what = pod.message or "the process that watched over it was killed, so its ranks were ended too"
         reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes} on {pod.node} was lost: {what}")
     return Failure(blame=Blame.INFRASTRUCTURE, reason=reason)
+
+
+def _refused(spec: Training, pod: Pod) -> Failure:
+    message = f"pod {pod.index} of {spec.nodes} was refused: {pod.message or 'a quota has no room for it'}"
+    return Failure(blame=Blame.QUOTA, reason=Reason(code=Code.OVER_QUOTA, message=message))
 
 
 def _first_cause(spec: Training, exits: list[RankExit]) -> RankExit:

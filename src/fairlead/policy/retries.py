@@ -5,19 +5,24 @@ forgiven by progress, so that a run on unsteady machines goes on for as long as 
 at the same spot each time ends. What a run has saved is progress, and what it has reported if it saves nothing. Time is
 progress only before the loss of a pod or a node, which says nothing of the program: kills, a lack of memory and hangs
 may come of it however late, and end a run that reports nothing when they have come too often.
+
+A quota that refuses pods is no failure: the gang is tried again for as long as it takes, and nothing is counted.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from fairlead.policy.failures import Blame, Failure
 from fairlead.policy.quantities import plural
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Phase, Progress, Status
+from fairlead.state.snapshot import Phase, Progress, Status, Workload
 
 # A place that held a run for so long was no bad one; what is lost sooner, time after time, finds no place to run.
 PRODUCTIVE_S = 60.0
 OF_PLACES = frozenset({Code.POD_LOST, Code.NODE_LOST})
+# A try costs the API server two requests a pod, and there is no end of tries: `retry` may ask for longer waits only.
+REFUSED_FIRST_S, REFUSED_MOST_S = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,24 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
     # The first restart after progress is at once: waiting buys nothing.
     wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
     return Again(at=now + wait, program_failures=program, disruptions=disruptions)
+
+
+def longest_wait_s(spec: Training) -> float:
+    """The most that passes between two tries of a gang that a quota refuses."""
+    return max(spec.retry.max_backoff_s, REFUSED_MOST_S)
+
+
+def retry_refused(workload: Workload, now: float) -> float:
+    """When a gang that a quota refused once more is tried again.
+
+    Each in the second half of its wait at a moment of its own, so that two gangs of which each took what the other
+    lacked do not meet again and again.
+    """
+    spec, status = workload.spec, workload.status
+    wait_s = max(spec.retry.backoff_s, REFUSED_FIRST_S) * 2.0 ** min(status.refusals, 30)
+    drawn = hashlib.blake2b(f"{workload.uid}-{status.attempt}".encode(), digest_size=4).digest()
+    share = int.from_bytes(drawn) / 2**32
+    return now + min(wait_s, longest_wait_s(spec)) * (1 + share) / 2
 
 
 def _productive(status: Status, failure: Failure, progress: Progress | None, now: float) -> bool:

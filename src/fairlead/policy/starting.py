@@ -197,7 +197,11 @@ class Queue:
         """The starts of elastic gangs that get more than they need at least, by uid."""
         if self._keeps_back:
             return {}
-        placed = {workload.uid: list(parts) for workload, parts in self.started if workload.spec.most_nodes is not None}
+        placed = {
+            workload.uid: list(parts)
+            for workload, parts in self.started
+            if workload.spec.most_nodes is not None and not workload.status.refusals
+        }
         gangs = [(workload, len(parts)) for workload, parts in self.started if workload.uid in placed]
         for uid, parts in elastic.share_out(gangs, self._one_more).items():
             placed[uid] += [replace(part, index=len(placed[uid]) + n) for n, part in enumerate(parts)]

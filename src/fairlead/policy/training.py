@@ -14,7 +14,7 @@ from fairlead.policy.failures import Blame, Failure, diagnose
 from fairlead.policy.lifecycle import move, ran_until
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.reclaims import leaving, reclaim
-from fairlead.policy.retries import GiveUp, retry
+from fairlead.policy.retries import GiveUp, longest_wait_s, retry, retry_refused
 from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.policy.starting import start
 from fairlead.state.plan import Change, Event, Plan
@@ -88,6 +88,7 @@ def _only_waits(workload: Workload) -> bool:
         status.phase is _PENDING
         and workload.intent is _RUN
         and status.reason.code is not _SUSPENDED
+        and status.retry_at is None
         and (status.started_at is None or workload.spec.max_duration_s is None)
     )
 
@@ -141,7 +142,7 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
     status = move(
         workload.status, Phase.PENDING, reason, now,
         attempt=workload.status.attempt + 1, started_at=None, finished_at=None, program_failures=0, disruptions=0,
-        last_failure=None, failed_step=None, retry_at=None, raised=0,
+        last_failure=None, failed_step=None, retry_at=None, refusals=0, raised=0,
     )  # fmt: skip
     return change_to(workload, status)
 
@@ -192,6 +193,8 @@ def _watch(
     if failure is None and len(own) < workload.gang.nodes:
         gone = Reason(code=Code.POD_LOST, message=f"{plural(workload.gang.nodes - len(own), 'pod')} of it vanished")
         failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
+    if failure is not None and failure.blame is Blame.QUOTA:
+        return _withdraw(workload, live, failure.reason, now)
     if failure is not None:
         return _after_failure(workload, live, failure, now)
     must_leave = reclaim(workload.spec, live, snapshot.nodes)
@@ -205,7 +208,8 @@ def _watch(
         ranks = plural(workload.gang.world_size, "rank")
         message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
-        return change_to(workload, move(status, Phase.RUNNING, reason, now))
+        refusals = 0 if workload.spec.most_nodes is None else status.refusals
+        return change_to(workload, move(status, Phase.RUNNING, reason, now, refusals=refusals))
     return _tell_delay(workload, own) if status.phase is Phase.STARTING else None
 
 
@@ -250,6 +254,14 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
         attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
     )  # fmt: skip
     return replace(change_to(workload, status), terminate=notices(live, TEARDOWN_GRACE_S))
+
+
+def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: float) -> Change:
+    """Take back all of a gang of which a quota refused a pod, and wait for room in that quota."""
+    within = say_duration(longest_wait_s(workload.spec))
+    reason = replace(refused, remedy=f"It starts by itself once there is room, at most {within} later.")
+    again = {"retry_at": retry_refused(workload, now), "refusals": workload.status.refusals + 1}
+    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=TEARDOWN_GRACE_S, **again)
 
 
 def _ran_s(workload: Workload) -> float:
@@ -303,6 +315,6 @@ def _wants_to_start(workload: Workload, now: float) -> bool:
     status = workload.status
     if workload.intent is not Intent.RUN:
         return False
-    if status.phase is Phase.RESTARTING:
+    if status.phase in (Phase.RESTARTING, Phase.PENDING):
         return status.retry_at is None or now >= status.retry_at
-    return status.phase is Phase.PENDING or is_resizing(status)
+    return is_resizing(status)

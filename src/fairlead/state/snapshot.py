@@ -41,7 +41,10 @@ class Intent(StrEnum):
 
 
 class PodPhase(StrEnum):
-    """Where a pod is in its life. Succeeded, Failed and Lost mean that none of its processes is alive."""
+    """Where a pod is in its life. Succeeded, Failed, Lost and Refused mean that none of its processes is alive.
+
+    One that is Refused never came to be: a quota of the cluster has no room for it now.
+    """
 
     CREATED = "Created"
     STARTING = "Starting"
@@ -49,6 +52,7 @@ class PodPhase(StrEnum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     LOST = "Lost"
+    REFUSED = "Refused"
 
     @property
     def is_final(self) -> bool:
@@ -58,7 +62,7 @@ class PodPhase(StrEnum):
 
 # Asked for each member of each gang at each pass.
 _FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
-_FINAL_OF_PODS = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.LOST})
+_FINAL_OF_PODS = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +244,8 @@ class Status:
         disruptions: Failures of the platform in a row without progress between them.
         last_failure: The failure that caused the latest restart.
         failed_step: The highest step reached at any failure.
-        retry_at: While Restarting, no start before this time.
+        retry_at: While Restarting, or Pending after a quota refused its pods, no start before this time; else None.
+        refusals: How often a quota refused its pods since it last ran; an elastic gang keeps that, and grows no more.
         asked_at: While Pending, since when nodes to come are asked for; None while they are not.
         ask_again_at: They did not come, and are not asked for before this time.
         taken_by: While it waits after it was preempted, by whom and why; None otherwise.
@@ -266,6 +271,7 @@ class Status:
     last_failure: Reason | None = None
     failed_step: int | None = None
     retry_at: float | None = None
+    refusals: int = 0
     asked_at: float | None = None
     ask_again_at: float | None = None
     raised: int = 0

@@ -13,6 +13,7 @@ from fairlead.cluster.simulated.faults import (
     KillRank,
     LoseNode,
     LosePod,
+    RefusePod,
     RemoveNode,
     ReturnNode,
     WarnNode,
@@ -108,6 +109,10 @@ class Course:
             run = state.runs.get(fault.pod_uid)
             if run is not None:
                 self._end(run, at, PodPhase.LOST, message=fault.message)
+        elif isinstance(fault, RefusePod):
+            run = state.runs.get(fault.pod_uid)
+            if run is not None and run.started_at is None:
+                self._end(run, at, PodPhase.REFUSED, message=fault.message)
         elif isinstance(fault, AddNode):
             state.nodes[fault.node.name] = fault.node
             state.accounts.node_is(fault.node.name, True, at)
@@ -220,7 +225,8 @@ class Course:
         """Whether no member of its gang is gone, without which the others cannot save together."""
         pods = self._state.pods[run.workload_uid]
         attempt = pods[run.pod_uid].attempt
-        return all(pod.attempt != attempt or pod.phase not in (PodPhase.FAILED, PodPhase.LOST) for pod in pods.values())
+        gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
+        return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
 
     def _respeed(self, node: str, at: float) -> None:
         """Who works on a node has changed, and with it the pace of all gangs that have a member there."""

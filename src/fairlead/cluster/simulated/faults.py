@@ -25,6 +25,14 @@ class LosePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusePod:
+    """A quota has no room for the pod; one that has started is counted already, and stays."""
+
+    pod_uid: str
+    message: str = "a quota has no room for it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoseNode:
     """The node is not ready any more and every pod on it is lost."""
 
@@ -61,4 +69,4 @@ class AddNode:
     node: Node
 
 
-Fault = KillRank | LosePod | LoseNode | ReturnNode | WarnNode | RemoveNode | AddNode
+Fault = KillRank | LosePod | RefusePod | LoseNode | ReturnNode | WarnNode | RemoveNode | AddNode

@@ -235,8 +235,8 @@ class Agent:
             if error.reason == "AlreadyExists":
                 self._meet(found, member, f"{path}/{pod['metadata']['name']}")
                 return
-            phase, message = refusals.explain(error, found.namespace)
-            if phase is None or (phase is PodPhase.LOST and self._is_making_way(found.uid)):
+            phase, message = refusals.explain(error, found.namespace, num_pods=len(gang.nodes))
+            if phase is None or (phase is PodPhase.REFUSED and self._is_making_way(found.uid)):
                 raise
             self._bury(found, member, phase, message)
             return

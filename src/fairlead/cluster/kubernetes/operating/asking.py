@@ -166,7 +166,7 @@ class Askings:
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 return  # one that is on its way out, or of a run that had the name before: the next pass finds it gone
-            phase, message = refusals.explain(error, found.namespace)
+            phase, message = refusals.explain(error, found.namespace, num_pods=run.spec.nodes)
             if phase is None:
                 raise
             with self._lock:

@@ -1,18 +1,27 @@
 """Why the API server does not take a pod, as one sentence with what would mend it. Pure."""
 
+import re
+
 from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import quantity
 from fairlead.state.snapshot import PodPhase
 
+# As the admission plugin ResourceQuota of Kubernetes says it, of the resources that it has no room for.
+QUOTA = re.compile(r"exceeded quota: (.+?), requested: (.+?), used: (.+?), limited: (.+)")
 
-def explain(error: ApiError, namespace: str) -> tuple[PodPhase | None, str]:
-    """What a refusal makes of the pod: Lost if a later try may pass, Failed if not, None if it says nothing of it."""
+
+def explain(error: ApiError, namespace: str, *, num_pods: int = 1) -> tuple[PodPhase | None, str]:
+    """What a refusal makes of the pod.
+
+    Refused by a quota, which may have room later, Lost if a later try may pass else, Failed if not, None if it says
+    nothing of it.
+
+    Args:
+        num_pods: Those of its gang, which come all or not at all.
+    """
     said = " ".join(error.said.split())
     if "exceeded quota" in said:
-        _, _, numbers = said.partition("exceeded quota: ")
-        return PodPhase.LOST, (
-            f"the quota of namespace {namespace} is used up ({numbers}); wait for other runs to end, ask for less, or "
-            "have the quota raised"
-        )
+        return PodPhase.REFUSED, _quota(said, namespace, num_pods)
     if "being terminated" in said:
         return PodPhase.LOST, f"namespace {namespace} is being deleted; submit the run in another"
     if "admission webhook" in said and "denied the request" in said:
@@ -47,3 +56,30 @@ def explain(error: ApiError, namespace: str) -> tuple[PodPhase | None, str]:
             "`fairlead doctor` says what is missing",
         )
     return None, said
+
+
+def _quota(said: str, namespace: str, num_pods: int) -> str:
+    """Which quota, what it holds, what is asked of it, and what would unblock that."""
+    found = QUOTA.search(said)
+    if found is None:
+        return f"the quota of namespace {namespace} is used up ({said}); have it raised, or ask for less"
+    name, (asked, used, most) = found[1], (_numbers(part) for part in found.groups()[1:])
+    numbers = "; ".join(
+        f"{what}: {number} asked for, {used.get(what, '0')} of {most.get(what, '0')} used"
+        for what, number in asked.items()
+    )
+    if any(num_pods * quantity(number) > quantity(most.get(what, "0")) for what, number in asked.items()):
+        whole = "" if num_pods == 1 else f"; the gang needs {num_pods} times as much"
+        return (
+            f"the quota {name} of namespace {namespace} can never hold it ({numbers}{whole}); have the quota raised, "
+            "or ask for less"
+        )
+    return (
+        f"the quota {name} of namespace {namespace} is used up ({numbers}); wait for other pods there to end, ask for "
+        "less, or have the quota raised"
+    )
+
+
+def _numbers(listed: str) -> dict[str, str]:
+    """As in ``pods=1,requests.memory=4Gi``."""
+    return {what: number for what, _, number in (part.partition("=") for part in listed.split(","))}

@@ -1,0 +1,82 @@
+"""Gangs that a ResourceQuota refuses, on a real control plane: they wait, whole, and start once it has room."""
+
+from dataclasses import replace
+
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.specs.training import Retry
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Phase, Workload
+from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating
+from tests.waiting import until
+
+RESOURCE = "requests.nvidia.com/gpu"
+
+
+def a_quota(cluster: KubernetesCluster, namespace: str, num_gpus: int) -> None:
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    cluster.client.create(path, {"metadata": {"name": "small"}, "spec": {"hard": {RESOURCE: str(num_gpus)}}})
+    until(lambda: "hard" in (cluster.client.get(f"{path}/small").get("status") or {}))
+
+
+def raise_quota(cluster: KubernetesCluster, namespace: str, num_gpus: int) -> None:
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas/small"
+    cluster.client.merge(path, {"spec": {"hard": {RESOURCE: str(num_gpus)}}})
+
+
+def refused(cluster: KubernetesCluster, namespace: str, name: str = "train", *, times: int = 1) -> Workload:
+    """The run, when it waits and was refused so often."""
+    found: list[Workload] = []
+
+    def waits() -> bool:
+        found[:] = [cluster.named(name, namespace)]
+        status = found[0].status
+        return status.phase is Phase.PENDING and status.refusals >= times
+
+    until(waits, lambda: found[0].status)
+    return found[0]
+
+
+def test_a_gang_that_a_quota_refuses_waits_and_starts_once_the_quota_is_raised(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    a_quota(cluster, namespace, GPUS)
+    cluster.submit(replace(gang(namespace), retry=Retry(infrastructure=0)))
+    with operating(access, namespace):
+        status = refused(cluster, namespace, times=3).status
+        assert status.reason.code is Code.OVER_QUOTA
+        assert status.reason.message.partition(" was refused: ")[2] == (
+            f"the quota small of namespace {namespace} can never hold it ({RESOURCE}: 8 asked for, 8 of 8 used; the "
+            "gang needs 2 times as much); have the quota raised, or ask for less"
+        )
+        assert status.reason.remedy == "It starts by itself once there is room, at most 5m later."
+        assert live_pods(cluster, namespace) == []
+        raise_quota(cluster, namespace, 2 * GPUS)
+        status = comes_to(cluster, "train", Phase.RUNNING).status
+    assert (status.disruptions, status.program_failures, status.last_failure) == (0, 0, None)
+
+
+def test_a_gang_that_a_quota_refuses_starts_when_others_have_left_the_room(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    a_quota(cluster, namespace, GPUS)
+    with operating(access, namespace):
+        cluster.submit(gang(namespace, "first", nodes=1, gpus=GPUS, run="4s"))
+        comes_to(cluster, "first", Phase.RUNNING)
+        cluster.submit(gang(namespace, "second", nodes=1, gpus=GPUS // 2))
+        message = refused(cluster, namespace, "second").status.reason.message
+        assert f"is used up ({RESOURCE}: 4 asked for, 8 of 8 used); wait for other pods there to end" in message
+        comes_to(cluster, "first", Phase.SUCCEEDED)
+        comes_to(cluster, "second", Phase.RUNNING)
+
+
+def test_gangs_that_each_need_the_whole_quota_run_one_after_the_other(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    a_quota(cluster, namespace, GPUS)
+    for name in ("one", "other"):
+        cluster.submit(gang(namespace, name, gpus=GPUS // 2, run="1s"))
+    with operating(access, namespace):
+        for name in ("one", "other"):
+            comes_to(cluster, name, Phase.SUCCEEDED)
+    assert any(cluster.named(name, namespace).status.attempt for name in ("one", "other"))
