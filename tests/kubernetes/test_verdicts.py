@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject, read_node
-from fairlead.cluster.kubernetes.operating.verdicts import is_hopeless, remembering, see
+from fairlead.cluster.kubernetes.operating.verdicts import MOUNT_PATIENCE_S, Hindrance, is_hopeless, remembering, see
 from fairlead.state.snapshot import PodPhase
 from tests.kubernetes.builders import a_creation
 
@@ -44,3 +44,37 @@ def test_a_pod_that_cannot_start_says_why_and_whether_that_is_tried_again() -> N
     assert "again" not in str(see(hopeless, a_creation(), ranks=range(1), told_at=None, node=node, gone=False).message)
     assert [is_hopeless(each, now=5.0) for each in (POD, hopeless)] == [False, True]
     assert is_hopeless(POD, now=61.0)
+
+
+MOUNT = ("FailedMount", 'MountVolume.SetUp failed for volume "keys" : secret "nope" not found')
+UNMOUNTED = replace(POD, waiting=("ContainerCreating", ""))
+
+
+def hindered(asked_at: float) -> PodObject:
+    return Hindrance(pod_uid="u", words=MOUNT, asked_at=asked_at).applied(UNMOUNTED)
+
+
+def test_a_pod_whose_volume_cannot_be_mounted_is_taken_back_when_that_is_still_so_at_the_end_of_our_patience() -> None:
+    assert not is_hopeless(hindered(MOUNT_PATIENCE_S - 1.0), now=2 * MOUNT_PATIENCE_S)
+    assert is_hopeless(hindered(MOUNT_PATIENCE_S), now=MOUNT_PATIENCE_S)
+    assert not is_hopeless(replace(hindered(MOUNT_PATIENCE_S), started_at=500.0), now=MOUNT_PATIENCE_S)
+    assert not is_hopeless(UNMOUNTED, now=2 * MOUNT_PATIENCE_S)
+
+
+def test_what_hindered_a_pod_that_was_taken_back_is_told_of_the_lost_pod() -> None:
+    told = replace(UNMOUNTED, told_at=601.0)
+    for asked_at, end in ((600.0, "; after 10 min others get its place"), (300.0, "")):
+        pod = remembering(hindered(asked_at), told)
+        seen = see(pod, a_creation(), ranks=range(1), told_at=None, node=None, gone=True)
+        assert (seen.phase, seen.message) == (
+            PodPhase.LOST,
+            f"a volume cannot be mounted on node-a: {MOUNT[1]}; create what it refers to, or correct the name under "
+            f"`kubernetes`{end}",
+        )
+    started = replace(told, started_at=600.5)
+    assert remembering(hindered(600.0), started) == started
+
+
+def test_what_hinders_one_pod_is_not_said_of_another() -> None:
+    other = replace(UNMOUNTED, uid="other")
+    assert Hindrance(pod_uid="u", words=MOUNT, asked_at=1.0).applied(other) == other

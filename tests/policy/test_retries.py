@@ -53,6 +53,14 @@ def test_disruptions_without_progress_wait_longer_each_time_and_end() -> None:
     assert isinstance(retry(spec(infrastructure=2), before, failure(), Progress(step=7), NOW), GiveUp)
 
 
+def test_a_start_that_held_its_places_in_vain_waits_longest_also_the_first_time() -> None:
+    lost, slow = failure(Code.POD_LOST), status(phase=Phase.STARTING, since=NOW - 600.0)
+    again = Again(at=NOW + 300.0, program_failures=0, disruptions=1)
+    assert retry(spec(), slow, lost, None, NOW) == again
+    for other in (replace(slow, since=NOW - 299.0), replace(slow, phase=Phase.RUNNING)):
+        assert retry(spec(), other, lost, None, NOW) == replace(again, at=NOW)
+
+
 def test_progress_forgives_all_disruptions() -> None:
     before = status(disruptions=9, last_failure=failure().reason, failed_step=7)
     assert retry(spec(), before, failure(), Progress(step=8), NOW) == Again(at=NOW, program_failures=0, disruptions=1)

@@ -21,6 +21,9 @@ from fairlead.state.snapshot import Phase, Progress, Status, Workload
 # A place that held a run for so long was no bad one; what is lost sooner, time after time, finds no place to run.
 PRODUCTIVE_S = 60.0
 OF_PLACES = frozenset({Code.POD_LOST, Code.NODE_LOST})
+# A start that came to nothing after so long held its places in vain; what hindered it, such as a volume that cannot be
+# mounted, mostly waits for a person, and others have their turn meanwhile.
+IN_VAIN_S = 300.0
 # A try costs the API server two requests a pod, and there is no end of tries: `retry` may ask for longer waits only.
 REFUSED_FIRST_S, REFUSED_MOST_S = 1.0, 60.0
 
@@ -66,6 +69,8 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
         return GiveUp(why=f"{why}{spec.retry.infrastructure}", program_failures=program, disruptions=disruptions)
     # The first restart after progress is at once: waiting buys nothing.
     wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
+    if status.phase is Phase.STARTING and now - status.since >= IN_VAIN_S:
+        wait = spec.retry.max_backoff_s
     return Again(at=now + wait, program_failures=program, disruptions=disruptions)
 
 

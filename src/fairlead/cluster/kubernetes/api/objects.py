@@ -78,7 +78,8 @@ class PodObject:
         refused: Why kube-scheduler found no place for it.
         disruption: Reason and message of the condition DisruptionTarget; None without it.
         said: Reason and message of the pod as a whole, such as Evicted.
-        waiting: Reason and message of the first container that waits; None for none.
+        waiting: Reason and message of the first container that waits, or of the Event that hinders all; None for none.
+        asked_at: When that Event was asked for; None where a container waits.
         address: Its IP address; empty before it has one.
         started_at: When the ranks' container started; None before.
         ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
@@ -105,6 +106,7 @@ class PodObject:
     image: str = ""
     address: str = ""
     waiting: tuple[str, str] | None = None
+    asked_at: float | None = None
     started_at: float | None = None
     ended: Mapping[str, Any] | None = None
     room_for: str = ""

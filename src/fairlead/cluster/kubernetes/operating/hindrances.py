@@ -2,6 +2,7 @@
 
 What hinders a container is in the pod itself; what comes before any container is not. So of each run one pod that takes
 its time is asked about, first after a while and then half as often each time; one that starts at once costs nothing.
+When our patience with it ends it is asked about once more, and taken back where the answer is as before.
 
 An API server reads all Events of a namespace to find those of one pod: where there are ten thousand, a good part of a
 second of its CPU. So one run is asked about at a time, first those that have waited longest.
@@ -14,7 +15,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.operating.agent import Agent
-from fairlead.cluster.kubernetes.operating.verdicts import HINDRANCES, is_stuck
+from fairlead.cluster.kubernetes.operating.verdicts import HINDRANCES, MOUNT_PATIENCE_S, Hindrance, is_stuck
 from fairlead.cluster.kubernetes.operating.views import View
 
 LOOK_S = 1.0
@@ -62,8 +63,10 @@ class Hindrances:
         if now >= turn.due:
             self._asked_at = now
             turn.every_s = min(2 * turn.every_s, MOST_S)
-            turn.due = now + turn.every_s
-            agent.submit(uid, "ask why a pod waits", partial(self._ask, uid, turn.pod))
+            turn.due, last = now + turn.every_s, turn.pod.created_at + MOUNT_PATIENCE_S
+            if now < last < turn.due:
+                turn.due = last
+            agent.submit(uid, "ask why a pod waits", partial(self._ask, uid, turn.pod, now))
 
     def _slowest(self, uid: str) -> PodObject | None:
         """The pod of a run that is asked about: the first that waits for something before its containers."""
@@ -71,7 +74,7 @@ class Hindrances:
         slow = [pod for pod in bound if pod.started_at is None and pod.told_at is None and not is_stuck(pod)]
         return min(slow, key=lambda pod: pod.index, default=None)
 
-    def _ask(self, uid: str, pod: PodObject) -> None:
+    def _ask(self, uid: str, pod: PodObject, now: float) -> None:
         namespace, _, _ = pod.key.partition("/")
         query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
         try:
@@ -83,7 +86,8 @@ class Hindrances:
         newest = max(events, key=_version, default=None)
         is_hindered = newest is not None and newest.get("reason") in HINDRANCES
         said = (str(newest["reason"]), str(newest.get("message") or "")) if newest and is_hindered else None
-        self._view.note_hindrance(uid, None if said is None else (pod.uid, said))
+        hindrance = None if said is None else Hindrance(pod_uid=pod.uid, words=said, asked_at=now)
+        self._view.note_hindrance(uid, hindrance)
 
 
 def _version(event: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """What has become of a pod of a gang, and why, in one sentence, from the pod as it was last seen. Pure."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.operating.reports import Ending, read_ending
@@ -11,11 +11,14 @@ from fairlead.state.snapshot import Grant, Pod, PodPhase
 REFUSAL_PATIENCE_S = 3.0
 # A registry that stumbles is back within a minute; a name that does not exist never will be.
 PULL_PATIENCE_S = 60.0
+# Kubernetes takes a disk by force from a node that does not let go of it, but after six minutes
+# (`maxWaitForUnmountDuration` of its attach-detach controller). What is not there a while later waits for a person.
+MOUNT_PATIENCE_S = 600.0
 PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
 NEVER = frozenset(
     {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
-# What kubelet says in Events alone, with what was tried and what mends it; it tries again for ever.
+# What kubelet says in Events alone, with what was tried and what mends it; it tries again for ever, we do not.
 HINDRANCES = {
     **dict.fromkeys(
         ("FailedMount", "FailedAttachVolume", "FailedMapVolume"),
@@ -35,6 +38,24 @@ DISRUPTIONS = {
     "TerminationByKubelet": "its node ran short of memory or disk, or was shutting down",
 }
 UNANSWERED = "it was gone before anybody saw how it ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindrance:
+    """What keeps a pod from starting before any of its containers.
+
+    Attributes:
+        words: Reason and message of the Event that says it.
+        asked_at: When it was still the newest.
+    """
+
+    pod_uid: str
+    words: tuple[str, str]
+    asked_at: float
+
+    def applied(self, pod: PodObject) -> PodObject:
+        """The pod as one that waits for this, if it is the one."""
+        return replace(pod, waiting=self.words, asked_at=self.asked_at) if pod.uid == self.pod_uid else pod
 
 
 def see(
@@ -89,10 +110,12 @@ def stray(pod: PodObject) -> Pod:
 
 
 def remembering(before: PodObject | None, pod: PodObject) -> PodObject:
-    """The pod with the reason why it could not start, which kubelet takes back once the pod is told to go."""
-    if before is None or before.uid != pod.uid or pod.told_at is None or not is_stuck(before) or is_stuck(pod):
+    """The pod with the reason why it could not start, which nobody tells any more once the pod is told to go."""
+    if before is None or before.uid != pod.uid or pod.told_at is None or pod.started_at is not None or is_stuck(pod):
         return pod
-    return replace(pod, waiting=before.waiting)
+    if not is_stuck(before) and not is_hindered(before):
+        return pod
+    return replace(pod, waiting=before.waiting, asked_at=before.asked_at)
 
 
 def is_hopeless(pod: PodObject, now: float) -> bool:
@@ -102,6 +125,8 @@ def is_hopeless(pod: PodObject, now: float) -> bool:
     age_s = now - pod.created_at
     if not pod.node:
         return pod.refused is not None and age_s > REFUSAL_PATIENCE_S
+    if is_hindered(pod):
+        return _is_given_up(pod)
     return is_stuck(pod) and (_is_final(pod) or age_s > PULL_PATIENCE_S)
 
 
@@ -115,6 +140,11 @@ def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
 def is_stuck(pod: PodObject) -> bool:
     """A container of it cannot start as things are."""
     return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
+
+
+def is_hindered(pod: PodObject) -> bool:
+    """It waits for something that comes before its containers."""
+    return pod.waiting is not None and pod.waiting[0] in HINDRANCES
 
 
 def _verdict(
@@ -153,6 +183,9 @@ def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
         return PodPhase.LOST, f"kube-scheduler found no place for it on the node that had room: {_clause(pod.refused)}"
     if is_stuck(pod):
         return PodPhase.FAILED, why_not_started(pod)
+    if is_hindered(pod):
+        end = f"; after {MOUNT_PATIENCE_S / 60:.0f} min others get its place" if _is_given_up(pod) else ""
+        return PodPhase.LOST, f"{_why_hindered(pod)}{end}"
     return PodPhase.LOST, _disruption(pod) or "it was deleted before it started"
 
 
@@ -191,14 +224,23 @@ def _disruption(pod: PodObject) -> str | None:
 
 
 def _waits(pod: PodObject) -> str | None:
-    reason, message = pod.waiting or ("", "")
-    if reason in HINDRANCES:
-        what, remedy = HINDRANCES[reason]
-        return f"{what} on {pod.node}: {_clause(message)}; {remedy}; kubelet tries it again and again"
+    if is_hindered(pod):
+        return f"{_why_hindered(pod)}; kubelet tries it again for {MOUNT_PATIENCE_S / 60:.0f} min in all"
     if not is_stuck(pod):
         return None
     why = why_not_started(pod)
     return why if _is_final(pod) else f"{why}; kubelet tries it again for {PULL_PATIENCE_S:.0f} s in all"
+
+
+def _is_given_up(pod: PodObject) -> bool:
+    """Whether what hinders it still did when our patience had ended; an older answer may be true no more."""
+    return pod.asked_at is not None and pod.asked_at - pod.created_at >= MOUNT_PATIENCE_S
+
+
+def _why_hindered(pod: PodObject) -> str:
+    reason, message = pod.waiting or ("", "")
+    what, remedy = HINDRANCES[reason]
+    return f"{what} on {pod.node}: {_clause(message)}; {remedy}"
 
 
 def _clause(text: str) -> str:

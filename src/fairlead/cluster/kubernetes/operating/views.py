@@ -17,7 +17,7 @@ from fairlead.cluster.kubernetes.operating.daemons import DaemonObject, read_dae
 from fairlead.cluster.kubernetes.operating.indexes import Marks, PodIndex
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.operating.kinds import KindObject, read_kind
-from fairlead.cluster.kubernetes.operating.verdicts import remembering, see
+from fairlead.cluster.kubernetes.operating.verdicts import Hindrance, remembering, see
 from fairlead.errors import ClusterError
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.team import Team
@@ -63,7 +63,7 @@ class View:
         self._in_flight: set[Member] = set()
         self._active: dict[str, float] = {}
         self._heard: dict[str, float] = {}
-        self._hindered: dict[str, tuple[str, tuple[str, str]]] = {}
+        self._hindered: dict[str, Hindrance] = {}
 
     @property
     def caches(
@@ -140,7 +140,8 @@ class View:
     def pods_of(self, uid: str) -> Mapping[str, PodObject]:
         """The pods of a run by their keys."""
         with self._lock:
-            return dict(self._index.of_run(uid))
+            pods, hindrance = dict(self._index.of_run(uid)), self._hindered.get(uid)
+        return pods if hindrance is None else {key: hindrance.applied(pod) for key, pod in pods.items()}
 
     def pods_on(self, node: str) -> tuple[PodObject, ...]:
         """The pods that count on a node: bound there and not over, whoever's."""
@@ -180,10 +181,7 @@ class View:
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
         kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
-        heard_at, hindered = self._heard.get(found.uid), self._hindered.get(found.uid)
-        if hindered is not None:
-            key, words = hindered
-            objects = {i: replace(pod, waiting=words) if pod.uid == key else pod for i, pod in objects.items()}
+        heard_at = self._heard.get(found.uid)
         ranks = run.spec.ranks_on_each_node
         nodes = self.nodes_of(objects.values())
         with self._lock:
@@ -228,14 +226,14 @@ class View:
         self._heard[uid] = at
         self._mark(runs=(uid,))
 
-    def note_hindrance(self, uid: str, words: tuple[str, tuple[str, str]] | None) -> None:
-        """What keeps a run from starting: the uid of a pod, and reason and message of its hindrance; None for none."""
-        if self._hindered.get(uid) == words:
+    def note_hindrance(self, uid: str, hindrance: Hindrance | None) -> None:
+        """What keeps a run from starting; None for nothing."""
+        if self._hindered.get(uid) == hindrance:
             return
-        if words is None:
+        if hindrance is None:
             self._hindered.pop(uid, None)
         elif self.find(uid) is not None:
-            self._hindered[uid] = words
+            self._hindered[uid] = hindrance
         self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
@@ -268,7 +266,9 @@ class View:
         if last is None:
             return
         with self._lock:
-            known = self._index.get(last.key)
+            known, hindrance = self._index.get(last.key), self._hindered.get(last.run_uid)
+            if known is not None and hindrance is not None:
+                known = hindrance.applied(known)
             now = after if after is None else remembering(known, after)
             self._index.follow(last.key, now)
         if after is None and last.run_uid:
