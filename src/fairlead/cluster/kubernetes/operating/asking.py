@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource
 from fairlead.cluster.kubernetes.operating import refusals
 from fairlead.cluster.kubernetes.operating.agent import Agent
 from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers, gpu_labels, spot_labels
+from fairlead.cluster.kubernetes.operating.happenings import newest
 from fairlead.cluster.kubernetes.operating.views import View
 from fairlead.cluster.kubernetes.rendering.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.rendering.pods import PodSettings
@@ -209,21 +210,15 @@ class Askings:
             agent.submit(uid, f"ask what is said of {homeless[0]}", partial(self._hear, uid, pods[homeless[0]]))
 
     def _hear(self, uid: str, pod: PodObject) -> None:
-        namespace, _, _ = pod.key.partition("/")
-        query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
-        events = [
-            event
-            for event in self._client.items(f"/api/v1/namespaces/{namespace}/events", query)
-            if str((event.get("source") or {}).get("component") or event.get("reportingComponent")) in AUTOSCALERS
-        ]
-        if events:
-            newest = max(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
-            if newest.get("type") != "Warning" and newest.get("reason") != "NotTriggerScaleUp":
-                self._note(uid, None)  # a node is on its way
-                return
-            # What Karpenter adds is the placeholder's own shape, at length.
-            words = str(newest.get("message") or "").partition(", requirements=")[0]
-            self._note(uid, " ".join(words.split()).rstrip(".")[:400])
+        event = newest(self._client, pod, by=AUTOSCALERS)
+        if event is None:
+            return
+        if event.get("type") != "Warning" and event.get("reason") != "NotTriggerScaleUp":
+            self._note(uid, None)  # a node is on its way
+            return
+        # What Karpenter adds is the placeholder's own shape, at length.
+        words = str(event.get("message") or "").partition(", requirements=")[0]
+        self._note(uid, " ".join(words.split()).rstrip(".")[:400])
 
     def _note(self, uid: str, said: str | None) -> None:
         with self._lock:

@@ -10,11 +10,10 @@ second of its CPU. So one run is asked about at a time, first those that have wa
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.operating.agent import Agent
+from fairlead.cluster.kubernetes.operating.happenings import newest
 from fairlead.cluster.kubernetes.operating.verdicts import HINDRANCES, MOUNT_PATIENCE_S, Hindrance, is_stuck
 from fairlead.cluster.kubernetes.operating.views import View
 
@@ -75,21 +74,8 @@ class Hindrances:
         return min(slow, key=lambda pod: pod.index, default=None)
 
     def _ask(self, uid: str, pod: PodObject, now: float) -> None:
-        namespace, _, _ = pod.key.partition("/")
-        query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
-        try:
-            events = list(self._view.client.items(f"/api/v1/namespaces/{namespace}/events", query))
-        except ApiError as error:
-            if error.status in (403, 404):  # its namespace is on its way out
-                return
-            raise
-        newest = max(events, key=_version, default=None)
-        is_hindered = newest is not None and newest.get("reason") in HINDRANCES
-        said = (str(newest["reason"]), str(newest.get("message") or "")) if newest and is_hindered else None
-        hindrance = None if said is None else Hindrance(pod_uid=pod.uid, words=said, asked_at=now)
+        event, hindrance = newest(self._view.client, pod), None
+        if event is not None and event.get("reason") in HINDRANCES:
+            words = str(event["reason"]), str(event.get("message") or "")
+            hindrance = Hindrance(pod_uid=pod.uid, words=words, asked_at=now)
         self._view.note_hindrance(uid, hindrance)
-
-
-def _version(event: dict[str, Any]) -> int:
-    """An Event that is told again is younger for it."""
-    return int(event["metadata"]["resourceVersion"])
