@@ -16,24 +16,24 @@ POD = PodObject(key="t/a", version=1, uid="u", phase="Running", node="n", reques
 
 @pytest.mark.parametrize(("silent_s", "every_s"), [(0.0, EVERY_S), (20.0, EVERY_S), (100.0, 25.0), (86_400.0, MOST_S)])
 def test_a_run_is_asked_the_less_often_the_longer_it_said_nothing_new(silent_s: float, every_s: float) -> None:
-    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0, asked_at=1000.0)
+    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0)
     assert turn.every_s(1000.0 + silent_s) == every_s
 
 
 @pytest.mark.parametrize("num_runs", [1, 10_000])
 def test_a_run_with_a_stall_timeout_is_asked_within_it(num_runs: int) -> None:
-    turn = _Turn(pod=POD, most_s=15.0, news_at=0.0, asked_at=0.0)
+    turn = _Turn(pod=POD, most_s=15.0, news_at=0.0)
     assert turn.every_s(3600.0, num_runs) == 15.0
 
 
 def test_many_runs_that_report_all_the_time_are_asked_in_turn() -> None:
-    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0, asked_at=1000.0)
+    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0)
     assert turn.every_s(1000.0, 1000) == 1000 / PER_SECOND
 
 
 @pytest.mark.parametrize(("num_failed", "every_s"), [(0, 5.0), (1, 10.0), (3, 40.0), (7, 640.0), (5_000, MOST_S)])
 def test_who_cannot_be_asked_is_asked_half_as_often_each_time(num_failed: int, every_s: float) -> None:
-    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0, asked_at=1000.0, num_failed=num_failed)
+    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0, num_failed=num_failed)
     assert turn.every_s(1000.0) == every_s
 
 

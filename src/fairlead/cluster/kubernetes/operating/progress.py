@@ -34,6 +34,7 @@ class _Turn:
 
     Attributes:
         most_s: How long it may be left alone.
+        asked_at: When it was asked last; None before it has its place in the row.
         can_stall: Silence is held against it.
         num_failed: How often it could not be asked since it last could.
     """
@@ -41,7 +42,7 @@ class _Turn:
     pod: PodObject
     most_s: float
     news_at: float
-    asked_at: float
+    asked_at: float | None = None
     can_stall: bool = False
     num_failed: int = 0
     said: Report | None = None
@@ -64,19 +65,20 @@ class Listener:
 
     def listen(self, now: float, agent: Agent) -> None:
         """Ask those whose turn has come."""
-        met = [uid for uid in self._marks.take()[0] if self._meet(uid, now)]
-        for uid in met:
-            # Who meets a thousand at once does not ask them all at once, then or ever after.
-            turn = self._turns[uid]
-            turn.asked_at = now - _share(uid) * turn.every_s(now, len(self._turns))
+        for uid in self._marks.take()[0]:
+            self._meet(uid, now)
         for uid, turn in self._turns.items():
-            if now - turn.asked_at >= turn.every_s(now, len(self._turns)):
+            every_s = turn.every_s(now, len(self._turns))
+            if turn.asked_at is None:
+                # Who meets a thousand at once does not ask them all at once, then or ever after.
+                turn.asked_at = now - _share(uid) * every_s
+            if now - turn.asked_at >= every_s:
                 turn.asked_at = now
                 self.num_asked += 1
-                agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn))
+                agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn, now))
 
-    def _meet(self, uid: str, now: float) -> bool:
-        """Begin to ask a run, or cease to; whether it is begun."""
+    def _meet(self, uid: str, now: float) -> None:
+        """Begin to ask a run, or cease to."""
         pod, known = self._reporter(uid), self._turns.get(uid)
         if pod is None:
             self._turns.pop(uid, None)
@@ -86,11 +88,7 @@ class Listener:
             most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
             # Who has been silent for an hour is left alone as long as by whoever led before.
             news_at = max(_last_news(found), pod.started_at or now)
-            self._turns[uid] = _Turn(
-                pod=pod, most_s=most_s, news_at=news_at, asked_at=now, can_stall=stall_s is not None
-            )
-            return True
-        return False
+            self._turns[uid] = _Turn(pod=pod, most_s=most_s, news_at=news_at, can_stall=stall_s is not None)
 
     def _reporter(self, uid: str) -> PodObject | None:
         """The pod that speaks for a run; None while none runs."""
@@ -102,7 +100,7 @@ class Listener:
                 return pod if pod.started_at is not None and not pod.is_over else None
         return None
 
-    def _ask(self, uid: str, turn: _Turn) -> None:
+    def _ask(self, uid: str, turn: _Turn, now: float) -> None:
         namespace, _, name = turn.pod.key.partition("/")
         query = {"container": REPORTER, "tailLines": "1", "limitBytes": str(MOST_BYTES)}
         try:
@@ -116,10 +114,10 @@ class Listener:
         report = read_report(text.strip())
         if report is not None and report != turn.said:
             turn.said = report
-            turn.news_at = turn.asked_at if report.active_at is None else min(turn.asked_at, report.active_at)
+            turn.news_at = now if report.active_at is None else min(now, report.active_at)
             self._cluster.report(uid, report.progress, report.active_at)
         if report is not None and turn.can_stall:
-            self._cluster.view.note_heard(uid, turn.asked_at)
+            self._cluster.view.note_heard(uid, now)
 
 
 def _share(uid: str) -> float:
