@@ -3,10 +3,16 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.policy import training
-from tests.policy.properties import PROPERTIES
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Retry
+from fairlead.state.snapshot import Intent
+from tests.builders import node
+from tests.builders import training as training_of
+from tests.policy.properties import PROPERTIES, a_stop_is_obeyed_within_its_grace
 from tests.policy.scenarios import SCENARIOS, STEADY_SCENARIOS
-from tests.policy.world import Scenario, play
+from tests.policy.world import Harm, Job, Scenario, Submit, Suffer, Wait, Want, play
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -24,6 +30,15 @@ def test_every_property_holds_of_long_runs(scenario: Scenario) -> None:
     world = play(scenario)
     broken = {holds.__name__: list(holds(world)) for holds in PROPERTIES}
     assert broken == {holds.__name__: [] for holds in PROPERTIES}
+
+
+def test_what_is_left_of_a_failed_gang_is_gone_within_a_grace_that_is_shorter_than_a_second() -> None:
+    spec = training_of("train", nodes=2, resources=Resources(cpu_milli=500), grace_s=0.0, retry=Retry(infrastructure=0))
+    program = Program(duration_s=900.0, checkpoint_s=5.0, on_term=OnTerm.CHECKPOINT, save_s=0.5)
+    begun = Submit(0), Wait(0.0), Wait(0.0), Wait(0.0)
+    moves = (*begun, Suffer(Harm.KILL_RANK, 0), Wait(0.0), Want(0, Intent.SUSPEND))
+    scenario = Scenario(nodes=(node(),), jobs=(Job(spec=spec, programs=(program,)),), moves=moves)
+    assert list(a_stop_is_obeyed_within_its_grace(play(scenario))) == []
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -114,7 +114,7 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
     if phase is Phase.PENDING and workload.status.reason.code is Code.SUSPENDED:
         return requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
     if phase is Phase.RESTARTING and live:
-        return terminate(workload, live, TEARDOWN_GRACE_S)
+        return terminate(workload, live, _teardown_s(workload))
     return None
 
 
@@ -243,7 +243,7 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
         reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}")
         if not live:
             return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
-        return stop(workload, live, Phase.FAILED, reason, reason, now, grace_s=TEARDOWN_GRACE_S, **remember)
+        return stop(workload, live, Phase.FAILED, reason, reason, now, grace_s=_teardown_s(workload), **remember)
     wait = verdict.at - now
     again = "restarts at once" if wait <= 0 else f"restarts in {say_duration(wait)}"
     since = None if progress is None else progress.checkpoint_step
@@ -253,7 +253,7 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
         workload.status, Phase.RESTARTING, reason, now,
         attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
     )  # fmt: skip
-    return replace(change_to(workload, status), terminate=notices(live, TEARDOWN_GRACE_S))
+    return replace(change_to(workload, status), terminate=notices(live, _teardown_s(workload)))
 
 
 def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: float) -> Change:
@@ -261,7 +261,12 @@ def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: f
     within = say_duration(longest_wait_s(workload.spec))
     reason = replace(refused, remedy=f"It starts by itself once there is room, at most {within} later.")
     again = {"retry_at": retry_refused(workload, now), "refusals": workload.status.refusals + 1}
-    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=TEARDOWN_GRACE_S, **again)
+    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=_teardown_s(workload), **again)
+
+
+def _teardown_s(workload: Workload) -> float:
+    """The grace of those that are left of a gang: whoever is asked to stop meanwhile gets no more than its own."""
+    return min(TEARDOWN_GRACE_S, workload.spec.grace_s)
 
 
 def _ran_s(workload: Workload) -> float:
