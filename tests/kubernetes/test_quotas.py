@@ -13,15 +13,15 @@ from tests.waiting import until
 RESOURCE = "requests.nvidia.com/gpu"
 
 
-def a_quota(cluster: KubernetesCluster, namespace: str, num_gpus: int) -> None:
+def a_quota(cluster: KubernetesCluster, namespace: str, most: int, *, of: str = RESOURCE) -> None:
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
-    cluster.client.create(path, {"metadata": {"name": "small"}, "spec": {"hard": {RESOURCE: str(num_gpus)}}})
+    cluster.client.create(path, {"metadata": {"name": "small"}, "spec": {"hard": {of: str(most)}}})
     until(lambda: "hard" in (cluster.client.get(f"{path}/small").get("status") or {}))
 
 
-def raise_quota(cluster: KubernetesCluster, namespace: str, num_gpus: int) -> None:
+def raise_quota(cluster: KubernetesCluster, namespace: str, most: int, *, of: str = RESOURCE) -> None:
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/small"
-    cluster.client.merge(path, {"spec": {"hard": {RESOURCE: str(num_gpus)}}})
+    cluster.client.merge(path, {"spec": {"hard": {of: str(most)}}})
 
 
 def refused(cluster: KubernetesCluster, namespace: str, name: str = "train", *, times: int = 1) -> Workload:
@@ -68,6 +68,18 @@ def test_a_gang_that_a_quota_refuses_starts_when_others_have_left_the_room(
         assert f"is used up ({RESOURCE}: 4 asked for, 8 of 8 used); wait for other pods there to end" in message
         comes_to(cluster, "first", Phase.SUCCEEDED)
         comes_to(cluster, "second", Phase.RUNNING)
+
+
+def test_a_quota_may_also_refuse_what_comes_with_the_pods(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    a_quota(cluster, namespace, 0, of="services")
+    cluster.submit(gang(namespace))
+    with operating(access, namespace):
+        message = refused(cluster, namespace).status.reason.message
+        assert f"quota small of namespace {namespace} can never hold it (services: 1 asked for, 0 of 0" in message
+        raise_quota(cluster, namespace, 1, of="services")
+        comes_to(cluster, "train", Phase.RUNNING)
 
 
 def test_gangs_that_each_need_the_whole_quota_run_one_after_the_other(

@@ -101,7 +101,7 @@ def test_an_elastic_gang_that_was_refused_starts_with_its_fewest_nodes_and_says_
     rank = replace(pod(0, PodPhase.RUNNING, started_at=NOW), attempt=4)
     running = after(*decided(run(after(change), nodes=1, most_nodes=2), rank))
     assert (running.phase, running.refusals) == (Phase.RUNNING, 1)
-    assert running.reason.message.endswith("; runs on 1 of 1..2 nodes, no more of which it tries since a quota refused")
+    assert running.reason.message.endswith("; runs on 1 of 1..2 nodes, and stays so since a quota refused more")
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def outlook(workload: Workload) -> str:
     if spec.most_nodes is None:
         return ""
     if workload.status.refusals:
-        return f"; runs on {num_nodes} of {say_nodes(spec)}, no more of which it tries since a quota refused"
+        return f"; runs on {num_nodes} of {say_nodes(spec)}, and stays so since a quota refused more"
     missing = spec.most_nodes - num_nodes
     more = f"{missing} more are" if missing > 1 else "1 more is"
     return f"; runs on {num_nodes} of {say_nodes(spec)}" + (f"; would grow when {more} free" if missing else "")

@@ -153,8 +153,8 @@ class Agent:
         if current is None or not self._view.begin(flight):
             return
         try:
-            if self._is_wanted(current, order) and self._may_act():
-                self._equip(current, order.attempt)
+            if self._is_wanted(current, order) and self._may_act() and not self._is_equipped(current, order):
+                return
             latest = self._view.find(found.uid)
             if latest is not None and self._is_wanted(latest, order) and self._may_act():
                 self._post(latest, order.index)
@@ -175,6 +175,18 @@ class Agent:
             and run.status.phase in (Phase.STARTING, Phase.RUNNING)
             and all(notice.pod_uid != uid for notice in found.state.notices)
         )
+
+    def _is_equipped(self, found: TrainingObject, order: Create) -> bool:
+        """Put there what the pod needs beside itself; False when a quota refuses that, as it might the pod."""
+        try:
+            self._equip(found, order.attempt)
+        except ApiError as error:
+            phase, message = refusals.explain(error, found.namespace)
+            if phase is not PodPhase.REFUSED or found.state.gang is None:
+                raise
+            self._bury(found, found.state.gang.member(order.index), phase, message)
+            return False
+        return True
 
     def _equip(self, found: TrainingObject, attempt: int) -> None:
         """What the pods of a start need beside themselves; once for each start, as somebody may have deleted it.
