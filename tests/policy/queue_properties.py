@@ -42,19 +42,23 @@ def nobody_delays_the_first(world: World) -> Iterator[str]:
 
 
 def scavengers_take_only_what_is_idle(world: World) -> Iterator[str]:
-    """No scavenger starts where a run with a turn of its own would fit that is left waiting."""
+    """No scavenger starts where a run with a turn of its own would fit that is left waiting, and does not beside it.
+
+    One that fits beside all that start waits for its turn, not for room.
+    """
     for decision in world.decisions:
         done = list(decision.done())
         found = [(workload, change) for workload, change in done if change.create and workload.spec.priority < 0]
         if not found:
             continue
-        others = [pair for pair in done if pair[1].create and pair[0].spec.priority >= 0]
-        free = rooms(decision.before.nodes, [*decision.before.pods, *created(others)])
+        begun = [pair for pair in done if pair[1].create]
+        others = [pair for pair in begun if pair[0].spec.priority >= 0]
+        nodes, pods = decision.before.nodes, decision.before.pods
         for workload in decision.before.workloads:
             told = _reason_after(workload, decision)
             if workload.spec.priority >= 0 and is_left_waiting(workload, decision) and told is not Code.OVER_QUOTA:
-                placed = place(workload.spec, free)
-                if placed is not None:
+                alone, beside = (rooms(nodes, [*pods, *created(of)]) for of in (others, begun))
+                if place(workload.spec, alone) is not None and place(workload.spec, beside) is None:
                     yield f"{found[0][0].spec.name} took what {workload.spec.name} waits for"
 
 
