@@ -330,3 +330,30 @@ def test_a_mutant_that_takes_like_nodes_by_their_order_is_caught(monkeypatch: py
     monkeypatch.setattr(Packing, "_emptiness", lambda own, nodes: np.zeros(len(nodes)))
     assert not gathers(shape(), 8)
     assert not gathers(shape(gpus=1), 8)
+
+
+def goes_to_fewer_cores(cores: int, gpus: int) -> bool:
+    """Whether a pod goes where few cores are free, not where few devices are, with so many in use on all others."""
+    found = set()
+    for few in (0, 1):
+        fleet = Fleet([node(f"n{i}", gpus=16, cores=16) for i in range(8)])
+        fleet.num_placed, fleet.num_left = 10, 1
+        fleet.take(few, 8000, 0, (), 0)
+        fleet.take(1 - few, 0, 0, range(8), WHOLE_GPU)
+        for other in range(2, 8):
+            fleet.take(other, 1000 * cores, 0, range(gpus), WHOLE_GPU)
+        spot = Packing(fleet, TaskMix([shape()])).choose(shape(), np.array([0, 1]))
+        assert spot is not None
+        found.add(spot.node == few)
+    assert len(found) == 1
+    return found.pop()
+
+
+def test_pods_gather_by_what_is_scarce() -> None:
+    assert goes_to_fewer_cores(cores=16, gpus=0)
+    assert not goes_to_fewer_cores(cores=0, gpus=16)
+
+
+def test_a_mutant_that_takes_cores_for_as_scarce_as_devices_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fleet, "free_devices", property(lambda own: own.free_cores))
+    assert goes_to_fewer_cores(cores=0, gpus=16)

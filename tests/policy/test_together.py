@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.policy import packing
 from fairlead.policy.fleet import Fleet
 from fairlead.policy.gangs import place_gang
 from fairlead.policy.packing import Packing
@@ -32,6 +33,12 @@ def pairs(num_whole: int, num_broken: int, cores: int = 16) -> Fleet:
         fleet.take(broken, 0, 0, (0,), 1000)
     fleet.num_placed, fleet.num_left = 2, 1
     return fleet
+
+
+@pytest.fixture
+def scattered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods do not gather on full nodes, so that only places keep nodes whole."""
+    monkeypatch.setattr(packing, "GATHER_WEIGHT", 0.0)
 
 
 def together(mix: list[Shape], fleet: Fleet) -> Together:
@@ -118,11 +125,12 @@ def test_a_node_whose_devices_do_not_serve_the_shape_has_no_place_for_it() -> No
 
 def spots_for_both(fleet: Fleet, mix: TaskMix, first: Shape) -> bool:
     """Whether a pod of the first shape leaves a place for the wide one."""
-    packing = Packing(fleet, mix)
-    assert place_gang(first, 1, fleet, packing) is not None
-    return place_gang(WIDE, 1, fleet, packing) is not None
+    chooser = Packing(fleet, mix)
+    assert place_gang(first, 1, fleet, chooser) is not None
+    return place_gang(WIDE, 1, fleet, chooser) is not None
 
 
+@pytest.mark.usefixtures("scattered")
 @pytest.mark.parametrize("first", [shape(cores=4), shape(gpus=1, milli=300, cores=4), shape(gpus=1, cores=4)])
 def test_a_pod_goes_where_cores_and_devices_of_a_place_are_broken_already(first: Shape) -> None:
     for broken in ("a", "b"):
@@ -131,6 +139,7 @@ def test_a_pod_goes_where_cores_and_devices_of_a_place_are_broken_already(first:
         assert spots_for_both(fleet, TaskMix([WIDE, first]), first)
 
 
+@pytest.mark.usefixtures("scattered")
 def test_a_mutant_that_counts_devices_without_their_cores_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     by_cores = Together.value
     monkeypatch.setattr(
@@ -147,18 +156,20 @@ def test_a_mutant_that_counts_devices_without_their_cores_is_caught(monkeypatch:
 def spares_the_cores_of_a_device(fleet: Fleet) -> bool:
     """Whether a pod without devices goes where cores are over, and not where the last idle device needs them."""
     wide, single = shape(gpus=2, cores=32), shape(gpus=1, cores=8)
-    packing = Packing(fleet, TaskMix([wide, *[single] * 6]))
+    chooser = Packing(fleet, TaskMix([wide, *[single] * 6]))
     fleet.take(fleet.index["n0"], 22_000, 0, (0,), 1000)
-    spots = place_gang(shape(cores=4), 1, fleet, packing)
+    spots = place_gang(shape(cores=4), 1, fleet, chooser)
     assert spots is not None
     return fleet.names[spots[0].node] != "n0"
 
 
+@pytest.mark.usefixtures("scattered")
 def test_where_there_are_places_enough_one_is_given_up_to_waste_nothing() -> None:
     assert spares_the_cores_of_a_device(pairs(64, 0, cores=32))
     assert not spares_the_cores_of_a_device(pairs(2, 0, cores=32))
 
 
+@pytest.mark.usefixtures("scattered")
 def test_a_mutant_that_keeps_every_node_whole_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Together, "now", lambda own, fleet: replace(own, need=np.ones(len(own.most))))
     assert not spares_the_cores_of_a_device(pairs(64, 0, cores=32))

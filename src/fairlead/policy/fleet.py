@@ -111,6 +111,16 @@ class Fleet:
         return self.num_left / max(1, self.num_placed)
 
     @property
+    def free_devices(self) -> float:
+        """Which part of the devices is free."""
+        return self.free_gpu_milli / max(1, self.total_gpu_milli)
+
+    @property
+    def free_cores(self) -> float:
+        """Which part of the cores of nodes with devices is free; below 0 where more is held than there is."""
+        return float(self.cpu_milli[self.frame.has_gpus].sum()) / max(1, self.frame.cpu_milli_beside_gpus)
+
+    @property
     def domains(self) -> Ints:
         """As in ``Frame``."""
         return self.frame.domains

@@ -35,8 +35,12 @@ CANDIDATES_WHEN_FULL = 12.0
 CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
-# Where pods leave, each free device of a node counts so much against it, and each of the cores that go with a device.
+# Where pods leave, each free device of a node counts so much against it.
 GATHER_WEIGHT = 0.08
+# All free cores of the fleet together count so many times what all its free devices do; the fewer, the more each.
+GATHER_CORES = 4.0
+# But the cores that go with a device in the fleet count no more than so many devices.
+MOST_CORES = 16.0
 # For a share it counts so much of that: what shares fit into matters more to them.
 GATHER_SHARES = 0.3
 # With this turnover, what pods lose that must be taken no longer counts. Its ends were measured, not its slope.
@@ -64,9 +68,10 @@ class Packing:
         self._ranking = Ranking(fleet, self._score)
         self._order = _order(fleet.frame)
         self._key = _key(fleet.capacity_milli.shape[1])
-        self._device_counts, self._core_counts = _counts(fleet.frame)
         self._ones = np.ones(fleet.capacity_milli.shape[1], dtype=np.int64)
         self._gather = 0.0
+        self._per_device: Floats = np.zeros(len(fleet))
+        self._per_core: Floats = np.zeros(len(fleet))
         self._worth: Floats = np.zeros((1, LEVELS, len(PRICES)))
         self._cores_each = math.inf
         self._together: Together | None = None
@@ -122,7 +127,7 @@ class Packing:
         self._learnt_free = fleet.free_gpu_milli
         self._learnt_turnover = fleet.turnover
         self._learn_again = next_size(mix.num_observed)
-        free = STALE_FREE * round(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli) / STALE_FREE)
+        free = STALE_FREE * round(fleet.free_devices / STALE_FREE)
         candidates = CANDIDATES_WHEN_FULL * math.exp(CANDIDATES_GROWTH * free)
         # Where pods leave, room that a wide pod spoils comes back, and pods that need several devices need them idle.
         forced = round(max(0.0, 1.0 - fleet.turnover / TURNOVER_WITHOUT_FORCE), 1)
@@ -130,6 +135,7 @@ class Packing:
         self._cores_each = self._cores_for_each_device(fleet)
         self._together = Together.of(mix, fleet)
         self._gather = GATHER_WEIGHT * min(1.0, fleet.turnover / SETTLED)
+        self._per_device, self._per_core = _counts(fleet)
         self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
         self._ranking.forget()
 
@@ -178,10 +184,10 @@ class Packing:
         return np.asarray(gain[same] - self._order[nodes])
 
     def _emptiness(self, nodes: Ints) -> Floats:
-        """What is free on nodes, in devices with their cores (B); nothing where there are no devices."""
+        """What is free on nodes, in devices and in cores as scarce as they are (B); nothing where no devices are."""
         # A product with ones, and take, are several times faster here than a sum and an index.
         free = self._fleet.gpu_milli.take(nodes, axis=0) @ self._ones
-        return np.asarray(self._device_counts[nodes] * free + self._core_counts[nodes] * self._fleet.cpu_milli[nodes])
+        return np.asarray(self._per_device[nodes] * free + self._per_core[nodes] * self._fleet.cpu_milli[nodes])
 
     def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         """Worth of the nodes after a share on each of their devices (B, G); minus infinity where it cannot go."""
@@ -251,8 +257,10 @@ def _key(num_devices: int) -> Ints:
     return np.random.default_rng(0).integers(1 << 62, size=3 + 2 * num_devices)
 
 
-@kept
-def _counts(frame: Frame) -> tuple[Floats, Floats]:
-    """What a thousandth of a device, and of a core, counts of what is free (N each); nothing where no devices are."""
+def _counts(fleet: Fleet) -> tuple[Floats, Floats]:
+    """What a free thousandth of a device, and of a core, counts in devices (N each); nothing where no devices are."""
+    frame = fleet.frame
     cores_each = max(1.0, frame.cpu_milli_beside_gpus / 1000 / max(1.0, frame.total_gpu_milli / WHOLE_GPU))
-    return frame.has_gpus / WHOLE_GPU, frame.has_gpus / (1000 * cores_each)
+    scarce = min(MOST_CORES, GATHER_CORES * max(0.0, fleet.free_devices) / max(1e-6, fleet.free_cores))
+    per_core = frame.has_gpus * (scarce / (1000 * cores_each))
+    return frame.has_gpus / WHOLE_GPU, np.asarray(per_core, dtype=np.float64)

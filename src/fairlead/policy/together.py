@@ -108,9 +108,8 @@ class Together:
         """The same with the need for places as things stand."""
         idle = (fleet.gpu_milli == WHOLE_GPU).sum(axis=1)
         room = np.floor(self._room(idle, fleet.cpu_milli, fleet.memory_bytes))
-        free = fleet.free_gpu_milli / max(1, fleet.total_gpu_milli)
         deviation = np.sqrt(self.expected)
-        beyond = (room * self.suits).sum(axis=0) - free * self.expected - KEPT * deviation
+        beyond = (room * self.suits).sum(axis=0) - fleet.free_devices * self.expected - KEPT * deviation
         chance = [math.erfc(z / math.sqrt(2)) / 2 for z in beyond / np.maximum(deviation, 1e-9)]
         return replace(self, need=np.round(STEPS * np.array(chance)) / STEPS * _lasting(fleet))
 
@@ -131,9 +130,7 @@ class Together:
 
 def _lasting(fleet: Fleet) -> float:
     """How far places last, from 0 to 1: as pods leave or, before any has left, as there is room, in steps."""
-    cores = fleet.cpu_milli[fleet.frame.has_gpus].sum() / max(1, fleet.frame.cpu_milli_beside_gpus)
-    free = min(fleet.free_gpu_milli / max(1, fleet.total_gpu_milli), cores)
-    believed = float(free - TIGHT) / (ROOMY - TIGHT)
+    believed = (min(fleet.free_devices, fleet.free_cores) - TIGHT) / (ROOMY - TIGHT)
     return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS
 
 
