@@ -327,7 +327,7 @@ def test_where_pods_leave_they_gather_on_the_fuller_of_two_nodes(wanted: Shape, 
 
 def test_a_mutant_that_takes_like_nodes_by_their_order_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not gathers(shape(), 8, turnover=False)
-    monkeypatch.setattr(Packing, "_emptiness", lambda own, nodes: np.zeros(len(nodes)))
+    monkeypatch.setattr(Packing, "_emptiness", lambda own, nodes, scarce: np.zeros(len(nodes)))
     assert not gathers(shape(), 8)
     assert not gathers(shape(gpus=1), 8)
 
@@ -338,7 +338,7 @@ def goes_to_fewer_cores(cores: int, gpus: int) -> bool:
     for few in (0, 1):
         fleet = Fleet([node(f"n{i}", gpus=16, cores=16) for i in range(8)])
         fleet.num_placed, fleet.num_left = 10, 1
-        fleet.take(few, 8000, 0, (), 0)
+        fleet.take(few, 6000, 0, (), 0)
         fleet.take(1 - few, 0, 0, range(8), WHOLE_GPU)
         for other in range(2, 8):
             fleet.take(other, 1000 * cores, 0, range(gpus), WHOLE_GPU)

@@ -35,12 +35,12 @@ CANDIDATES_WHEN_FULL = 12.0
 CANDIDATES_GROWTH = 1.25
 SHORT_WEIGHT = 0.2
 ORDER_WEIGHT = 0.05
-# Where pods leave, each free device of a node counts so much against it.
+# Where pods leave, each free device of a node counts so much against it, and each of the cores that go with a device.
 GATHER_WEIGHT = 0.08
-# All free cores of the fleet together count so many times what all its free devices do; the fewer, the more each.
-GATHER_CORES = 4.0
-# But the cores that go with a device in the fleet count no more than so many devices.
-MOST_CORES = 16.0
+# Cores count so many times that, by the square of how many times as large a part of devices is free as of cores.
+SCARCE = 4.0
+# But never less, and so many times at most.
+MOST_SCARCE = 16.0
 # For a share it counts so much of that: what shares fit into matters more to them.
 GATHER_SHARES = 0.3
 # With this turnover, what pods lose that must be taken no longer counts. Its ends were measured, not its slope.
@@ -67,11 +67,11 @@ class Packing:
         self._mix = mix
         self._ranking = Ranking(fleet, self._score)
         self._order = _order(fleet.frame)
+        self._device_counts, self._core_counts = _counts(fleet.frame)
         self._key = _key(fleet.capacity_milli.shape[1])
         self._ones = np.ones(fleet.capacity_milli.shape[1], dtype=np.int64)
         self._gather = 0.0
-        self._per_device: Floats = np.zeros(len(fleet))
-        self._per_core: Floats = np.zeros(len(fleet))
+        self._scarce = 1.0
         self._worth: Floats = np.zeros((1, LEVELS, len(PRICES)))
         self._cores_each = math.inf
         self._together: Together | None = None
@@ -135,7 +135,7 @@ class Packing:
         self._cores_each = self._cores_for_each_device(fleet)
         self._together = Together.of(mix, fleet)
         self._gather = GATHER_WEIGHT * min(1.0, fleet.turnover / SETTLED)
-        self._per_device, self._per_core = _counts(fleet)
+        self._scarce = _scarce(fleet)
         self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
         self._ranking.forget()
 
@@ -180,14 +180,18 @@ class Packing:
         before += self._places(few, self._num_idle(few), Shape())
         gain = after - before
         if self._gather:
-            gain -= self._gather * (GATHER_SHARES if shape.is_share else 1.0) * self._emptiness(few)
+            if shape.is_share:
+                gain -= self._gather * GATHER_SHARES * self._emptiness(few, 1.0)
+            else:
+                gain -= self._gather * self._emptiness(few, self._scarce)
         return np.asarray(gain[same] - self._order[nodes])
 
-    def _emptiness(self, nodes: Ints) -> Floats:
-        """What is free on nodes, in devices and in cores as scarce as they are (B); nothing where no devices are."""
+    def _emptiness(self, nodes: Ints, scarce: float) -> Floats:
+        """What is free on nodes, in devices with their cores, those so many times (B); nothing where no devices are."""
         # A product with ones, and take, are several times faster here than a sum and an index.
         free = self._fleet.gpu_milli.take(nodes, axis=0) @ self._ones
-        return np.asarray(self._per_device[nodes] * free + self._per_core[nodes] * self._fleet.cpu_milli[nodes])
+        cores = scarce * self._fleet.cpu_milli[nodes]
+        return np.asarray(self._device_counts[nodes] * free + self._core_counts[nodes] * cores)
 
     def _share_on_each(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         """Worth of the nodes after a share on each of their devices (B, G); minus infinity where it cannot go."""
@@ -257,10 +261,14 @@ def _key(num_devices: int) -> Ints:
     return np.random.default_rng(0).integers(1 << 62, size=3 + 2 * num_devices)
 
 
-def _counts(fleet: Fleet) -> tuple[Floats, Floats]:
-    """What a free thousandth of a device, and of a core, counts in devices (N each); nothing where no devices are."""
-    frame = fleet.frame
+@kept
+def _counts(frame: Frame) -> tuple[Floats, Floats]:
+    """What a thousandth of a device, and of a core, counts of what is free (N each); nothing where no devices are."""
     cores_each = max(1.0, frame.cpu_milli_beside_gpus / 1000 / max(1.0, frame.total_gpu_milli / WHOLE_GPU))
-    scarce = min(MOST_CORES, GATHER_CORES * max(0.0, fleet.free_devices) / max(1e-6, fleet.free_cores))
-    per_core = frame.has_gpus * (scarce / (1000 * cores_each))
-    return frame.has_gpus / WHOLE_GPU, np.asarray(per_core, dtype=np.float64)
+    return frame.has_gpus / WHOLE_GPU, frame.has_gpus / (1000 * cores_each)
+
+
+def _scarce(fleet: Fleet) -> float:
+    """How many times the cores that go with a device count: the more, the less is free of cores than of devices."""
+    scarcer = max(0.0, fleet.free_devices) / max(1e-6, fleet.free_cores)
+    return min(MOST_SCARCE, max(1.0, SCARCE * scarcer**2))
