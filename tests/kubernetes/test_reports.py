@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.cluster.kubernetes.operating.reports import read_ending, read_report
+from fairlead.cluster.kubernetes.operating.reports import read_ending, read_last_words, read_report
+from fairlead.cluster.local.podfiles import progress_of
 from fairlead.runtime.reporting import MOST_EXIT_BYTES, MOST_REPORT_BYTES, exit_code, pack_exit, pack_report
 
 
@@ -52,10 +54,34 @@ def test_of_a_thousand_ranks_those_that_failed_first_are_told() -> None:
     assert (ending.exits[0].rank, ending.exits[0].tail) == (500, ("the culprit",))
 
 
-@given(st.lists(st.text(max_size=3000), max_size=40), st.integers(1, 64), st.text(max_size=6000))
-def test_no_record_is_larger_than_what_kubelet_keeps(tail: list[str], num: int, message: str) -> None:
+def reports(directory: Path, *said: dict[str, Any]) -> str:
+    """A pod's directory in which its ranks have said so much."""
+    for rank, report in enumerate(said):
+        (directory / f"rank-{rank}.json").write_text(json.dumps(report))
+    return str(directory)
+
+
+def test_a_pod_says_how_far_its_ranks_came(tmp_path: Path) -> None:
+    said = [{"step": step, "updated_at": 7.0, "metrics": {"f1": 0.5}, "checkpoint_step": 30} for step in (30, 31, 31)]
+    packed = pack_exit(a_record(a_rank(0, None, signal=9)), reports(tmp_path, *said))
+    assert read_last_words(a_pod(packed.decode())) == progress_of(said[1])
+    long = {**said[0], "metrics": {f"metric-{n}": 0.5 for n in range(200)}}
+    packed = pack_exit(a_record(a_rank(0, None, signal=9)), reports(tmp_path, long, long, long))
+    assert len(packed) <= MOST_EXIT_BYTES
+    assert read_last_words(a_pod(packed.decode())) == progress_of({**long, "metrics": {}})
+
+
+@pytest.mark.parametrize("said", [None, "x", {"form": 1}, {"form": 1, "progress": {"metrics": {"loss": "low"}}}])
+def test_a_pod_that_says_nothing_of_its_progress_came_nowhere(said: Any) -> None:
+    assert read_last_words(a_pod(json.dumps(said))) is None
+
+
+@given(st.lists(st.text(max_size=3000), max_size=40), st.integers(1, 64), st.text(max_size=6000), st.integers(0, 20))
+def test_no_record_is_larger_than_what_kubelet_keeps(tail: list[str], num: int, message: str, metrics: int) -> None:
     record = a_record(*(a_rank(n, 1, at=1.5, tail=tail) for n in range(num)), message=message)
-    packed = pack_exit(record)
+    with TemporaryDirectory() as directory:
+        said = {"step": 10, "metrics": {f"metric-{n}": 0.5 for n in range(metrics)}}
+        packed = pack_exit(record, reports(Path(directory), said))
     assert len(packed) <= MOST_EXIT_BYTES
     assert read_ending(a_pod(packed.decode()), ranks=range(num)) is not None
 

@@ -1,13 +1,25 @@
-"""The watches of an operator: what it takes for them to begin."""
+"""The watches of an operator: what it takes for them to begin, and what is kept of what they tell."""
 
+import itertools
+import json
 import time
+from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.operating import views
 from fairlead.cluster.kubernetes.operating.views import View
+from fairlead.runtime.reporting import FORM
+from fairlead.specs.keys import API_VERSION
+from fairlead.specs.overlay import RANKS
 from tests.kubernetes.loopback import Answering, Listing, client_of, serving
+
+MOMENT = "2026-01-01T00:00:00Z"
+VERSIONS = itertools.count(1)
 
 
 def refusing(listing: Listing, until: float) -> type[Answering]:
@@ -39,3 +51,42 @@ def test_a_server_that_goes_on_to_refuse_is_told(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(ApiError) as told:
             View(client_of(url)).start()
         assert told.value.status == 403
+
+
+def a_pod(index: int, *, attempt: int = 0, said: dict[str, object] | None) -> dict[str, Any]:
+    """A pod of a gang; it has ended with these last words, or runs when there are none."""
+    owner = {"kind": "Training", "apiVersion": API_VERSION, "name": "a", "uid": "run", "controller": True}
+    metadata = {
+        "name": f"a-{attempt}-{index}",
+        "namespace": "t",
+        "uid": f"u-{attempt}-{index}",
+        "labels": {names.ATTEMPT: str(attempt), names.INDEX: str(index)},
+        "ownerReferences": [owner],
+    }
+    message = json.dumps({"form": FORM, "ranks": [], "progress": said})
+    ended = {"terminated": {"exitCode": 1, "startedAt": MOMENT, "finishedAt": MOMENT, "message": message}}
+    state = ended if said is not None else {"running": {"startedAt": MOMENT}}
+    return {
+        "metadata": {**metadata, "resourceVersion": str(next(VERSIONS)), "creationTimestamp": MOMENT},
+        "spec": {"nodeName": "n0", "containers": [{"name": RANKS}]},
+        "status": {"phase": "Running", "containerStatuses": [{"name": RANKS, "state": state}]},
+    }
+
+
+def test_how_far_a_run_came_is_known_from_the_pods_that_end() -> None:
+    view = View(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+
+    def steps_after(*pods: dict[str, Any]) -> int | None:
+        for pod in pods:
+            view.pods.put(pod)
+        words = view.last_words("run")
+        return None if words is None else words.step
+
+    assert steps_after(a_pod(0, said=None), a_pod(1, said=None)) is None
+    assert steps_after(a_pod(1, said={"step": 30, "loss": 2.0})) == 30
+    assert steps_after(a_pod(0, said={"step": 30, "loss": 1.0})) == 30
+    words = view.last_words("run")
+    assert words is not None
+    assert words.loss == 1.0, "of two that came as far the first counts"
+    assert steps_after(a_pod(2, said={"step": 29})) == 30
+    assert steps_after(a_pod(0, attempt=1, said={"step": 15})) == 15

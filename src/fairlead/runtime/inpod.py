@@ -58,7 +58,7 @@ def run(environ: Mapping[str, str], termination_log: str) -> int:
         os.makedirs(directory, exist_ok=True)
     podfiles.write_json(os.path.join(pod_dir, "pod.json"), given)
     shim.run(pod_dir, None, "a container starts its ranks afresh")
-    return _record(podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}, termination_log)
+    return _record(podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}, termination_log, pod_dir)
 
 
 def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
@@ -129,9 +129,9 @@ def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
     ranks.become(command, env, given["workdir"])
 
 
-def _record(ending: Mapping[str, Any], termination_log: str) -> int:
+def _record(ending: Mapping[str, Any], termination_log: str, pod_dir: str | None = None) -> int:
     with open(termination_log, "wb") as file:
-        file.write(reporting.pack_exit(ending))
+        file.write(reporting.pack_exit(ending, pod_dir))
     return reporting.exit_code(ending)
 
 

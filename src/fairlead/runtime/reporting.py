@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 FORM = 1  # rises when an older reader could not understand
 REPORT_EVERY_S = 5.0
 MOST_EXIT_BYTES = 4096  # kubelet keeps no more of a termination message
+MOST_PROGRESS_BYTES = 1024  # of these
 MOST_REPORT_BYTES = 8192  # half of what a container runtime keeps as one line
 MOST_EVENTS = 20
 
 
-def pack_exit(record: Mapping[str, Any]) -> bytes:
-    """How the pod ended, in at most 4,096 bytes: every rank's end, and as much of what the first one said as fits."""
+def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
+    """How the pod ended, in at most 4,096 bytes: every rank's end, how far they came, and as much as fits of what the
+    first one wrote last.
+
+    Args:
+        pod_dir: Where the ranks reported; None when none was started.
+    """
     ranks = record.get("ranks") or []
     packed: dict[str, Any] = {
         "form": FORM,
@@ -35,6 +41,12 @@ def pack_exit(record: Mapping[str, Any]) -> bytes:
             for each in ranks
         ],
     }
+    reports = {} if pod_dir is None else _reports(pod_dir)
+    if reports:
+        # Whoever failed first may have been a step behind.
+        furthest = reports[max(reports, key=lambda rank: (_step(reports[rank]), -rank))]
+        is_short = len(_encoded(furthest)) <= MOST_PROGRESS_BYTES
+        packed["progress"] = furthest if is_short else {**furthest, "metrics": {}}
     first = first_failed(ranks)
     lines = [str(line) for line in (first["tail"] if first is not None else record.get("tail") or ())]
     if first is not None:
@@ -43,6 +55,8 @@ def pack_exit(record: Mapping[str, Any]) -> bytes:
         # Thousands of ranks do not fit: those that ended badly, the first ones first, tell why.
         bad = sorted((each for each in packed["ranks"] if each[1] != 0), key=lambda each: float(each[3]))
         packed["ranks"], packed["of"] = bad[:20], len(ranks)
+        if len(_encoded(packed)) > MOST_EXIT_BYTES:
+            packed.pop("progress", None)
     tail: list[str] = []
     for line in reversed(lines):
         if len(_encoded({**packed, "tail": [_cut(line, 400), *tail]})) > MOST_EXIT_BYTES:
@@ -93,6 +107,11 @@ def _reports(pod_dir: str) -> dict[int, dict[str, Any]]:
             if value is not None:
                 found[int(number)] = value
     return found
+
+
+def _step(report: Mapping[str, Any]) -> int:
+    step = report.get("step")
+    return step if isinstance(step, int) else 0
 
 
 def _active_at(pod_dir: str, reports: Mapping[int, Mapping[str, Any]]) -> float | None:

@@ -80,7 +80,7 @@ class KubernetesCluster:
     def snapshot(self) -> Snapshot:
         self._seen = self.view.epoch
         if self._picture is None:
-            self._picture = Picture(self.view, namespace=self._namespace, progress_of=self._progress.get)
+            self._picture = Picture(self.view, namespace=self._namespace, progress_of=self._said)
         seen = self._picture.look()
         growth, asked = self.outlook(seen.workloads)
         return seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
@@ -187,8 +187,13 @@ class KubernetesCluster:
                 gone = {pod.index for pod in state.ended}
                 if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):
                     state = replace(state, gang=replace(gang, created=True))
-        progress = self._progress.get(found.uid)
+        progress = self._said(found.uid)
         return state if progress is None else replace(state, progress=progress)
+
+    def _said(self, uid: str) -> Progress | None:
+        """What a run last said of itself, while it ran or as a pod ended."""
+        said = [each for each in (self._progress.get(uid), self.view.last_words(uid)) if each is not None]
+        return max(said, key=lambda each: each.updated_at, default=None)
 
     def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
         """Whether the run's object tells of its pods as they are; so it is taken to do when another wrote it."""

@@ -59,16 +59,22 @@ class Ending:
     setup_failed: bool = False
 
 
+def read_last_words(pod: Mapping[str, Any]) -> Progress | None:
+    """What the ranks of a pod said last, from the pod as ``read_ending`` takes it; None when they said nothing."""
+    ended = _ended(pod)
+    content = None if ended is None else _object(ended.get("message") or "")
+    return None if content is None else _progress(content.get("progress"))
+
+
 def read_report(line: str) -> Report | None:
     """The report in a line of the reporter's log; None when it holds none."""
     content = _object(line)
     if content is None:
         return None
-    progress = content.get("progress")
     return Report(
         started_at=_number(content.get("started_at")),
         active_at=_number(content.get("active_at")),
-        progress=progress_of(progress) if isinstance(progress, dict) else None,
+        progress=_progress(content.get("progress")),
         events=tuple(seen for each in content.get("events") or () if (seen := _event(each)) is not None),
     )
 
@@ -79,12 +85,7 @@ def read_ending(pod: Mapping[str, Any], *, ranks: range) -> Ending | None:
     Args:
         ranks: Those of the pod, for when it could not say itself how they ended.
     """
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    ended = next(
-        (each["state"]["terminated"] for each in statuses
-         if each.get("name") == RANKS and (each.get("state") or {}).get("terminated")),
-        None,
-    )  # fmt: skip
+    ended = _ended(pod)
     if ended is None:
         return None
     content = _object(ended.get("message") or "")
@@ -106,6 +107,13 @@ def read_ending(pod: Mapping[str, Any], *, ranks: range) -> Ending | None:
     return Ending(exits=exits)
 
 
+def _ended(pod: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How the ranks' container ended; None while it has not."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    ends = ((each.get("state") or {}).get("terminated") for each in statuses if each.get("name") == RANKS)
+    return next((end for end in ends if end), None)
+
+
 def _ending(content: Mapping[str, Any], *, out_of_memory: bool) -> Ending:
     tail_of, tail = content.get("tail_of"), tuple(str(line) for line in content.get("tail") or ())
     exits = tuple(
@@ -121,6 +129,13 @@ def _ending(content: Mapping[str, Any], *, out_of_memory: bool) -> Ending:
         for rank, code, number, at, oom in content.get("ranks") or ()
     )
     return Ending(exits=exits, message=content.get("message"), setup_failed=bool(content.get("setup_failed")))
+
+
+def _progress(report: Any) -> Progress | None:
+    try:
+        return progress_of(report) if isinstance(report, dict) else None
+    except (ValueError, TypeError):
+        return None
 
 
 def _event(item: Any) -> SeenEvent | None:

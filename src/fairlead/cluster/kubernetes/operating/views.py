@@ -17,12 +17,13 @@ from fairlead.cluster.kubernetes.operating.daemons import DaemonObject, read_dae
 from fairlead.cluster.kubernetes.operating.indexes import Marks, PodIndex
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.operating.kinds import KindObject, read_kind
+from fairlead.cluster.kubernetes.operating.reports import read_last_words
 from fairlead.cluster.kubernetes.operating.verdicts import Hindrance, remembering, see
 from fairlead.errors import ClusterError
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.team import Team
 from fairlead.state.plan import CreatePod
-from fairlead.state.snapshot import Pod, PodPhase
+from fairlead.state.snapshot import Pod, PodPhase, Progress
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class View:
         self._in_flight: set[Member] = set()
         self._active: dict[str, float] = {}
         self._heard: dict[str, float] = {}
+        self._last_words: dict[str, tuple[tuple[int, int, int], Progress]] = {}
         self._hindered: dict[str, Hindrance] = {}
 
     @property
@@ -226,6 +228,10 @@ class View:
         self._heard[uid] = at
         self._mark(runs=(uid,))
 
+    def last_words(self, uid: str) -> Progress | None:
+        """How far a run came, as the pods of its latest start tell that have ended; None while they tell nothing."""
+        return self._last_words[uid][1] if uid in self._last_words else None
+
     def note_hindrance(self, uid: str, hindrance: Hindrance | None) -> None:
         """What keeps a run from starting; None for nothing."""
         if self._hindered.get(uid) == hindrance:
@@ -271,12 +277,24 @@ class View:
                 known = hindrance.applied(known)
             now = after if after is None else remembering(known, after)
             self._index.follow(last.key, now)
+        if now is not None and now.ended is not None and (known is None or known.ended is None):
+            self._hear_out(now)
         if after is None and last.run_uid:
             self._remember(known if known is not None and known.uid == last.uid else last)
         if known is None or now is None or not _is_same(known, now):
             versions = [pod for pod in (known, now, last) if pod is not None]
             runs, nodes = {pod.run_uid for pod in versions}, {pod.node for pod in versions}
             self._mark(runs=runs - {""}, nodes=nodes - {""})
+
+    def _hear_out(self, pod: PodObject) -> None:
+        """Take in the last words of a pod; those that came furthest count, and of these the first's."""
+        progress = read_last_words(pod.ended or {})
+        if progress is None or not pod.run_uid:
+            return
+        rank = pod.attempt, progress.step or 0, -pod.index
+        known = self._last_words.get(pod.run_uid)
+        if known is None or rank > known[0]:
+            self._last_words[pod.run_uid] = rank, progress
 
     def _remember(self, pod: PodObject) -> None:
         """Keep how a pod of a current gang ended, now that its object is gone."""
@@ -311,6 +329,7 @@ class View:
                 self._over.pop(before.uid, None)
                 self._active.pop(before.uid, None)
                 self._heard.pop(before.uid, None)
+                self._last_words.pop(before.uid, None)
                 self._hindered.pop(before.uid, None)
                 self._seen.pop(before.uid, None)
             elif after is not None:
