@@ -153,15 +153,17 @@ class Volume:
             if phase is Phase.SUCCEEDED:
                 return
             is_late = time.monotonic() > deadline
-            # What was there already ends the pod before anything can be sent to it, which is no problem.
-            if sending is not None and sending.problem and (phase.is_final or sending.is_long_over):
+            is_current = sending is not None and sending.attempt == now.status.attempt
+            # What was there already ends the pod before anything can be sent to it, which is no problem; and a pod
+            # that was lost has another after it.
+            if sending is not None and is_current and sending.problem and (phase.is_final or sending.is_long_over):
                 raise ClusterError(f"The working directory cannot be taken to {self.said}: {sending.problem}")
             if phase.is_final or (sending is None and is_late):
                 raise ClusterError(
                     f"The working directory cannot be taken to {self.said}: {run.spec.name}, the run that takes it in, "
                     f"is {phase.value}{late if is_late else ''}: {why}."
                 )
-            if phase is Phase.RUNNING and sending is None:
+            if phase is Phase.RUNNING and not is_current:
                 sending = _begin(client, now, source, path, keep)
             time.sleep(LOOK_EVERY_S)
 
@@ -172,8 +174,9 @@ class _Sending(threading.Thread):
     A thread, since the API server may keep such a stream open when its command has died.
     """
 
-    def __init__(self, client: Client, member: Member, source: Path, path: str, keep: list[str]) -> None:
+    def __init__(self, client: Client, member: Member, attempt: int, source: Path, path: str, keep: list[str]) -> None:
         super().__init__(name="files", daemon=True)
+        self.attempt = attempt
         self.problem = ""
         self._over_at: float | None = None
         self._client, self._member, self._source, self._path, self._keep = client, member, source, path, keep
@@ -228,7 +231,7 @@ def _begin(client: Client, run: Workload, source: Path, path: str, keep: list[st
         member = member_of(client, run, 0)
     except Conflict:
         return None
-    sending = _Sending(client, member, source, path, keep)
+    sending = _Sending(client, member, run.status.attempt, source, path, keep)
     sending.start()
     return sending
 
