@@ -162,7 +162,7 @@ def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
         cluster.submit(
             replace(run(namespace), resources=Resources(cpu_milli=2000, gpu=GpuRequest(milli=1000, model="A10")))
         )
-        until(lambda: f"{nodes[0]} has 1 of 1 GPUs, 1 of 7.99 CPU" in message(cluster, namespace))
+        until(lambda: f"{nodes[0]} has 1 of 1 GPUs, 1 of 7.95 CPU" in message(cluster, namespace))
         plane.request("DELETE", f"{path}/agent")
         comes_to(cluster, "train", Phase.RUNNING)
 

@@ -34,6 +34,7 @@ def test_a_volume_that_cannot_be_mounted_is_told_until_it_is(
     with operating(access, namespace):
         until(lambda: len(live_pods(cluster, namespace)) == 2)
         say(cluster, namespace, "FailedMount", "Warning", MOUNT)
+        say(cluster, namespace, "Scheduled", "Normal", "Successfully assigned", by="default-scheduler")
         until(lambda: reason().code is Code.START_DELAYED, reason)
         assert reason().message.startswith("pod 0 of 2 has not started: a volume cannot be mounted on a-gpu-")
         assert f": {MOUNT}; create what it refers to, or correct the name under" in reason().message
@@ -77,7 +78,8 @@ class World:
 
     def items(self, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
         self.asked.append(self.now)
-        return [{"metadata": {"resourceVersion": "7"}, "reason": "FailedMount", "message": MOUNT}]
+        told = {"reason": "FailedMount", "message": MOUNT, "source": {"component": "kubelet"}}
+        return [{"metadata": {"resourceVersion": "7"}, **told}]
 
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
         job()
@@ -103,8 +105,8 @@ def test_it_is_asked_once_more_when_our_patience_ends(age_s: float) -> None:
     assert [at - 1000.0 for at in world.asked[:4]] == [20.0, 60.0, 140.0, 300.0]
 
 
-def say(cluster: KubernetesCluster, namespace: str, reason: str, kind: str, message: str) -> None:
-    """What a kubelet says of the first pod."""
+def say(cluster: KubernetesCluster, namespace: str, reason: str, kind: str, message: str, by: str = "kubelet") -> None:
+    """What a kubelet, or another, says of the first pod."""
     pod = cluster.client.get(f"/api/v1/namespaces/{namespace}/pods/train-0-0")
     event = {
         "metadata": {"name": f"train-0-0.{reason.lower()}"},
@@ -112,6 +114,6 @@ def say(cluster: KubernetesCluster, namespace: str, reason: str, kind: str, mess
         "reason": reason,
         "type": kind,
         "message": message,
-        "source": {"component": "kubelet"},
+        "source": {"component": by},
     }
     cluster.client.create(f"/api/v1/namespaces/{namespace}/events", event)

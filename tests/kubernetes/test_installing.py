@@ -29,6 +29,7 @@ PAGE = ROOT / "docs" / "clusters.md"
 
 Command = Callable[..., Answer]
 # What a cluster at rest makes and takes away by itself.
+ROOT_CA = "kube-root-ca.crt"  # which the controller manager puts into every namespace when it comes to it
 OF_THE_CLUSTER = ("events", "leases/kube-system", "leases/kube-node-lease", "endpointslices", "endpoints")
 
 
@@ -71,7 +72,7 @@ def everything(plane: ControlPlane) -> set[str]:
             for item in _if_there(lambda path=path: list(client.items(path))):  # type: ignore[misc]  # bound
                 metadata = item["metadata"]
                 name = f"{resource['name']}/{metadata.get('namespace', '')}/{metadata['name']}"
-                if not any(name.startswith(each) for each in OF_THE_CLUSTER):
+                if metadata["name"] != ROOT_CA and not any(name.startswith(each) for each in OF_THE_CLUSTER):
                     found.add(name)
     client.close()
     return found

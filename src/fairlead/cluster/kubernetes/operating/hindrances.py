@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.operating.views import View
 LOOK_S = 1.0
 # Most pods that take longer than that pull an image, and are asked about in vain.
 FIRST_S, MOST_S = 20.0, 300.0
+TELLERS = frozenset({"kubelet", "attachdetach-controller"})
 # Between two questions, whatever they are about.
 APART_S = 5.0
 
@@ -74,7 +75,8 @@ class Hindrances:
         return min(slow, key=lambda pod: pod.index, default=None)
 
     def _ask(self, uid: str, pod: PodObject, now: float) -> None:
-        event, hindrance = newest(self._view.client, pod), None
+        # What a scheduler said of it before may be written down after what hinders it now.
+        event, hindrance = newest(self._view.client, pod, by=TELLERS), None
         if event is not None and event.get("reason") in HINDRANCES:
             words = str(event["reason"]), str(event.get("message") or "")
             hindrance = Hindrance(pod_uid=pod.uid, words=words, asked_at=now)
