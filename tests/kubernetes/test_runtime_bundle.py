@@ -224,6 +224,27 @@ def test_the_reporter_tells_progress_events_and_signs_of_life(container: Contain
     assert [(each.rank, each.place, each.event.type) for each in report.events] == [(0, 0, "CheckpointSaved")]
 
 
+def test_the_reporter_of_ranks_that_have_ended_ends_also_when_it_missed_the_notice(container: Container) -> None:
+    code, _ = container.run("echo done")
+    assert code == 0
+    argv = [container.python, "-I", "-S", str(container.runtime), "report", str(container.pod_dir)]
+    ended = subprocess.run(argv, env={}, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert ended.returncode == 0
+    assert read_report(ended.stdout) is not None
+
+
+def test_files_that_do_not_come_end_the_pod_with_a_sentence(container: Container) -> None:
+    place = str(container.path / "0123456789abcdef.tar.gz")
+    code, _ = container.run("echo never", archive=place)
+    assert code == 1
+    ending = read_ending(container.pod(1), ranks=range(1))
+    assert ending is not None
+    assert ending.message == (
+        f"the working directory did not arrive: {place} is not there any more; submit the run again"
+    )
+    assert (container.pod_dir / "exit.json").exists()
+
+
 def test_the_bundle_fits_into_a_configmap_and_is_the_same_each_time() -> None:
     manifest = render_bundle("research")
     assert len(json.dumps(manifest)) < MOST_BYTES // 4

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_EVERY_S = 1.0
+LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container has is started again
 OWN_VARIABLES = ("FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP")
 
 
@@ -50,9 +51,11 @@ def run(environ: Mapping[str, str], termination_log: str) -> int:
     try:
         given = instructions(environ, os.getcwd())
     except RuntimeFault as error:
-        return _record(
-            {"at": time.time(), "message": f"the working directory did not arrive: {error}"}, termination_log
-        )
+        ending = {"at": time.time(), "message": f"the working directory did not arrive: {error}"}
+        pod_dir = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])["env"]["FAIRLEAD_POD_DIR"]
+        os.makedirs(pod_dir, exist_ok=True)
+        podfiles.write_json(os.path.join(pod_dir, "exit.json"), ending)
+        return _record(ending, termination_log)
     pod_dir = given["env"]["FAIRLEAD_POD_DIR"]
     for directory in (pod_dir, given["env"]["FAIRLEAD_RUN_DIR"]):
         os.makedirs(directory, exist_ok=True)
@@ -136,13 +139,18 @@ def _record(ending: Mapping[str, Any], termination_log: str, pod_dir: str | None
 
 
 def report(pod_dir: str) -> None:
-    """One line whenever there is news, at most every few seconds, until told to stop; the last news then too."""
+    """One line whenever there is news, at most every few seconds, until told to stop; the last news then too.
+
+    Ends by itself when the ranks ended a while ago: a notice that came before anybody heard it here is not repeated.
+    """
     stopped: list[int] = []
+    looks_since_end = 0
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: stopped.append(number))
     said, said_at = "", 0.0
     while True:
-        is_last = bool(stopped)
+        looks_since_end += os.path.exists(os.path.join(pod_dir, "exit.json"))
+        is_last = bool(stopped) or looks_since_end >= LOOKS_AFTER_END
         now = time.time()
         if is_last or now - said_at >= reporting.REPORT_EVERY_S:
             line = reporting.pack_report(pod_dir)
