@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, files_below
 from fairlead.runtime.checkpoint.store import STEP_NAME, Draft, step_name
 from fairlead.runtime.errors import StoreUnavailable
-from fairlead.runtime.places import open_place, translated
+from fairlead.runtime.places import open_place, translated, upload
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class ObjectStore:
 
     def put(self, draft: Draft, workplace: Path) -> None:
         for name, path in files_below(workplace).items():
-            self._do("uploaded to", partial(self._upload, path, f"{self._at(draft.step)}/{name}"))
+            self._do("uploaded to", partial(upload, self._system, path, f"{self._at(draft.step)}/{name}"))
 
     def commit(self, draft: Draft, manifest: Manifest) -> None:
         data = manifest.to_json()
@@ -92,11 +92,6 @@ class ObjectStore:
 
     def _at(self, step: int) -> str:
         return f"{self._root}/{step_name(step)}"
-
-    def _upload(self, path: Path, goal: str) -> None:
-        # Opening a file for writing needs no bucket listing or creation rights; put_file may want both.
-        with open(path, "rb") as source, self._system.open(goal, "wb") as sink:
-            shutil.copyfileobj(source, sink, 8 << 20)
 
     def _download(self, path: str, goal: Path) -> None:
         goal.parent.mkdir(parents=True, exist_ok=True)

@@ -68,12 +68,14 @@ def choose(spec: Training, directory: Path) -> Luggage:
             f"{spec.name}: workdir: there is no directory {place}. Correct `workdir`; an absolute path that is not "
             "here means a directory of the image, and then `image` has to be given."
         )
-    what, archive = measure(place), pack(place)
-    said = f"{plural(what.num_files, 'file')} of {place.resolve()}"
+    archive = pack(place)
     if archive is not None:
-        size = f"{say_memory(len(archive.content))} when packed"
+        num_files, size = archive.num_files, f"{say_memory(len(archive.content))} when packed"
     else:
-        size = f"{say_memory(what.num_bytes)}, by way of {_store_for(spec, place, what).said}"
+        what = measure(place)
+        store = _store_for(spec, place, what)
+        num_files, size = what.num_files, f"{say_memory(what.num_bytes)}, by way of {store.said}"
+    said = f"{plural(num_files, 'file')} of {place.resolve()}"
     return Luggage(
         spec=replace(spec, workdir=spec.workdir or HERE),
         directory=place,

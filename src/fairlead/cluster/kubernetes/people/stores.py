@@ -7,7 +7,6 @@ takes the archive in through `exec`; that needs no right that a team's user does
 
 import json
 import shlex
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ from fairlead.errors import ClusterError, Conflict
 from fairlead.policy.quantities import say_duration
 from fairlead.runtime.archives import ENDING, READY
 from fairlead.runtime.errors import StoreUnavailable
-from fairlead.runtime.places import is_url, open_place, translated
+from fairlead.runtime.places import is_url, open_place, translated, upload
 from fairlead.specs.overlay import RANKS, overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.rules import NAME
@@ -106,7 +105,7 @@ class ObjectStore:
         name = archive.digest + ENDING
         if there.get(name) != archive.path.stat().st_size:
             goal = f"{root}/{name}"
-            translated(lambda: _upload(system, archive.path, goal), f"the files cannot be sent to {place}")
+            translated(lambda: upload(system, archive.path, goal), f"the files cannot be sent to {place}")
         for other in there:
             if other.endswith(ENDING) and other.removesuffix(ENDING) not in used | {archive.digest}:
                 _remove(system, f"{root}/{other}", place)
@@ -296,12 +295,6 @@ def _volume_at(spec: Training, path: str) -> str | None:
 
 def _is_read_only(kind: Any) -> bool:
     return isinstance(kind, dict) and bool(kind.get("readOnly"))
-
-
-def _upload(system: Any, path: Path, goal: str) -> None:
-    # Opening a file for writing needs no bucket listing or creation rights; put_file may want both.
-    with path.open("rb") as source, system.open(goal, "wb") as sink:
-        shutil.copyfileobj(source, sink, 8 << 20)
 
 
 def _remove(system: Any, path: str, place: str) -> None:
