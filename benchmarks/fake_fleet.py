@@ -41,13 +41,16 @@ IMAGES = 50  # kubelet reports so many at most, and most nodes have them
 
 
 @contextmanager
-def fleet(num_nodes: int, *, leases: bool = True) -> Iterator[tuple[ControlPlane, Client]]:
-    """A control plane with ready nodes of 8 GPUs, whose own clients may send ``CLIENT_QPS``, and one of ours.
+def fleet(
+    num_nodes: int, *, leases: bool = True, client_qps: int | None = CLIENT_QPS
+) -> Iterator[tuple[ControlPlane, Client]]:
+    """A control plane with ready nodes of 8 GPUs, and a client of ours.
 
     Args:
         leases: The nodes renew theirs, as real ones do.
+        client_qps: Requests a second that scheduler and controller manager may send; None for what they ship with.
     """
-    with ControlPlane(client_qps=CLIENT_QPS, flags=None if leases else WITHOUT_LEASES) as plane:
+    with ControlPlane(client_qps=client_qps, flags=None if leases else WITHOUT_LEASES) as plane:
         client = Client(
             load_access((plane.kubeconfig(),)),
             Limits(per_second=1e6, burst=10**6, in_flight=64, try_s=120, patience_s=600),

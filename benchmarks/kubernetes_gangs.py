@@ -1,6 +1,7 @@
 """From submitting a gang to all of its pods bound, beside bare pods, a plain Job and Kueue, on one control plane.
 
-    python -m benchmarks.kubernetes_gangs [--sizes 8,100,1000] [--repeats 3] [--nodes 200] [--pods same|plain] [--json]
+    python -m benchmarks.kubernetes_gangs [--sizes 8,100,1000] [--repeats 3] [--nodes 200]
+                                          [--limits lifted|shipped] [--pods same|plain] [--json]
 
 kwok plays nodes of 8 GPUs; every pod asks for one. In each repeat all four take their turn, once the API server has
 come to rest, so that what else the machine does meets them alike; the figures are medians, with the least and the most.
@@ -10,8 +11,10 @@ probe and the variables of a rendezvous. With `--pods plain` the others' pods ar
 and a third as large, which an API server that shares two cores with all the rest feels.
 
 *Bare pods* are created over 50 connections and are no gang. *Job* is one of Kubernetes, indexed, with kube-scheduler.
-*Kueue* admits such a Job. kube-scheduler, the controller manager, Kueue and the client that creates bare pods may each
-send 5,000 requests a second, far above their defaults; Fairlead has its defaults, 200 with 2,000 at once.
+*Kueue* admits such a Job. kube-scheduler, the controller manager and Kueue may each send 5,000 requests a second, far
+above their defaults, and the client that creates bare pods as many as it can; Fairlead has its defaults, 200 with 2,000
+at once. With `--limits shipped` the others have the defaults of their releases too, which most clusters run with:
+kube-scheduler 50 a second with 100 at once, the controller manager 20 with 30, Kueue 50 with 100.
 
 Then 100 gangs of 8 are submitted at once, in order, where 60 fit: how long until 480 pods are bound, how many gangs are
 whole and how many in part, and whether the first 60 are those that run. Kueue's quota says that 60 fit; Fairlead and
@@ -87,14 +90,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="times that each is measured (default 3)")
     parser.add_argument("--nodes", type=int, default=200, help="fake nodes of 8 GPUs (default 200)")
     parser.add_argument(
+        "--limits", choices=("lifted", "shipped"), default="lifted", help="of the others' clients (default lifted)"
+    )
+    parser.add_argument(
         "--pods", choices=("same", "plain"), default="same", help="what the others create (default same)"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.sizes.split(",")]
     load_before = os.getloadavg()[0]
-    with fleet(arguments.nodes) as (plane, client):
-        ways = _ways(plane, client, arguments.nodes, _same_pod if arguments.pods == "same" else plain_pod)
+    is_lifted = arguments.limits == "lifted"
+    with fleet(arguments.nodes, client_qps=CLIENT_QPS if is_lifted else None) as (plane, client):
+        pod = _same_pod if arguments.pods == "same" else plain_pod
+        ways = _ways(plane, client, arguments.nodes, pod, is_lifted=is_lifted)
         taken: dict[tuple[str, int], list[float]] = {}
         for size in sizes:
             for _ in range(arguments.repeats):
@@ -106,9 +114,10 @@ def main() -> None:
         crowds = _crowds(plane, client, ways, arguments.nodes)
     if arguments.json:
         seconds = [{"way": name, "size": size, "seconds": found} for (name, size), found in taken.items()]
-        print(json.dumps({"load": load_before, "bound": seconds, "crowds": crowds}))
+        print(json.dumps({"load": load_before, "limits": arguments.limits, "bound": seconds, "crowds": crowds}))
         return
     print(f"{arguments.nodes} nodes, {os.cpu_count()} cores, load {load_before:.1f} to {os.getloadavg()[0]:.1f}")
+    print(f"clients' limits {arguments.limits}, pods {arguments.pods}")
     print(f"{'seconds until all are bound':28}" + "".join(f"{size:>20,}" for size in sizes))
     for way in ways:
         cells = (taken[way.name, size] for size in sizes)
@@ -119,7 +128,9 @@ def main() -> None:
         print(f"{name:28}" + ", ".join(f"{what} {value}" for what, value in crowd.items()))
 
 
-def _ways(plane: ControlPlane, client: Client, num_nodes: int, pod: Callable[[str], Object]) -> list[Way]:
+def _ways(
+    plane: ControlPlane, client: Client, num_nodes: int, pod: Callable[[str], Object], *, is_lifted: bool = True
+) -> list[Way]:
     template = pod("")
 
     def bare(name: str, size: int) -> None:
@@ -147,7 +158,8 @@ def _ways(plane: ControlPlane, client: Client, num_nodes: int, pod: Callable[[st
         Way(name="Job", submit=lambda name, size: client.create(JOBS, _job(name, size, template)), clean=clean_jobs),
     ]
     if os.geteuid() == 0:
-        kueue_server.start(plane, qps=CLIENT_QPS)
+        qps, burst = (CLIENT_QPS,) * 2 if is_lifted else (kueue_server.SHIPPED_QPS, kueue_server.SHIPPED_BURST)
+        kueue_server.start(plane, qps=qps, burst=burst)
         _set_quota(plane, GPUS_ON_A_NODE * num_nodes)
         queued = {"kueue.x-k8s.io/queue-name": kueue_server.QUEUE}
         ways.append(

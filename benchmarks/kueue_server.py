@@ -28,6 +28,8 @@ VERSION = "v0.15.2"
 PACKAGE = "sigs.k8s.io/kueue"
 API = "kueue.x-k8s.io/v1beta2"
 QUEUE = "gangs"
+# What the configuration in Kueue's release allows it.
+SHIPPED_QPS, SHIPPED_BURST = 50, 100
 
 
 def ensure() -> Path:
@@ -42,11 +44,11 @@ def ensure() -> Path:
     return directory / "kueue"
 
 
-def start(plane: ControlPlane, *, qps: int) -> Server:
+def start(plane: ControlPlane, *, qps: int, burst: int) -> Server:
     """Kueue, once it serves.
 
     Args:
-        qps: Requests a second that it allows itself, and at once.
+        qps, burst: Requests a second that it allows itself, and at once.
     """
     program = ensure()
     for path in sorted((_source() / "config/components/crd/bases").glob("*.yaml")):
@@ -68,7 +70,7 @@ def start(plane: ControlPlane, *, qps: int) -> Server:
         "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(home)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
-        "clientConnection": {"qps": qps, "burst": qps},
+        "clientConnection": {"qps": qps, "burst": burst},
         "integrations": {"frameworks": ["batch/job"]},
     }
     (home / "config.yaml").write_text(yaml.safe_dump(config))

@@ -55,7 +55,7 @@ def starts_take_what_is_free(world: World) -> Iterator[str]:
 def growth_is_rare_and_takes_from_nobody(world: World) -> Iterator[str]:
     """A gang stops to grow no sooner than ten minutes after it began to run, and only for room that has lasted.
 
-    Nobody waits then who has begun to find room.
+    It leaves room for a member to everybody who waits and has begun to find it.
     """
     for decision in world.decisions:
         for workload, change in decision.done():
@@ -66,7 +66,7 @@ def growth_is_rare_and_takes_from_nobody(world: World) -> Iterator[str]:
                 yield f"{workload.spec.name} grows after {decision.now - status.since} s"
             if status.room_since is None or decision.now - status.room_since < SETTLE_S:
                 yield f"{workload.spec.name} grows into room that is there since {status.room_since}"
-            yield from _taken_from(workload, decision)
+            yield from _taken_from(workload, change, decision)
 
 
 def changes_of_size_go_on(world: World) -> Iterator[str]:
@@ -132,11 +132,22 @@ def _grows(change: Change) -> bool:
     )
 
 
-def _taken_from(workload: Workload, decision: Decision) -> Iterator[str]:
+def _taken_from(workload: Workload, change: Change, decision: Decision) -> Iterator[str]:
+    """Whoever waits and has found room for a member keeps it when the gang is as large as it wants to be."""
     before = decision.before
-    begun = [pair for pair in decision.done() if pair[1].create]
+    begun = created(pair for pair in decision.done() if pair[1].create)
+    others = [pod for pod in before.pods if pod.workload_uid != workload.uid]
     for other in before.workloads:
-        if other.spec.priority >= 0 and is_left_waiting(other, decision):
-            free = rooms(before.nodes, [*before.pods, *created(begun)])
-            if place(replace(other.spec, nodes=1, most_nodes=None), free) is not None:
-                yield f"{workload.spec.name} grows into room that {other.spec.name} has begun to find"
+        if other.spec.priority < 0 or not is_left_waiting(other, decision):
+            continue
+        found = place(other.spec.at(1), rooms(before.nodes, [*before.pods, *begun]))
+        left = rooms(before.nodes, [*others, *begun])
+        for part in found or ():
+            left.hold(part.node, part.grant)
+        if found is not None and place(workload.spec.at(_new_size(change)), left) is None:
+            yield f"{workload.spec.name} grows into room that {other.spec.name} has begun to find"
+
+
+def _new_size(change: Change) -> int:
+    assert change.status is not None
+    return int(change.status.reason.message.partition(" to ")[2].partition(" ")[0])
