@@ -11,6 +11,7 @@ from typing import Protocol
 
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, files_below
 from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.places import is_url
 
 STEP_NAME = re.compile(r"step-(\d{12})")
 PARTIAL = ".partial-"
@@ -110,7 +111,7 @@ def open_store(place: str, *, scratch: Path | None) -> Store:
     """
     if place.startswith("file://"):
         return Directory(Path(place.removeprefix("file://")))
-    if "://" not in place:
+    if not is_url(place):
         return Directory(Path(place).expanduser())
     # Not at the top: a store on disk needs nothing of it.
     from fairlead.runtime.checkpoint.remote import open_remote

@@ -1,7 +1,6 @@
 """What a pod's processes find, the same as on every other cluster: variables, places, and what the shim is told."""
 
 import json
-from pathlib import PurePosixPath
 from typing import Any
 
 from fairlead.cluster.kubernetes.names import pod_name, service_name
@@ -103,5 +102,4 @@ def checkpoint_place(workload: Workload, default: str | None) -> str | None:
     to = workload.spec.checkpoint.to or default
     if to is None:
         return None
-    own = f"{workload.spec.name}-{workload.uid}"
-    return f"{to.rstrip('/')}/{own}" if "://" in to else str(PurePosixPath(to) / own)
+    return f"{to.rstrip('/')}/{workload.spec.name}-{workload.uid}"
