@@ -134,7 +134,7 @@ def main() -> None:
 
 
 def _ways(
-    plane: ControlPlane, client: Client, num_nodes: int, pod: Callable[[str], Object], *, is_lifted: bool = True
+    plane: ControlPlane, client: Client, num_nodes: int, pod: Callable[[str], Object], *, is_lifted: bool
 ) -> list[Way]:
     template = pod("")
 

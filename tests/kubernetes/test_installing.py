@@ -28,8 +28,8 @@ pytestmark = pytest.mark.kubernetes
 PAGE = ROOT / "docs" / "clusters.md"
 
 Command = Callable[..., Answer]
-# What a cluster at rest makes and takes away by itself.
 ROOT_CA = "kube-root-ca.crt"  # which the controller manager puts into every namespace when it comes to it
+# What a cluster at rest makes and takes away by itself.
 OF_THE_CLUSTER = ("events", "leases/kube-system", "leases/kube-node-lease", "endpointslices", "endpoints")
 
 
