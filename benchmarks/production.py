@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from benchmarks.baselines.muri import GPUS_PER_NODE, NUM_NODES, Figures, Submitted
 from fairlead.control.outcomes import percentile
 from fairlead.control.simulation import World, simulate
-from fairlead.policy.rules import NAMED
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.training import Training
+from fairlead.state.rules import NAMED
 from fairlead.state.snapshot import Phase
 from fairlead.traces.arrivals import Arrival
 

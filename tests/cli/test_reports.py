@@ -1,11 +1,14 @@
 """plan, status, validate and the others: the same facts for people and for programs."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 from fairlead.specs.reading import parse
 from fairlead.state.snapshot import Phase
 from tests.cli.conftest import Call, Past
+from tests.waiting import until
 
 
 def test_plan_shows_what_is_inferred_and_exits_with_1(call: Call) -> None:
@@ -48,6 +51,33 @@ def test_plan_takes_the_documents_of_a_file_one_after_the_other(call: Call) -> N
     assert [(each["name"], each["phase"]) for each in told] == [("first", "Starting"), ("second", "Pending")]
     assert "held by first" in told[1]["reason"]
     assert call("status").out.startswith("No runs yet")
+
+
+def test_plan_knows_the_quota_of_a_team_of_which_nobody_waits(call: Call) -> None:
+    home = Path(os.environ["FAIRLEAD_HOME"])
+    home.mkdir(mode=0o700, exist_ok=True)
+    (home / "teams.yaml").write_text("kind: Team\nname: default\nquota: {cpu: 500m}\n")
+    Path("t.yaml").write_text("run: echo hi\nresources: {cpu: 1}\n")
+    told = json.loads(call("plan", "--json", "t.yaml").out)
+    assert told["reason"].startswith("needs 1 CPU; team default holds 0 CPU and may hold 0.5 CPU")
+    assert (told["phase"], told["starts_at"]) == ("Pending", None)
+
+
+def test_plan_goes_by_the_policy_of_the_machine_and_tells_when_those_have_left_that_give_way(call: Call) -> None:
+    home = Path(os.environ["FAIRLEAD_HOME"])
+    whole = json.loads(call("doctor", "--json").out)
+    cpus = next(each["says"] for each in whole if each["what"] == "machine").split(" CPU")[0]
+    long = f"run: sleep 60\nresources: {{cpu: {cpus}}}\nexpected_duration: 10h\ngrace: 20s\n"
+    Path("long.yaml").write_text(long)
+    Path("short.yaml").write_text(long.replace("10h", "10s"))
+    call("run", "-d", "long.yaml")
+    until(lambda: "Running" in call("status").out)
+    by_default = json.loads(call("plan", "--json", "short.yaml").out)
+    assert by_default["starts_at"] - time.time() > 3600.0
+    (home / "policy").write_text("preempting\n")
+    told = json.loads(call("plan", "--json", "short.yaml").out)
+    assert told["reason"].endswith("starts when long has saved its work and left")
+    assert 15.0 < told["starts_at"] - time.time() < 25.0
 
 
 def test_plan_names_a_run_as_run_would(call: Call, past: Past) -> None:

@@ -6,9 +6,9 @@ from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LoseNode
 from fairlead.cluster.simulated.programs import OnTerm, Program, by_command
 from fairlead.control.loop import run_pass
-from fairlead.policy.rules import DEFAULT, NAMED, Rules
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
+from fairlead.state.rules import DEFAULT, NAMED, Rules
 from fairlead.state.snapshot import Phase, Workload
 from tests.builders import node, training
 
@@ -25,11 +25,11 @@ def run(name: str, program: str, gpus: int, nodes: int = 1) -> Training:
     return training(name, run=program, nodes=nodes, resources=Resources(gpu=GpuRequest(milli=1000 * gpus)))
 
 
-def play(cluster: SimulatedCluster, seconds: float, rules: Rules = DEFAULT) -> None:
+def play(cluster: SimulatedCluster, seconds: float) -> None:
     """Passes of the loop until so much time has gone by."""
     end = cluster.clock.now() + seconds
     while cluster.clock.now() < end:
-        while run_pass(cluster, cluster.clock.now(), rules):
+        while run_pass(cluster, cluster.clock.now()):
             assert_nothing_is_held_twice(cluster)
         cluster.wait(min(60.0, end - cluster.clock.now()))
 
@@ -40,9 +40,9 @@ def assert_nothing_is_held_twice(cluster: SimulatedCluster) -> None:
     assert len(held) == len(set(held))
 
 
-def in_pieces() -> SimulatedCluster:
+def in_pieces(rules: Rules = DEFAULT) -> SimulatedCluster:
     """Two devices of each node are held by one that saves, and two are free."""
-    cluster = SimulatedCluster(NODES, BEHAVIOUR)
+    cluster = SimulatedCluster(NODES, BEHAVIOUR, rules=rules)
     for number in range(3):
         cluster.submit(run(f"saving-{number}", "saving", 2))
         cluster.submit(run(f"filler-{number}", "filler", 2))
@@ -80,9 +80,9 @@ def test_a_gang_gets_its_whole_node_and_whoever_moved_for_it_loses_no_step() -> 
 
 
 def test_without_moves_it_waits_for_somebody_to_end() -> None:
-    cluster = in_pieces()
+    cluster = in_pieces(NAMED["backfill"])
     cluster.submit(run("wide", "wide", 4))
-    play(cluster, 1000.0, NAMED["backfill"])
+    play(cluster, 1000.0)
     assert named(cluster, "wide").status.phase is Phase.PENDING
     assert moved(cluster) == []
 

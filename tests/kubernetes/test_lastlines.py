@@ -4,7 +4,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster, trainings_path
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, read_training
 from fairlead.cluster.kubernetes.operating.lastlines import (
     MOST_BYTES,
@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes.operating.lastlines import (
     share,
     write,
 )
+from fairlead.cluster.kubernetes.operating.views import trainings_path
 from tests.kubernetes.builders import a_training
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 

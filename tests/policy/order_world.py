@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy.rules import NAMED, Rules
 from fairlead.policy.training import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code
+from fairlead.state.rules import NAMED, Rules
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 from tests.builders import node, training
 
@@ -69,7 +69,7 @@ def spec_of(line: Line, name: str) -> Training:
 
 def play(lines: Sequence[Line], rules: Rules = PREEMPTING) -> list[Decided]:
     """All decisions until every run is over."""
-    cluster = SimulatedCluster((node(gpus=NUM_GPUS, cpu_milli=64_000),), _behave)
+    cluster = SimulatedCluster((node(gpus=NUM_GPUS, cpu_milli=64_000),), _behave, rules=rules)
     began, decided = cluster.clock.now(), list[Decided]()
     coming = sorted(enumerate(lines), key=lambda each: (each[1].at_s, each[0]))
     for _ in range(MOST_STEPS):
@@ -78,7 +78,7 @@ def play(lines: Sequence[Line], rules: Rules = PREEMPTING) -> list[Decided]:
             number, line = coming.pop(0)
             cluster.submit(spec_of(line, f"job-{chr(97 + number)}"))
         snapshot = cluster.snapshot()
-        plan = decide(snapshot, now, rules)
+        plan = decide(snapshot, now)
         decided.append(Decided(snapshot, now, plan))
         if any(cluster.apply(plan)):
             continue

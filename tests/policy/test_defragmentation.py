@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.policy.training import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change, Plan
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.rules import DEFAULT, Rules
 from fairlead.state.snapshot import Phase, Pod, Progress, Seat, Snapshot, Workload
 from tests.builders import node
 from tests.policy.test_starting import NOW, look, running, waiting
@@ -29,7 +29,7 @@ PIECES = (saving("a", "n0", range(2)), saving("b", "n1", range(2)), saving("c", 
 
 
 def planned(snapshot: Snapshot, rules: Rules = DEFAULT) -> Plan:
-    return decide(snapshot, NOW, rules)
+    return decide(replace(snapshot, rules=rules), NOW)
 
 
 def moved(snapshot: Snapshot, rules: Rules = DEFAULT) -> dict[str, list[str]]:

@@ -16,11 +16,11 @@ from fairlead.policy import replacing, standing
 from fairlead.policy.ageing import AGEING_S
 from fairlead.policy.quotas import Ledger
 from fairlead.policy.remaining import Remaining
-from fairlead.policy.rules import NAMED, Order
 from fairlead.policy.shares import Capacity
 from fairlead.policy.standing import PATIENCE, Standing
 from fairlead.policy.turns import fairly
 from fairlead.specs.training import Training
+from fairlead.state.rules import NAMED, Order
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.builders import status
 from tests.policy import order_world

@@ -1,17 +1,18 @@
 """Who starts, who waits and what for, and who has to give way: whole plans on small clusters."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fairlead.policy.forecasting import expected_starts
-from fairlead.policy.rules import NAMED, Rules
 from fairlead.policy.training import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code
+from fairlead.state.rules import NAMED, Rules
 from fairlead.state.snapshot import (
     Grant,
     Intent,
@@ -91,7 +92,7 @@ def told(snapshot: Snapshot, name: str) -> Status:
 
 
 def _plan(snapshot: Snapshot, rules: Rules = NAMED["default"]) -> Plan:
-    return decide(snapshot, NOW, rules)
+    return decide(replace(snapshot, rules=rules), NOW)
 
 
 def _word(found: Status | None) -> str:

@@ -7,12 +7,12 @@ import pytest
 from fairlead.policy.ageing import AGEING_S
 from fairlead.policy.quotas import Ledger, protected
 from fairlead.policy.remaining import Remaining
-from fairlead.policy.rules import Order
 from fairlead.policy.shares import Amounts, Capacity, dominant_share
 from fairlead.policy.standing import Standing
 from fairlead.policy.turns import FAIR_S, fairly, first_come
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
+from fairlead.state.rules import Order
 from fairlead.state.snapshot import Completed, Intent, Workload
 from tests.builders import status, training
 

@@ -9,6 +9,7 @@ from fairlead import __version__
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import VARIABLES
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.state.rules import NAMED
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.api.applying import Done
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 9),
     help="One leads, others wait; 0 for an operator elsewhere.",
 )
+@click.option(
+    "--policy",
+    type=click.Choice(tuple(NAMED)),
+    default="default",
+    show_default=True,
+    help="Who starts first of those that wait; `fairlead simulate` compares them.",
+)
 @click.option("--fewer-rules", is_flag=True, help="Without the rules that cost Kubernetes 1.31 too much.")
 @json_option
 def install(
@@ -42,6 +50,7 @@ def install(
     namespace: str,
     image: str,
     replicas: int,
+    policy: str,
     fewer_rules: bool,
     json_: bool,
 ) -> None:
@@ -52,7 +61,12 @@ def install(
     from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
 
     settings = InstallSettings(
-        namespace=namespace, image=image, replicas=replicas, fewer_rules=fewer_rules, version=__version__
+        namespace=namespace,
+        image=image,
+        replicas=replicas,
+        policy=policy,
+        fewer_rules=fewer_rules,
+        version=__version__,
     )
     if only_render:
         if context is not None or dry_run or wait or json_:

@@ -8,6 +8,8 @@ import sys
 
 import click
 
+from fairlead.state.rules import NAMED
+
 
 @click.command()
 @click.option("--context", help="Context of the kubeconfig; without one the current, or the cluster it runs in.")
@@ -19,6 +21,13 @@ import click
 @click.option("--image", default="python:3.12-slim", show_default=True, help="For runs that name no image.")
 @click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
 @click.option("--placeholder-image", help="Of pods that ask for nodes to come; without one the run's own image.")
+@click.option(
+    "--policy",
+    type=click.Choice(tuple(NAMED)),
+    default="default",
+    show_default=True,
+    help="Who starts first of those that wait; `fairlead simulate` compares them.",
+)
 @click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
 @click.option(
     "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Of its log lines."
@@ -31,6 +40,7 @@ def operator(
     image: str,
     checkpoint_to: str | None,
     placeholder_image: str | None,
+    policy: str,
     per_second: float,
     log_format: str,
 ) -> None:
@@ -58,6 +68,7 @@ def operator(
             watch_namespace=watch_namespace,
             listen=(host or "0.0.0.0", int(port)),
             identity=None if pod is None else f"{pod}-{secrets.token_hex(3)}",
+            policy=policy,
         ),
     )
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -133,7 +133,12 @@ def _decide(cluster: Facing, specs: list[Training]) -> list[tuple[Status, float 
     snapshot = replace(snapshot, workloads=(*snapshot.workloads, *asked))
     decided = decide(snapshot, now)
     found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
-    starts = expected_starts(snapshot, now)
+    settled = (Phase.PENDING, Phase.STOPPING)
+    after = tuple(
+        replace(run, status=status) if (status := found.get(run.uid)) is not None and status.phase in settled else run
+        for run in snapshot.workloads
+    )
+    starts = expected_starts(replace(snapshot, workloads=after), now)
     return [(found.get(run.uid, fresh), starts.get(run.uid)) for run in asked]
 
 

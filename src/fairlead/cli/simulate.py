@@ -8,7 +8,7 @@ import click
 
 from fairlead.cli.show import as_json, table
 from fairlead.errors import CannotFit, InvalidSpec
-from fairlead.policy.rules import NAMED
+from fairlead.state.rules import NAMED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.watching import IDLE_S
-from fairlead.cluster.kubernetes.names import LEASE
+from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operating.agent import Agent
 from fairlead.cluster.kubernetes.operating.asking import Askings
 from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers
@@ -35,6 +35,7 @@ from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError
 from fairlead.state.growth import PATIENCE_S, PAUSE_S
+from fairlead.state.rules import NAMED
 
 log = logging.getLogger("fairlead.operator")
 
@@ -58,6 +59,7 @@ class OperatorSettings:
         identity: Its name in the Lease; None makes one up.
         idle_s: Silence after which a watch is taken for dead.
         grow_patience_s, grow_pause_s: As in ``fairlead.state.growth.Growth``.
+        policy: By which of ``fairlead.state.rules.NAMED`` those that wait are started.
     """
 
     namespace: str
@@ -70,6 +72,7 @@ class OperatorSettings:
     idle_s: float = IDLE_S
     grow_patience_s: float = PATIENCE_S
     grow_pause_s: float = PAUSE_S
+    policy: str = "default"
 
 
 class Operator:
@@ -79,12 +82,15 @@ class Operator:
         self._client = client
         self._settings = settings
         self.view = View(client, idle_s=settings.idle_s)
-        self.cluster = KubernetesCluster(client, view=self.view, namespace=settings.watch_namespace)
+        self.cluster = KubernetesCluster(
+            client, view=self.view, namespace=settings.watch_namespace, rules=NAMED[settings.policy]
+        )
         self.election = Election(
             client,
             namespace=settings.namespace,
             name=LEASE,
             identity=settings.identity or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
+            told={POLICY: settings.policy},
             changed=self.view.wake,
             duration_s=settings.lease_s,
             deadline_s=settings.deadline_s,

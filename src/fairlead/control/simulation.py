@@ -22,13 +22,13 @@ from fairlead.policy.defaults import complete
 from fairlead.policy.elastic import next_look
 from fairlead.policy.growing import REPLY_PATIENCE_S
 from fairlead.policy.placement import why_never
-from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.growth import PATIENCE_S
 from fairlead.state.reasons import Reason
+from fairlead.state.rules import DEFAULT, Rules
 from fairlead.state.snapshot import Node, Phase, Snapshot, Workload
 from fairlead.traces.arrivals import Arrival
 
@@ -72,7 +72,7 @@ def simulate(
 
     Args:
         teams: Those that are guaranteed or allowed something; others have nothing of the kind.
-        rules: Which queue; the one that runs get for real when left out.
+        rules: Which queue; the one that runs get by default when left out.
         told: Called now and then with the number of runs that have ended and the seconds simulated.
 
     Raises:
@@ -90,7 +90,7 @@ def simulate(
     clock = Clock()
     began = clock.now()
     cluster = SimulatedCluster(
-        first_nodes(groups), behave, clock, teams=teams, interference=interference_of(world.simulations)
+        first_nodes(groups), behave, clock, teams=teams, interference=interference_of(world.simulations), rules=rules
     )
     surroundings = Surroundings(cluster, groups, seed=world.seed)
     pending = deque(sorted(arrivals, key=lambda arrival: arrival.at_s))
@@ -104,7 +104,7 @@ def simulate(
             arrival = pending.popleft()
             watched[cluster.submit(complete(arrival.spec, every_node).spec).uid] = _Watched(arrival)
             moved_at = now
-        num_decisions += _settle(cluster, surroundings, now, rules)
+        num_decisions += _settle(cluster, surroundings, now)
         for event in cluster.events(after=seen_event):
             seen_event = event.id
             if _follow(watched[event.workload_uid], event.type, event.at - began):
@@ -176,11 +176,11 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
     )
 
 
-def _settle(cluster: SimulatedCluster, surroundings: Surroundings, now: float, rules: Rules) -> int:
+def _settle(cluster: SimulatedCluster, surroundings: Surroundings, now: float) -> int:
     """Let happen and decide all that is to be at one instant; how many decisions it took."""
     for number in range(1, MOST_PASSES + 1):
         happened = surroundings.step(now)
-        if not run_pass(cluster, now, rules) and not happened:
+        if not run_pass(cluster, now) and not happened:
             return number
     raise RuntimeError(f"decisions at one instant, {now:.0f} s, came to no end")
 

@@ -64,7 +64,7 @@ def _serve(home: Home) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    cluster = LocalCluster(home)
+    cluster = LocalCluster(home, is_loops=True)
     agent = Agent(home, cluster.store, cluster.node())
     agent.sweep()
     wake = _listen(home)

@@ -5,7 +5,7 @@ checkpoints can leave such a piece whole, if there is room for it elsewhere at o
 in time, and goes on from there in a place that is kept for it meanwhile (``fairlead.policy.moving``). Nobody who moves
 ever waits. That is less than preemption does to it, so it comes first.
 
-Bounds on disruption, all of ``fairlead.policy.rules``: a run moves once in ``moved_apart_s``; moves of any hour cost no
+Bounds on disruption, all of ``fairlead.state.rules``: a run moves once in ``moved_apart_s``; moves of any hour cost no
 more than ``most_moved`` of it, counted in time of the whole cluster (of runs that are still there). Cost is that of
 preemption: dominant share times the work since the newest checkpoint and ``RESTART_S``, an upper bound. The gain is the
 dominant share of the gang times the wait that it is spared, ``UNKNOWN_WAIT_S`` where nobody can say how long that is;
@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from fairlead.policy.placement import Room, Rooms, place, shape_of, takes_pods
 from fairlead.policy.preemption import RESTART_S, Victim, cost, enough, gain
 from fairlead.policy.quotas import is_scavenger
-from fairlead.policy.rules import Rules
 from fairlead.policy.shapes import Shape
 from fairlead.policy.shares import Capacity
 from fairlead.policy.timeline import Part, Timeline, members
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
+from fairlead.state.rules import Rules
 from fairlead.state.snapshot import Intent, Phase, Pod, Seat, Workload
 
 HOUR_S = 3600.0

@@ -12,11 +12,11 @@ from fairlead.policy.placement import why_waiting
 from fairlead.policy.preemption import Victim
 from fairlead.policy.quantities import plural, say_cpu, say_memory, say_nodes, say_resources
 from fairlead.policy.quotas import Ledger
-from fairlead.policy.rules import Order
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.shares import Amounts, asked
 from fairlead.policy.timeline import Claim, Timeline
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.rules import Order
 from fairlead.state.snapshot import Phase, Workload
 
 UNKNOWN = (

@@ -8,16 +8,15 @@ nothing is known, nothing is known. For W runs that wait: W walks of the timelin
 import math
 from collections import defaultdict
 
-from fairlead.policy.durations import durations_of
+from fairlead.policy.durations import SOON_S, durations_of
 from fairlead.policy.placement import shape_of
 from fairlead.policy.quotas import Ledger
-from fairlead.policy.rules import DEFAULT
 from fairlead.policy.shares import capacity
 from fairlead.policy.standing import Standing
 from fairlead.policy.timeline import Timeline
-from fairlead.policy.turns import fairly
+from fairlead.policy.turns import fairly, first_come
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot
+from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
 
 # More that wait than this are told nothing.
 MOST = 500
@@ -30,10 +29,11 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
         pods[pod.workload_uid].append(pod)
     durations = durations_of(snapshot.completed)
     holders = [run for run in snapshot.workloads if any(not pod.phase.is_final for pod in pods[run.uid])]
-    ends = {run.uid: durations.ends_at(run, pods[run.uid], now) for run in holders}
+    ends = {run.uid: min(durations.ends_at(run, pods[run.uid], now), _gone_at(run, now)) for run in holders}
     timeline = Timeline.of(snapshot.nodes, snapshot.pods, ends, now)
     whole = capacity(snapshot.nodes)
-    ledger, standing = Ledger.of(snapshot.teams, whole, holders), Standing.of(snapshot, whole, DEFAULT.order, now)
+    ledger = Ledger.of(snapshot.teams, whole, holders)
+    standing = Standing.of(snapshot, whole, snapshot.rules.order, now)
     waiting = [
         run
         for run in snapshot.workloads
@@ -43,10 +43,16 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
         and all(pod.phase.is_final for pod in pods[run.uid])
     ]
     found = {}
-    for run in fairly(waiting, ledger, standing)[0][:MOST]:
+    in_turn = fairly(waiting, ledger, standing)[0] if snapshot.rules.fair else first_come(waiting)
+    for run in in_turn[:MOST]:
         claim = timeline.earliest(shape_of(run.spec, timeline.doors), run.spec.nodes, durations.length_s(run, now))
         if claim.start == math.inf:
             break
         found[run.uid] = max(claim.start, run.status.retry_at or 0.0)
         timeline.claim(claim)
     return found
+
+
+def _gone_at(run: Workload, now: float) -> float:
+    """When a run that is to stop has left, whether its pods have their notice yet or not."""
+    return now + run.spec.grace_s + SOON_S if run.status.phase is Phase.STOPPING else math.inf

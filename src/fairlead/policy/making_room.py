@@ -15,7 +15,6 @@ from fairlead.policy.placement import Rooms, shape_of
 from fairlead.policy.preemption import Victim, choose, victims
 from fairlead.policy.quotas import is_scavenger, protected
 from fairlead.policy.replacing import replaced
-from fairlead.policy.rules import Rules
 from fairlead.policy.standing import Standing
 from fairlead.policy.timeline import Claim, Part, Timeline
 from fairlead.specs.team import Quota
@@ -43,7 +42,6 @@ class RoomMaking:
     snapshot: Snapshot
     pods: Mapping[str, Sequence[Pod]]
     now: float
-    rules: Rules
     standing: Standing
     stopped: set[str] = field(default_factory=set)
     spent_s: float = 0.0
@@ -54,7 +52,7 @@ class RoomMaking:
 
     def may_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
         """Whether there is anybody that it could preempt, and this is not one of too many that ask in one pass."""
-        if not self.rules.preempts or self.num_asked >= self.rules.most_promises:
+        if not self.snapshot.rules.preempts or self.num_asked >= self.snapshot.rules.most_promises:
             return False
         if self.least is None:
             self.least = {}
@@ -71,7 +69,7 @@ class RoomMaking:
 
     def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
         """Whether anybody of its team runs that it goes before, for what is left of both."""
-        if not self.rules.preempts_longer or is_scavenger(workload.spec):
+        if not self.snapshot.rules.preempts_longer or is_scavenger(workload.spec):
             return False
         left_s = self.standing.left_s(workload)
         if left_s is None or left_s >= self.vain.get(_alike(workload), math.inf):
@@ -102,7 +100,7 @@ class RoomMaking:
             there: Uids of those that are not to be stopped.
             is_owed: The run lies within its team's guarantee.
         """
-        if not self.rules.preempts:
+        if not self.snapshot.rules.preempts:
             return ()
         whole, now = self.standing.whole, self.now
         staying = [each for each in holders if each.uid not in there]
@@ -145,7 +143,7 @@ class RoomMaking:
             holders, there: As for ``victims``.
             promises: What of the room that is free now is kept for others.
         """
-        rules, now, whole = self.rules, self.now, self.standing.whole
+        rules, now, whole = self.snapshot.rules, self.now, self.standing.whole
         left_s = budget(self.snapshot.workloads, rules, now) - self.spent_s
         if not rules.moves or left_s <= 0:
             return ()

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from fairlead.policy.ageing import AGEING_S, effective_priority
 from fairlead.policy.quotas import is_scavenger
 from fairlead.policy.remaining import Remaining, remaining_of
-from fairlead.policy.rules import Order
 from fairlead.policy.shares import Capacity, asked, dominant_share
+from fairlead.state.rules import Order
 from fairlead.state.snapshot import Snapshot, Workload
 
 # What counts as left of a run of which nothing is known, in seconds of the whole cluster, however large it is. So such

@@ -24,7 +24,6 @@ from fairlead.policy.making_room import RoomMaking
 from fairlead.policy.moving import coming, keep, move_away, placed_in, say_makes_room
 from fairlead.policy.placement import Placement, Rooms, place, rooms, shape_of, why_never
 from fairlead.policy.quotas import Ledger, is_scavenger
-from fairlead.policy.rules import Backfill, Rules
 from fairlead.policy.shapes import Shape
 from fairlead.policy.shares import capacity
 from fairlead.policy.standing import Standing
@@ -34,6 +33,7 @@ from fairlead.policy.turns import fairly, first_come
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.rules import Backfill, Rules
 from fairlead.state.snapshot import Phase, Pod, Seat, Snapshot, Workload
 
 # Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
@@ -47,7 +47,6 @@ def start(
     pods: Mapping[str, Sequence[Pod]],
     busy: frozenset[str],
     now: float,
-    rules: Rules,
 ) -> list[Change]:
     """Changes of those that wait, of those that are stopped for them, and of elastic gangs that may grow.
 
@@ -58,7 +57,7 @@ def start(
     """
     if not waiting and not growable:
         return []
-    queue = Queue.of(snapshot, pods, busy, now, rules)
+    queue = Queue.of(snapshot, pods, busy, now)
     moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
     changes = [queue.settle(workload) for workload in waiting if workload.uid in moved]
     for workload in queue.in_turn([each for each in waiting if each.uid not in moved]):
@@ -89,7 +88,6 @@ class Queue:
     pods: Mapping[str, Sequence[Pod]]
     busy: frozenset[str]
     now: float
-    rules: Rules
     free: Rooms
     ledger: Ledger
     durations: Durations
@@ -115,7 +113,6 @@ class Queue:
         pods: Mapping[str, Sequence[Pod]],
         busy: frozenset[str],
         now: float,
-        rules: Rules,
     ) -> "Queue":
         """The queue before anybody was looked at."""
         free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
@@ -128,7 +125,6 @@ class Queue:
             pods=pods,
             busy=busy,
             now=now,
-            rules=rules,
             free=free,
             ledger=Ledger.of(snapshot.teams, whole, holders),
             durations=durations_of(snapshot.completed),
@@ -138,8 +134,7 @@ class Queue:
                 snapshot=snapshot,
                 pods=pods,
                 now=now,
-                rules=rules,
-                standing=Standing.of(snapshot, whole, rules.order, now),
+                standing=Standing.of(snapshot, whole, snapshot.rules.order, now),
             ),
             kept=kept,
         )
@@ -222,6 +217,11 @@ class Queue:
         )
         more = [(each, len(found.get(each.uid, ()))) for each, _ in gangs]
         return [c for run, num in more for c in elastic.grow(run, num, self.making.live(run), self.durations, self.now)]
+
+    @property
+    def rules(self) -> Rules:
+        """What the queue goes by."""
+        return self.snapshot.rules
 
     @property
     def _keeps_back(self) -> bool:

@@ -15,7 +15,6 @@ from fairlead.policy.lifecycle import move, ran_until
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.reclaims import leaving, reclaim
 from fairlead.policy.retries import GiveUp, longest_wait_s, retry, retry_refused
-from fairlead.policy.rules import DEFAULT, Rules
 from fairlead.policy.starting import start
 from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.reasons import Code, Reason
@@ -29,7 +28,7 @@ _RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNIN
 _SUSPENDED = Code.SUSPENDED
 
 
-def decide(snapshot: Snapshot, now: float, rules: Rules = DEFAULT) -> Plan:
+def decide(snapshot: Snapshot, now: float) -> Plan:
     """The changes to make now; an empty plan when all is as it should be."""
     pods = _current_pods(snapshot)
     changes: list[Change] = []
@@ -52,7 +51,7 @@ def decide(snapshot: Snapshot, now: float, rules: Rules = DEFAULT) -> Plan:
         elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
             waiting.append(workload)
     busy = frozenset(change.workload_uid for change in changes)
-    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now, rules)))
+    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now)))
 
 
 def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:

@@ -9,6 +9,7 @@ from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.reasons import Reason
+from fairlead.state.rules import DEFAULT, Rules
 
 WHOLE_MILLI = 1000
 
@@ -328,6 +329,7 @@ class Snapshot:
         asked: Of the runs for which it is asked.
         teams: Those that somebody described; any other has weight 1, no guarantee and no quota.
         completed: Runs that succeeded, as far as the cluster remembers them; in any order.
+        rules: By which those that wait are started.
     """
 
     nodes: tuple[Node, ...]
@@ -337,3 +339,4 @@ class Snapshot:
     asked: tuple[Asked, ...] = ()
     teams: tuple[Team, ...] = ()
     completed: tuple[Completed, ...] = ()
+    rules: Rules = DEFAULT

@@ -13,6 +13,8 @@ TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
 ROOM_FOR = f"{DOMAIN}/room-for"
 PLACEHOLDER_CLASS = "fairlead-placeholder"
 SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
+# On the Lease: by which rules the one that leads starts what waits.
+POLICY = f"{DOMAIN}/policy"
 # Where the Cluster Autoscaler says how it is.
 AUTOSCALER_STATUS = "cluster-autoscaler-status"
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -14,6 +14,7 @@ from pathlib import Path
 from fairlead.cluster.facing import Prepared
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.logs import read_logs
+from fairlead.cluster.local.policies import read_rules
 from fairlead.cluster.local.store import Store
 from fairlead.cluster.local.teams import read_teams
 from fairlead.cluster.names import unknown
@@ -29,12 +30,18 @@ LOOK_S = 0.05
 
 
 class LocalCluster:
-    """This machine as a cluster. An instance belongs to one thread."""
+    """This machine as a cluster. An instance belongs to one thread.
+
+    Args:
+        is_loops: It is the loop's own, which looks twice a second: it is shown what matters only to those that wait
+            while somebody does. Whoever asks what would happen is shown all.
+    """
 
     has_containers = False
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, *, is_loops: bool = False) -> None:
         self.home = home
+        self._is_loops = is_loops
         self.store = Store(home.database)
         self._node: Node | None = None
         self._seen = self.store.change_counter()
@@ -64,14 +71,15 @@ class LocalCluster:
 
     def snapshot(self) -> Snapshot:
         workloads, pods = self.store.active()
+        seen = Snapshot(nodes=(self.node(),), workloads=workloads, pods=pods)
         # What others took, and whose turn it is, matters only to those that wait.
-        waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in workloads)
-        return Snapshot(
-            nodes=(self.node(),),
-            workloads=workloads,
-            pods=pods,
-            teams=read_teams(self.home.teams) if waits and self.home.teams.exists() else (),
-            completed=self.store.completed(MOST_COMPLETED) if waits else (),
+        if self._is_loops and all(run.status.phase not in (Phase.PENDING, Phase.RESTARTING) for run in workloads):
+            return seen
+        return replace(
+            seen,
+            teams=read_teams(self.home.teams) if self.home.teams.exists() else (),
+            completed=self.store.completed(MOST_COMPLETED),
+            rules=read_rules(self.home.policy),
         )
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:

@@ -45,6 +45,11 @@ class Home:
         return self.path / "teams.yaml"
 
     @property
+    def policy(self) -> Path:
+        """The name of a policy that somebody may put there."""
+        return self.path / "policy"
+
+    @property
     def lock(self) -> Path:
         """Held by the one supervisor for as long as it lives."""
         return self.path / "supervisor.lock"

@@ -23,6 +23,7 @@ from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.rules import DEFAULT, Rules
 from fairlead.state.snapshot import (
     Completed,
     Intent,
@@ -46,10 +47,11 @@ class SimulatedCluster:
         *,
         teams: Iterable[Team] = (),
         interference: Interference | None = None,
+        rules: Rules = DEFAULT,
     ) -> None:
         clock = Clock() if clock is None else clock
         here = {node.name: node for node in nodes}
-        state = State(now=clock.now(), nodes=here, teams=tuple(teams), interference=interference)
+        state = State(now=clock.now(), nodes=here, teams=tuple(teams), interference=interference, rules=rules)
         for name in here:
             state.accounts.node_is(name, True, state.now)
         self._take(state, clock, behaviour)
@@ -122,6 +124,7 @@ class SimulatedCluster:
                 asked=state.asked,
                 teams=state.teams,
                 completed=state.completed,
+                rules=state.rules,
             )
             self._shown_version, self._shown_at = state.version, now
         return self._shown

@@ -12,6 +12,7 @@ from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Event
+from fairlead.state.rules import DEFAULT, Rules
 from fairlead.state.snapshot import Completed, Intent, Node, Pod, Workload
 
 
@@ -44,13 +45,14 @@ class State:
         num_starts: How often each pod's ranks began, by pod.
         num_created: Pods so far.
         interference: What working beside others costs; None for nothing.
-        growth, asked: As in a snapshot.
+        rules, growth, asked: As in a snapshot.
         version: Rises with every change that a snapshot shows.
     """
 
     now: float
     nodes: dict[str, Node]
     teams: tuple[Team, ...] = ()
+    rules: Rules = DEFAULT
     completed: tuple[Completed, ...] = ()
     workloads: dict[str, Workload] = field(default_factory=dict)
     names: dict[tuple[str, str], set[str]] = field(default_factory=dict)

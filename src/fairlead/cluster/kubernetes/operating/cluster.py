@@ -24,7 +24,7 @@ from fairlead.cluster.kubernetes.operating.keeping import (
     submitted,
 )
 from fairlead.cluster.kubernetes.operating.picture import Picture, everyone
-from fairlead.cluster.kubernetes.operating.views import TRAININGS, View
+from fairlead.cluster.kubernetes.operating.views import TRAININGS, View, trainings_path
 from fairlead.cluster.kubernetes.rendering.manifests import write_object
 from fairlead.cluster.kubernetes.rendering.statuses import training_status
 from fairlead.cluster.port import EventRecord
@@ -33,6 +33,7 @@ from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Change, Plan
+from fairlead.state.rules import DEFAULT, Rules
 from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
@@ -48,12 +49,16 @@ class KubernetesCluster:
 
     Args:
         namespace: Only runs of this namespace are looked at; None for all.
+        rules: By which those that wait are started.
     """
 
-    def __init__(self, client: Client, *, view: View | None = None, namespace: str | None = None) -> None:
+    def __init__(
+        self, client: Client, *, view: View | None = None, namespace: str | None = None, rules: Rules = DEFAULT
+    ) -> None:
         self.client = client
         self._view = view
         self._namespace = namespace
+        self._rules = rules
         self._writer = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._lock = threading.Lock()
         self._last_event = 0
@@ -80,7 +85,7 @@ class KubernetesCluster:
     def snapshot(self) -> Snapshot:
         self._seen = self.view.epoch
         if self._picture is None:
-            self._picture = Picture(self.view, namespace=self._namespace, progress_of=self._said)
+            self._picture = Picture(self.view, namespace=self._namespace, progress_of=self._said, rules=self._rules)
         seen = self._picture.look()
         growth, asked = self.outlook(seen.workloads)
         return seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
@@ -358,12 +363,6 @@ class KubernetesCluster:
         if self._view is not None:
             self._view.trainings.put(content)
         return _run_of(read_training(content))
-
-
-def trainings_path(namespace: str, name: str | None = None) -> str:
-    """Where a namespace's runs are, or one of them."""
-    path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainings"
-    return path if name is None else f"{path}/{name}"
 
 
 def name_taken(spec: Training) -> NameTaken:

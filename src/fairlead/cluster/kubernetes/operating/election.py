@@ -7,7 +7,7 @@ lasts by our own clock. We stop acting well before another may begin.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
@@ -26,6 +26,7 @@ class Election:
 
     Args:
         identity: Ours; no other process may have it.
+        told: Annotations of the Lease while it is ours, for whoever looks.
         changed: Called when we begin to lead or cease to.
     """
 
@@ -36,6 +37,7 @@ class Election:
         namespace: str,
         name: str,
         identity: str,
+        told: Mapping[str, str] | None = None,
         changed: Callable[[], None] = lambda: None,
         duration_s: float = DURATION_S,
         deadline_s: float = DEADLINE_S,
@@ -46,6 +48,7 @@ class Election:
         self._path = f"{self._list}/{name}"
         self._namespace, self._name = namespace, name
         self.identity = identity
+        self._told = dict(told or {})
         self._changed = changed
         self._duration_s, self._deadline_s, self._beat_s = duration_s, deadline_s, beat_s
         self._renewed_at: float | None = None
@@ -114,7 +117,8 @@ class Election:
             return self._write(lambda: self._client.create(self._list, self._lease()))
         spec = lease.get("spec") or {}
         self.holder = str(spec.get("holderIdentity") or "")
-        version = str(lease["metadata"]["resourceVersion"])
+        metadata = lease["metadata"]
+        version = str(metadata["resourceVersion"])
         if version != self._seen[0]:
             self._seen = (version, time.monotonic())
         lasts_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
@@ -122,6 +126,7 @@ class Election:
             return False
         taken = self.holder != self.identity
         now = _now()
+        metadata |= {"annotations": {**(metadata.get("annotations") or {}), **self._told}}
         spec |= {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(1, round(self._duration_s)),
@@ -129,7 +134,7 @@ class Election:
             "acquireTime": now if taken else spec.get("acquireTime") or now,
             "leaseTransitions": int(spec.get("leaseTransitions") or 0) + taken,
         }
-        return self._write(lambda: self._client.replace(self._path, {**lease, "spec": spec}))
+        return self._write(lambda: self._client.replace(self._path, {**lease, "metadata": metadata, "spec": spec}))
 
     def _write(self, write: Callable[[], Object]) -> bool:
         try:
@@ -146,7 +151,7 @@ class Election:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {"name": self._name, "namespace": self._namespace, "annotations": self._told},
             "spec": {
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": max(1, round(self._duration_s)),

@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.operating.keeping import TrainingObject
 from fairlead.cluster.kubernetes.operating.verdicts import stray
 from fairlead.cluster.kubernetes.operating.views import View
 from fairlead.cluster.port import MOST_COMPLETED
+from fairlead.state.rules import DEFAULT, Rules
 from fairlead.state.snapshot import Completed, Grant, Intent, Node, Phase, Pod, Progress, Snapshot, Workload
 
 
@@ -44,7 +45,14 @@ class Picture:
         progress_of: What a run last said of itself, where that is newer than its object.
     """
 
-    def __init__(self, view: View, *, namespace: str | None, progress_of: Callable[[str], Progress | None]) -> None:
+    def __init__(
+        self,
+        view: View,
+        *,
+        namespace: str | None,
+        progress_of: Callable[[str], Progress | None],
+        rules: Rules = DEFAULT,
+    ) -> None:
         self._view = view
         self._namespace = namespace
         self._progress_of = progress_of
@@ -56,7 +64,7 @@ class Picture:
         self._granted: dict[str, dict[str, Pod]] = {}
         self._ended: dict[str, tuple[float, Completed]] = {}
         self._completed: tuple[Completed, ...] | None = None
-        self._shown = Snapshot(nodes=(), workloads=(), pods=())
+        self._shown = Snapshot(nodes=(), workloads=(), pods=(), rules=rules)
 
     def look(self) -> Snapshot:
         """The cluster as it is now."""
@@ -78,6 +86,7 @@ class Picture:
         self._shown = Snapshot(
             teams=teams,
             completed=self._completed,
+            rules=self._shown.rules,
             nodes=tuple(place.node for place in places),
             workloads=tuple(run.workload for run in runs),
             pods=(

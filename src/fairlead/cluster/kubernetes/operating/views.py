@@ -348,6 +348,12 @@ class View:
         self._mark(runs={run.uid for run in (before, after) if run is not None})
 
 
+def trainings_path(namespace: str, name: str | None = None) -> str:
+    """Where a namespace's runs are, or one of them."""
+    path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainings"
+    return path if name is None else f"{path}/{name}"
+
+
 def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None, coming: bool) -> Pod:
     """A member that has no pod yet, and gets none when it was told to stop before its creation began."""
     cancelled = told_at is not None and not coming

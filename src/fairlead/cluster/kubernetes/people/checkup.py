@@ -151,6 +151,8 @@ def _operator(found: Operator, context: str, version: str) -> Finding:
     if found.unknown:
         return Finding(what="operator", ok=True, says=f"not known: {found.unknown}")
     leads = "" if found.leader is None else f"{found.leader.name} leads, heard {found.leader.age_s:.0f} s ago"
+    if found.leader is not None and found.leader.policy not in (None, "default"):
+        leads = f"{leads}, policy {found.leader.policy}"
     if found.version is None:
         if leads:
             return Finding(what="operator", ok=True, says=f"{leads}; it runs outside of the cluster")

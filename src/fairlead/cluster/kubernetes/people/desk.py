@@ -13,10 +13,10 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.names import is_object_name
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster, name_taken, trainings_path
+from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster, name_taken
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, filled, read_training, submitted
 from fairlead.cluster.kubernetes.operating.rooms import node_of
-from fairlead.cluster.kubernetes.operating.views import NODES, TRAININGS
+from fairlead.cluster.kubernetes.operating.views import NODES, TRAININGS, trainings_path
 from fairlead.cluster.kubernetes.people import luggage
 from fairlead.cluster.kubernetes.people.gathering import Gathering
 from fairlead.cluster.kubernetes.people.leasing import unattended

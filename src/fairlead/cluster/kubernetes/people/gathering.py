@@ -10,6 +10,7 @@ from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject
 from fairlead.cluster.kubernetes.operating.verdicts import stray
 from fairlead.cluster.kubernetes.operating.views import View
+from fairlead.cluster.kubernetes.people.leasing import rules_there
 from fairlead.state.snapshot import Pod, Snapshot
 
 
@@ -21,13 +22,13 @@ class Gathering:
         self._view = View(client)
 
     def snapshot(self) -> Snapshot:
-        """All nodes, DaemonSets, pods and runs."""
+        """All nodes, DaemonSets, pods and runs, and the rules of the operator that leads."""
         view = self._view
         # A run is looked at only with its pods, so they are there before it is.
         for cache in view.caches:
             for content in self._client.items(cache.path):
                 cache.put(content)
-        cluster = KubernetesCluster(self._client, view=view)
+        cluster = KubernetesCluster(self._client, view=view, rules=rules_there(self._client))
         # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
         growth = Autoscalers(self._client).ask(time.time())
         cluster.outlook = lambda _: (growth, ())

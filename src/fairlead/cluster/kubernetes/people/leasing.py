@@ -6,9 +6,11 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import seconds
-from fairlead.cluster.kubernetes.names import LEASE, SYSTEM_NAMESPACE
+from fairlead.cluster.kubernetes.names import LEASE, POLICY, SYSTEM_NAMESPACE
 from fairlead.cluster.kubernetes.operating.election import DURATION_S
+from fairlead.errors import ClusterError
 from fairlead.policy.quantities import say_duration
+from fairlead.state.rules import DEFAULT, NAMED, Rules
 
 API = "/apis/coordination.k8s.io/v1"
 # Beyond what the Lease itself allows: clocks differ, and the next of several operators needs a moment.
@@ -26,12 +28,14 @@ class Holder:
     Attributes:
         age_s: Since it last renewed the Lease, by our clock.
         lasts_s: How long a renewal lasts.
+        policy: By which of ``fairlead.state.rules.NAMED`` it starts what waits; None when it does not say.
     """
 
     name: str
     namespace: str
     age_s: float
     lasts_s: float
+    policy: str | None = None
 
     @property
     def leads(self) -> bool:
@@ -53,9 +57,7 @@ def holder_of(client: Client, namespace: str, *, patience_s: float | None = None
 def unattended(client: Client) -> str | None:
     """That no operator renews its Lease, and what to do; None when one does, or when we may not look."""
     try:
-        usual = _lease(client, SYSTEM_NAMESPACE, 5.0)
-        anywhere = {"fieldSelector": f"metadata.name={LEASE}"}
-        leases = [usual] if usual is not None else list(client.items(f"{API}/leases", anywhere))
+        leases = _leases(client)
     except ApiError:  # no right to look, or something that the command itself will tell
         return None
     if not leases:
@@ -68,6 +70,32 @@ def unattended(client: Client) -> str | None:
         return None
     ago = say_duration(youngest.age_s)
     return f"No operator runs on this cluster: its Lease was last renewed {ago} ago. {REMEDY}"
+
+
+def rules_there(client: Client) -> Rules:
+    """Those of the operator that leads; the usual ones where none does, or where we may not look.
+
+    Raises:
+        ClusterError: It goes by rules that this version does not know.
+    """
+    try:
+        holders = [holder for lease in _leases(client) if (holder := _holder(lease)) is not None]
+    except ApiError:
+        return DEFAULT
+    policy = min(holders, key=lambda holder: holder.age_s).policy if holders else None
+    if policy is not None and policy not in NAMED:
+        raise ClusterError(
+            f"The operator starts what waits by the policy {policy!r}, and this version of fairlead knows "
+            f"{', '.join(NAMED)}. Use the operator's version to ask what would happen."
+        )
+    return DEFAULT if policy is None else NAMED[policy]
+
+
+def _leases(client: Client) -> list[dict[str, Any]]:
+    """That of the usual namespace, or else those of all."""
+    usual = _lease(client, SYSTEM_NAMESPACE, 5.0)
+    anywhere = {"fieldSelector": f"metadata.name={LEASE}"}
+    return [usual] if usual is not None else list(client.items(f"{API}/leases", anywhere))
 
 
 def _lease(client: Client, namespace: str, patience_s: float | None) -> dict[str, Any] | None:
@@ -89,4 +117,5 @@ def _holder(lease: dict[str, Any]) -> Holder | None:
         namespace=str(lease["metadata"]["namespace"]),
         age_s=max(0.0, time.time() - seconds(spec["renewTime"])),
         lasts_s=float(spec.get("leaseDurationSeconds") or DURATION_S),
+        policy=(lease["metadata"].get("annotations") or {}).get(POLICY),
     )

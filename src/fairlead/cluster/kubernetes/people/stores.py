@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.streams import PIECE_BYTES, ExecStream, exec_stream
-from fairlead.cluster.kubernetes.operating.cluster import trainings_path
 from fairlead.cluster.kubernetes.operating.keeping import read_training
+from fairlead.cluster.kubernetes.operating.views import trainings_path
 from fairlead.cluster.kubernetes.people.leasing import unattended
 from fairlead.cluster.kubernetes.people.members import Member, member_of
 from fairlead.cluster.kubernetes.rendering.contract import RUNTIME

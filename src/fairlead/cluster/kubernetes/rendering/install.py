@@ -23,6 +23,7 @@ class InstallSettings:
         namespace: Of the operator alone; runs live in their teams'.
         image: One that has the package ``fairlead`` installed.
         replicas: One leads, the others wait.
+        policy: By which of ``fairlead.state.rules.NAMED`` those that wait are started.
         fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
         version: Of Fairlead, written on the kinds and the Deployment.
     """
@@ -30,6 +31,7 @@ class InstallSettings:
     namespace: str = "fairlead-system"
     image: str
     replicas: int = 2
+    policy: str = "default"
     cpu: str = "500m"
     memory: str = "512Mi"
     fewer_rules: bool = False
@@ -71,19 +73,15 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
     operator = {
         "name": "operator",
         "image": settings.image,
-        "args": ["operator"],
+        "args": ["operator", "--policy", settings.policy],
         "command": ["fairlead"],
         "env": [
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
             for name, path in (("POD_NAME", "metadata.name"), ("POD_NAMESPACE", "metadata.namespace"))
         ],
         "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
-        "livenessProbe": {
-            "httpGet": {"path": "/healthz", "port": "health"},
-            "periodSeconds": 10,
-            "failureThreshold": 6,
-        },
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}, "periodSeconds": 5},
+        "livenessProbe": {**_asked("/livez"), "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**_asked("/readyz"), "periodSeconds": 5},
         "resources": {"requests": dict(resources), "limits": dict(resources)},
         "securityContext": {
             "allowPrivilegeEscalation": False,

@@ -1,4 +1,4 @@
-"""By which rules those that wait are started: the named policies that a simulation can compare."""
+"""By which rules those that wait are started: the named policies of clusters, which a simulation can compare."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,0 +1,67 @@
+"""What somebody may put into the state directory of one machine: Team documents, and the name of a policy."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.home import Home
+from fairlead.errors import ClusterError
+from fairlead.specs.team import Quota, Team
+from fairlead.state.plan import Change, Plan
+from fairlead.state.rules import DEFAULT, NAMED
+from fairlead.state.snapshot import Completed, Phase
+from tests.builders import status, training
+
+VISION = Team(name="vision", guaranteed=Quota(cpu_milli=2000), quota=Quota(cpu_milli=4000))
+TEXT = "kind: Team\nname: vision\nguaranteed: {cpu: 2}\nquota: {cpu: 4}\n"
+
+
+def test_teams_and_what_runs_took_are_shown_to_the_loop_while_somebody_waits(tmp_path: Path) -> None:
+    (tmp_path / "teams.yaml").write_text(TEXT)
+    (tmp_path / "policy").write_text("shortest\n")
+    cluster = LocalCluster(Home.open(tmp_path), is_loops=True)
+    before = cluster.snapshot()
+    assert (before.teams, before.completed, before.rules) == ((), (), DEFAULT)
+    done = cluster.submit(training("done", team="vision"), environ={})
+    ended = status(Phase.SUCCEEDED, started_at=100.0, finished_at=160.0)
+    cluster.apply(Plan(changes=(Change(workload_uid=done.uid, version=done.version, status=ended),)))
+    cluster.submit(training("waits"), environ={})
+    snapshot = cluster.snapshot()
+    assert snapshot.teams == (VISION,)
+    assert snapshot.completed == (Completed(team="vision", name="done", took_s=60.0),)
+    assert snapshot.rules == NAMED["shortest"]
+    cluster.close()
+
+
+def test_whoever_asks_what_would_happen_is_shown_them_while_nobody_waits(tmp_path: Path) -> None:
+    (tmp_path / "teams.yaml").write_text(TEXT)
+    (tmp_path / "policy").write_text("shortest")
+    cluster = LocalCluster.open(tmp_path)
+    assert (cluster.snapshot().teams, cluster.snapshot().rules) == ((VISION,), NAMED["shortest"])
+    cluster.close()
+
+
+@pytest.mark.parametrize("text", ["fastest", "", "default\nshortest"])
+def test_a_policy_that_nobody_knows_is_told_and_nothing_is_decided_by_another(tmp_path: Path, text: str) -> None:
+    (tmp_path / "policy").write_text(text)
+    cluster = LocalCluster.open(tmp_path)
+    with pytest.raises(ClusterError, match="give one of fifo, backfill, conservative, default, shortest, preempting"):
+        cluster.snapshot()
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: Team\nname: a\nquotta: 3\n", r":3: quotta: unknown key; .* until then nothing is started"),
+        ("name: a\nrun: x\n", "a is a Training; give Teams only there"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_and_nothing_is_decided_on_it(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "teams.yaml").write_text(text)
+    cluster = LocalCluster.open(tmp_path)
+    cluster.submit(training("waits"), environ={})
+    with pytest.raises(ClusterError, match=message):
+        cluster.snapshot()
+    cluster.close()
