@@ -21,7 +21,7 @@ GRACE_S = 5.0
 # What a restart costs beside the work that is lost.
 RESTART_S = 60.0
 PREEMPTING = NAMED["preempting"]
-MOST_STEPS = 2_000
+MOST_STEPS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def play(lines: Sequence[Line], rules: Rules = PREEMPTING) -> list[Decided]:
         now = cluster.clock.now()
         while coming and began + coming[0][1].at_s <= now:
             number, line = coming.pop(0)
-            cluster.submit(spec_of(line, f"job-{chr(97 + number)}"))
+            cluster.submit(spec_of(line, f"job-{chr(97 + number % 26) * (1 + number // 26)}"))
         snapshot = cluster.snapshot()
         plan = decide(snapshot, now)
         decided.append(Decided(snapshot, now, plan))
@@ -101,20 +101,42 @@ def the_shorter_starts_first(decided: Sequence[Decided]) -> Iterator[str]:
 
 
 def less_is_waited_in_all(decided: Sequence[Decided]) -> Iterator[str]:
-    """Who is stopped for a shorter run waits no longer, all of them together, than that run is spared.
-
-    Where nobody else waits, to whom room may be promised.
-    """
+    """Whoever is stopped for a shorter run has more work left, all of them together, than they wait for."""
     for each in decided:
         for name, stopped in _replaced(each).items():
-            if sum(run.status.phase is Phase.PENDING for run in each.snapshot.workloads) > 1:
-                continue
             wanting = next(run for run in each.snapshot.workloads if run.spec.name == name)
-            waits_s = declared_s(wanting) - wanting.status.ran_s + RESTART_S
-            cost_s = sum(waits_s + each.now - run.status.since for run in stopped)
-            spared_s = _ends_enough_s(wanting, each) - GRACE_S
-            if spared_s <= cost_s:
-                yield f"{name} is spared {spared_s} s for {cost_s} s of {[run.spec.name for run in stopped]}"
+            left = sum(_left_s(run, each) * _num_gpus(run) for run in stopped)
+            cost = sum(
+                _left_s(wanting, each) * _num_gpus(wanting) + _back_s(run, each) * _num_gpus(run) for run in stopped
+            )
+            if left <= cost:
+                yield f"{name} costs {cost} GPU seconds of {[run.spec.name for run in stopped]}, which have {left} left"
+
+
+def nobody_is_put_back_by_more_than_is_left(decided: Sequence[Decided]) -> Iterator[str]:
+    """Whoever is stopped for a shorter run could be where it was by the time at which it would have ended."""
+    for each in decided:
+        for name, stopped in _replaced(each).items():
+            wanting = next(run for run in each.snapshot.workloads if run.spec.name == name)
+            for run in stopped:
+                if _left_s(run, each) <= _left_s(wanting, each) + _back_s(run, each):
+                    yield f"{run.spec.name} with {_left_s(run, each)} s left gives way to {name}"
+
+
+def nobody_is_stopped_for_what_comes_soon(decided: Sequence[Decided]) -> Iterator[str]:
+    """A run that would start within the time of a restart, as far as those that run are concerned, stops nobody."""
+    for each in decided:
+        for name in _replaced(each):
+            wanting = next(run for run in each.snapshot.workloads if run.spec.name == name)
+            if _ends_enough_s(wanting, each) - GRACE_S <= RESTART_S:
+                yield f"{name} would start in {_ends_enough_s(wanting, each)} s"
+
+
+def who_saves_nothing_is_stopped_once(decided: Sequence[Decided]) -> Iterator[str]:
+    """A run of which nobody knows a checkpoint gives way to shorter ones in its first start at most."""
+    for each in decided:
+        for name, stopped in _replaced(each).items():
+            yield from (f"{run.spec.name} gives way to {name} again" for run in stopped if run.status.attempt)
 
 
 def all_come_to_their_end(decided: Sequence[Decided]) -> Iterator[str]:
@@ -130,12 +152,35 @@ def all_come_to_their_end(decided: Sequence[Decided]) -> Iterator[str]:
             yield f"{run.spec.name} ended after {done_s.get(run.uid)} s"
 
 
-ORDER_PROPERTIES = (the_shorter_starts_first, less_is_waited_in_all, all_come_to_their_end)
+ORDER_PROPERTIES = (
+    the_shorter_starts_first,
+    less_is_waited_in_all,
+    nobody_is_put_back_by_more_than_is_left,
+    nobody_is_stopped_for_what_comes_soon,
+    who_saves_nothing_is_stopped_once,
+    all_come_to_their_end,
+)
 
 
 def declared_s(run: Workload) -> float:
     assert run.spec.expected_duration_s is not None
     return run.spec.expected_duration_s
+
+
+def _left_s(run: Workload, decided: Decided) -> float:
+    ran_s = decided.now - run.status.since if run.status.phase is Phase.RUNNING else 0.0
+    return declared_s(run) - run.status.ran_s - ran_s
+
+
+def _back_s(run: Workload, decided: Decided) -> float:
+    """How far a run that has saved nothing since its start is thrown back."""
+    return RESTART_S + decided.now - run.status.since
+
+
+def _num_gpus(run: Workload) -> int:
+    gpu = run.spec.resources.gpu
+    assert gpu is not None
+    return gpu.num_devices
 
 
 def _behave(spec: Training, attempt: int) -> Program:
@@ -151,16 +196,19 @@ def _all_but_length(run: Workload) -> tuple[object, ...]:
 
 
 def _replaced(decided: Decided) -> dict[str, list[Workload]]:
-    """Runs that are stopped for a shorter one, by its name."""
+    """Runs that are stopped for one that has less left to do, by its name; some may have a lower priority as well."""
     found: dict[str, list[Workload]] = {}
+    for_less = set[str]()
     by_uid = {run.uid: run for run in decided.snapshot.workloads}
     for change in decided.plan.changes:
         status = change.status
         if status is None or status.phase is not Phase.STOPPING or status.reason.code is not Code.PREEMPTED:
             continue
+        name = status.reason.message.split()[2].rstrip(",")
+        found.setdefault(name, []).append(by_uid[change.workload_uid])
         if status.reason.message.endswith("has less left to do"):
-            found.setdefault(status.reason.message.split()[2].rstrip(","), []).append(by_uid[change.workload_uid])
-    return found
+            for_less.add(name)
+    return {name: runs for name, runs in found.items() if name in for_less}
 
 
 def _ends_enough_s(wanting: Workload, decided: Decided) -> float:
@@ -170,14 +218,10 @@ def _ends_enough_s(wanting: Workload, decided: Decided) -> float:
     for run in decided.snapshot.workloads:
         if run.uid in live:
             assert run.intent is Intent.RUN
-            is_running = run.status.phase is Phase.RUNNING
-            done_s = run.status.ran_s + (decided.now - run.status.since if is_running else 0.0)
-            ends.append((max(0.0, declared_s(run) - done_s), live[run.uid]))
-    gpu = wanting.spec.resources.gpu
-    assert gpu is not None
+            ends.append((max(0.0, _left_s(run, decided)), live[run.uid]))
     free = NUM_GPUS - sum(live.values())
     for left_s, num_gpus in sorted(ends):
         free += num_gpus
-        if free >= gpu.num_devices:
+        if free >= _num_gpus(wanting):
             return left_s
     raise AssertionError("it fits on no empty node")

@@ -3,6 +3,7 @@
 Every property is held against random runs, and catches a decision with one mistake.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy import replacing, standing
+from fairlead.policy import making_room, replacing, standing
 from fairlead.policy.ageing import AGEING_S
 from fairlead.policy.quotas import Ledger
 from fairlead.policy.remaining import Remaining
@@ -24,7 +25,7 @@ from fairlead.state.rules import NAMED, Order
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.builders import status
 from tests.policy import order_world
-from tests.policy.order_world import LINES, ORDER_PROPERTIES, Line, declared_s, play, spec_of
+from tests.policy.order_world import LINES, ORDER_PROPERTIES, Decided, Line, declared_s, play, spec_of
 
 NOW = 1_000_000_000.0
 WHOLE = Capacity(gpu_milli=4000)
@@ -92,7 +93,7 @@ def test_nobody_is_passed_by_those_that_come_too_late(waiting: list[tuple[int, i
 
 
 def test_that_property_catches_an_order_without_ageing(monkeypatch: pytest.MonkeyPatch) -> None:
-    old_and_long, new_and_short = (200_000, 1000, 4, 0), (0, 10, 1, 0)
+    old_and_long, new_and_short = (200_000, 500, 4, 0), (0, 10, 1, 0)
     assert not passed_by_the_late(in_turn([old_and_long, new_and_short]))
     monkeypatch.setattr(standing, "effective_priority", lambda workload, now: workload.spec.priority)
     assert passed_by_the_late(in_turn([old_and_long, new_and_short]))
@@ -102,13 +103,25 @@ def last_come(self: Standing, workload: Workload) -> tuple[int, float, float, st
     return 0, -self.work_s(workload), workload.created_at, workload.uid
 
 
-def always(spared_s: float, chosen: Any) -> bool:
+def always(chosen: Any, standing: Any) -> bool:
     return True
+
+
+def trusted(workload: Any) -> bool:
+    return True
+
+
+def never_thrown_back(*_: Any) -> float:
+    return -math.inf
 
 
 TWO_THAT_WAIT = (Line(0.0, 500.0, 4), Line(100.0, 900.0, 4), Line(100.0, 300.0, 4))
 GIVES_WAY = (Line(0.0, 100_000.0, 4), Line(1000.0, 60.0, 4))
-NEARLY_DONE = (Line(0.0, 400.0, 4), Line(100.0, 200.0, 4))
+# Two that hold a half each and have saved nothing, and one that needs all.
+ALL_AT_ONCE = (Line(0.0, 10_000.0, 2), Line(0.0, 10_000.0, 2), Line(4000.0, 1500.0, 4))
+TWICE = (*GIVES_WAY, Line(5000.0, 60.0, 4))
+NARROW = (Line(0.0, 900.0, 4), Line(400.0, 50.0, 1))
+HALF_IS_NEARLY_DONE = (Line(0.0, 500.0, 2), Line(0.0, 20_000.0, 2), Line(460.0, 100.0, 2))
 
 
 def forget_what_was_done(spec: Training, attempt: int) -> Program:
@@ -118,7 +131,10 @@ def forget_what_was_done(spec: Training, attempt: int) -> Program:
 MUTANTS = (
     (order_world.all_come_to_their_end, order_world, "_behave", forget_what_was_done, GIVES_WAY),
     (order_world.the_shorter_starts_first, Standing, "precedence", last_come, TWO_THAT_WAIT),
-    (order_world.less_is_waited_in_all, replacing, "pays", always, NEARLY_DONE),
+    (order_world.less_is_waited_in_all, replacing, "pays", always, ALL_AT_ONCE),
+    (order_world.nobody_is_put_back_by_more_than_is_left, replacing, "restart_s", never_thrown_back, NARROW),
+    (order_world.who_saves_nothing_is_stopped_once, replacing, "can_resume", trusted, TWICE),
+    (order_world.nobody_is_stopped_for_what_comes_soon, replacing, "RESTART_S", -math.inf, HALF_IS_NEARLY_DONE),
 )
 
 
@@ -152,6 +168,31 @@ def test_a_long_run_gives_way_to_a_much_shorter_one_and_goes_on_where_it_was() -
         if change.status is not None and change.status.phase.is_final
     ]
     assert ended == [("00000002", 1060), ("00000001", 100_060)]
+
+
+def wide_among_many() -> list[Decided]:
+    """A gang for which nobody is worth stopping, while narrow runs come that always hold some of its room."""
+    narrow = [Line(25.0 * number, 100.0, 1) for number in range(300)]
+    return play([Line(30.0, 10.0, 4), *narrow])
+
+
+def started_s(decided: Sequence[Decided], uid: str) -> float:
+    """How long after the first decision it was placed."""
+    placed = next(
+        each.now for each in decided for change in each.plan.changes if change.workload_uid == uid and change.create
+    )
+    return placed - decided[0].now
+
+
+def test_a_gang_for_which_nobody_is_worth_stopping_is_promised_room_when_its_waiting_makes_up_for_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided = wide_among_many()
+    wide = next(run.uid for each in decided for run in each.snapshot.workloads if run.spec.name == "job-a")
+    patience_s = PATIENCE * 10.0
+    assert patience_s < started_s(decided, wide) <= patience_s + ROUNDING_S
+    monkeypatch.setattr(making_room.RoomMaking, "needs_no_promise", lambda self, workload: True)
+    assert started_s(wide_among_many(), wide) > 1.5 * patience_s
 
 
 def test_a_run_is_left_alone_that_would_lose_more_work_than_another_is_spared() -> None:

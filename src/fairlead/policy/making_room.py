@@ -33,6 +33,7 @@ class RoomMaking:
         stopped: Uids of those that are stopped or moved.
         spent_s: What the moves cost, in seconds of the whole cluster.
         num_asked: How many without a promise asked whom they could preempt.
+        num_looked: How many without a promise looked whether room is being made for them.
         least: The least priority of holders, by team; that of scavengers under no name.
         last: The fewest points of those that run, by team.
         vain: For runs that are alike, what is left of the shortest for which nobody was worth stopping: for one of
@@ -46,6 +47,7 @@ class RoomMaking:
     stopped: set[str] = field(default_factory=set)
     spent_s: float = 0.0
     num_asked: int = 0
+    num_looked: int = 0
     least: dict[str, int] | None = None
     last: dict[str, int] | None = None
     vain: dict[tuple[object, ...], float] = field(default_factory=dict)
@@ -66,6 +68,33 @@ class RoomMaking:
         )
         self.num_asked += anybody
         return anybody
+
+    def needs_no_promise(self, workload: Workload) -> bool:
+        """Whether no room is kept idle for it yet, since it may stop those who take it meanwhile.
+
+        That ends when its waiting has made up for what is left of it. Whoever comes from then on has fewer points, and
+        with a promise none of them goes before it: so nobody starves for whom nobody is worth stopping.
+        """
+        if not self.snapshot.rules.preempts_longer or is_scavenger(workload.spec):
+            return False
+        known = self.standing.left_s(workload) is not None
+        return known and self.standing.points(workload) < workload.spec.priority
+
+    def may_be_next(self, holders: Sequence[Workload]) -> bool:
+        """Whether room is being made for anybody, and this is not one of too many that look whether it is for them."""
+        if self.num_looked >= self.snapshot.rules.most_promises or not any(map(_makes_room, holders)):
+            return False
+        self.num_looked += 1
+        return True
+
+    def gone_by(self, holders: Sequence[Workload], timeline: Timeline) -> float:
+        """When all that make room for others have left it; minus infinity where nobody does.
+
+        Whoever could start by then is promised it, or those behind would take the room as it becomes free, part by
+        part, and be stopped for the same run again.
+        """
+        leaving = (each.uid for each in holders if _makes_room(each) and each.uid in timeline.holdings)
+        return max((timeline.holdings[uid].until for uid in leaving), default=-math.inf)
 
     def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
         """Whether anybody of its team runs that it goes before, for what is left of both."""
@@ -179,6 +208,11 @@ class RoomMaking:
         """Its live pods, in order."""
         live = [pod for pod in self.pods[workload.uid] if not pod.phase.is_final]
         return tuple(sorted(live, key=lambda pod: (pod.attempt, pod.index)))
+
+
+def _makes_room(workload: Workload) -> bool:
+    status = workload.status
+    return status.phase is Phase.STOPPING and status.reason.code in (Code.PREEMPTED, Code.RESIZED)
 
 
 def _alike(workload: Workload) -> tuple[object, ...]:

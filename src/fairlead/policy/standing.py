@@ -22,7 +22,7 @@ from fairlead.state.snapshot import Snapshot, Workload
 # runs keep their turn among themselves, and go behind those that are known to be short, before those known to be long.
 UNKNOWN_S = 600.0
 # Seconds of waiting for each second of the whole cluster; see docs/decisions/0013 for what other values give.
-PATIENCE = 100.0
+PATIENCE = 300.0
 
 
 @dataclass(slots=True, kw_only=True)

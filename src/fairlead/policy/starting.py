@@ -281,16 +281,15 @@ class Queue:
         is_first, self.first = self.first is None, self.first or workload
         if is_scavenger(spec) and self.rules.fair:
             return wait(workload, explaining.scavenger(workload), now)
-        promised = is_owed or self.num_promised < self.rules.num_promises
-        if not promised and not self.making.may_ask(workload, self.holders):
-            if is_first:
-                return self._wait(workload, explaining.needs(workload, self.timeline, self.holders))
-            if self.snapshot.growth is None:
+        is_next = self.num_promised < self.rules.num_promises and not self.making.needs_no_promise(workload)
+        promised = is_owed or is_next
+        making, holders, there = self.making, self.holders, self._there
+        if not promised and not making.may_ask(workload, holders) and not making.may_be_next(holders):
+            if not is_first and self.snapshot.growth is None:
                 self.stuck.add(self._alike(workload, end))
-            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
+            return self._wait(workload, self._turn(workload))
         timeline, shape, count = self.timeline, shape_of(spec, self.free.doors), spec.nodes
         claim = timeline.earliest(shape, count, end - now)
-        making, holders, there = self.making, self.holders, self._there
         promises = [part for other in self.claims for part in other.keeps]
         moves = making.moves(workload, claim, holders, there, timeline, self.free, promises) if promised else ()
         chosen = () if moves else making.victims(workload, claim, holders, there, timeline, is_owed=is_owed)
@@ -304,9 +303,9 @@ class Queue:
                 else:
                     timeline.end_by(victim.workload.uid, until)
             claim = timeline.earliest(shape, count, end - now)
-        elif not promised:
-            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
-        self.num_promised += not is_owed
+        elif not promised and claim.start > making.gone_by(holders, timeline):
+            return self._wait(workload, self._turn(workload))
+        self.num_promised += is_next and not is_owed
         self._promise(claim)
         if moves:
             reason = explaining.needs(workload, timeline, self.holders)
@@ -314,6 +313,12 @@ class Queue:
             return [*self._wait(workload, reason), *(move_away(each, workload, self.pods, now) for each in moves)]
         reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
         return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+
+    def _turn(self, workload: Workload) -> Reason:
+        """What a run is told that is promised nothing and for which nobody is stopped."""
+        if self.first is None or workload.uid == self.first.uid:
+            return explaining.needs(workload, self.timeline, self.holders)
+        return explaining.behind(workload, self.first, self.rules.order)
 
     @staticmethod
     def _alike(workload: Workload, end: float) -> tuple[object, ...]:
