@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.api.applying import Done
 
 
+policy_option = click.option(
+    "--policy",
+    type=click.Choice(tuple(NAMED)),
+    default="default",
+    show_default=True,
+    help="Who starts first of those that wait; `fairlead simulate` compares them.",
+)
+
+
 @click.command()
 @click.option(
     "--context", envvar=VARIABLES["context"], metavar="NAME", help="Context of the kubeconfig; without one the current."
@@ -32,13 +41,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 9),
     help="One leads, others wait; 0 for an operator elsewhere.",
 )
-@click.option(
-    "--policy",
-    type=click.Choice(tuple(NAMED)),
-    default="default",
-    show_default=True,
-    help="Who starts first of those that wait; `fairlead simulate` compares them.",
-)
+@policy_option
 @click.option("--fewer-rules", is_flag=True, help="Without the rules that cost Kubernetes 1.31 too much.")
 @json_option
 def install(

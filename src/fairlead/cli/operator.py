@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from fairlead.state.rules import NAMED
+from fairlead.cli.install import policy_option
 
 
 @click.command()
@@ -21,13 +21,7 @@ from fairlead.state.rules import NAMED
 @click.option("--image", default="python:3.12-slim", show_default=True, help="For runs that name no image.")
 @click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
 @click.option("--placeholder-image", help="Of pods that ask for nodes to come; without one the run's own image.")
-@click.option(
-    "--policy",
-    type=click.Choice(tuple(NAMED)),
-    default="default",
-    show_default=True,
-    help="Who starts first of those that wait; `fairlead simulate` compares them.",
-)
+@policy_option
 @click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
 @click.option(
     "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Of its log lines."

@@ -34,6 +34,7 @@ class RoomMaking:
         spent_s: What the moves cost, in seconds of the whole cluster.
         num_asked: How many without a promise asked whom they could preempt.
         num_looked: How many without a promise looked whether room is being made for them.
+        leaving: Uids of those that made room for others before this pass, and have not left yet.
         least: The least priority of holders, by team; that of scavengers under no name.
         last: The fewest points of those that run, by team.
         vain: For runs that are alike, what is left of the shortest for which nobody was worth stopping: for one of
@@ -48,6 +49,7 @@ class RoomMaking:
     spent_s: float = 0.0
     num_asked: int = 0
     num_looked: int = 0
+    leaving: tuple[str, ...] | None = None
     least: dict[str, int] | None = None
     last: dict[str, int] | None = None
     vain: dict[tuple[object, ...], float] = field(default_factory=dict)
@@ -82,10 +84,9 @@ class RoomMaking:
 
     def may_be_next(self, holders: Sequence[Workload]) -> bool:
         """Whether room is being made for anybody, and this is not one of too many that look whether it is for them."""
-        if self.num_looked >= self.snapshot.rules.most_promises or not any(map(_makes_room, holders)):
-            return False
-        self.num_looked += 1
-        return True
+        may = bool(self._leaving(holders)) and self.num_looked < self.snapshot.rules.most_promises
+        self.num_looked += may
+        return may
 
     def gone_by(self, holders: Sequence[Workload], timeline: Timeline) -> float:
         """When all that make room for others have left it; minus infinity where nobody does.
@@ -93,8 +94,13 @@ class RoomMaking:
         Whoever could start by then is promised it, or those behind would take the room as it becomes free, part by
         part, and be stopped for the same run again.
         """
-        leaving = (each.uid for each in holders if _makes_room(each) and each.uid in timeline.holdings)
-        return max((timeline.holdings[uid].until for uid in leaving), default=-math.inf)
+        held = (timeline.holdings.get(uid) for uid in self._leaving(holders))
+        return max((holding.until for holding in held if holding is not None), default=-math.inf)
+
+    def _leaving(self, holders: Sequence[Workload]) -> tuple[str, ...]:
+        if self.leaving is None:
+            self.leaving = tuple(each.uid for each in holders if _makes_room(each))
+        return self.leaving
 
     def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
         """Whether anybody of its team runs that it goes before, for what is left of both."""
