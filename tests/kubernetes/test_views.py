@@ -16,6 +16,7 @@ from fairlead.cluster.kubernetes.operating.views import View
 from fairlead.runtime.reporting import FORM
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.overlay import RANKS
+from fairlead.state.snapshot import Grant, Pod, PodPhase
 from tests.kubernetes.loopback import Answering, Listing, client_of, serving
 
 MOMENT = "2026-01-01T00:00:00Z"
@@ -90,3 +91,26 @@ def test_how_far_a_run_came_is_known_from_the_pods_that_end() -> None:
     assert words.loss == 1.0, "of two that came as far the first counts"
     assert steps_after(a_pod(2, said={"step": 29})) == 30
     assert steps_after(a_pod(0, attempt=1, said={"step": 15})) == 15
+
+
+def test_how_a_pod_ended_is_not_forgotten_for_whoever_finds_it_gone() -> None:
+    view = View(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+
+    def told(message: str, *, is_guess: bool) -> str | None:
+        ended = Pod(
+            uid="run-0-0",
+            workload_uid="run",
+            attempt=0,
+            index=0,
+            node="n0",
+            grant=Grant(),
+            phase=PodPhase.LOST,
+            created_at=0.0,
+            message=message,
+        )
+        view.bury(ended, is_guess=is_guess)
+        return view.over("run")["run-0-0"].message
+
+    assert told("its pod vanished", is_guess=True) == "its pod vanished"
+    assert told("a volume cannot be mounted", is_guess=False) == "a volume cannot be mounted"
+    assert told("its pod vanished", is_guess=True) == "a volume cannot be mounted"

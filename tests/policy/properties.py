@@ -160,9 +160,9 @@ def retries_are_bounded(world: World) -> Iterator[str]:
 def a_stop_is_obeyed_within_its_grace(world: World) -> Iterator[str]:
     """From the first look at the wish on, no pod of the run lives longer than its grace, and none is created."""
     since: dict[str, float] = {}
-    looks = [(decision.at, 1, decision.before, True) for decision in world.decisions if decision.whole]
-    sights = [(at, 0, snapshot, False) for at, snapshot in world.seen]
-    for at, _, snapshot, is_look in sorted(looks + sights, key=lambda entry: entry[:2]):
+    looks = [(each.num_seen, 0, each.at, each.before, True) for each in world.decisions if each.whole]
+    sights = [(number, 1, at, snapshot, False) for number, (at, snapshot) in enumerate(world.seen)]
+    for _, _, at, snapshot, is_look in sorted(looks + sights, key=lambda entry: entry[:2]):
         for workload in snapshot.workloads:
             if workload.intent is Intent.RUN:
                 since.pop(workload.uid, None)

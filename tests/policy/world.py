@@ -124,6 +124,7 @@ class Decision:
         at: The cluster's time.
         now: What the loop took for the time.
         whole: Nothing came between the look and the last change.
+        num_seen: How often the cluster had been seen before; much happens at one instant.
     """
 
     at: float
@@ -132,6 +133,7 @@ class Decision:
     plan: Plan
     applied: tuple[bool, ...]
     whole: bool
+    num_seen: int
 
     def done(self) -> Iterator[tuple[Workload, Change]]:
         """Changes that were carried out, with the workload as it was decided on."""
@@ -243,7 +245,10 @@ class World:
     def _apply(self, before: Snapshot, now: float, plan: Plan, *, whole: bool) -> None:
         at = self.cluster.clock.now()
         applied = self.cluster.apply(plan)
-        self.decisions.append(Decision(at=at, now=now, before=before, plan=plan, applied=applied, whole=whole))
+        num_seen = len(self.seen)
+        self.decisions.append(
+            Decision(at=at, now=now, before=before, plan=plan, applied=applied, whole=whole, num_seen=num_seen)
+        )
 
     def _submit(self, move: Submit) -> None:
         try:

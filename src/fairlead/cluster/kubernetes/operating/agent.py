@@ -298,9 +298,11 @@ class Agent:
             if seen is not None and seen.run_uid == found.uid:
                 return
         if found.state.gang is not None:
-            self._bury(found, found.state.gang.member(order.index), PodPhase.LOST, VANISHED)
+            self._bury(found, found.state.gang.member(order.index), PodPhase.LOST, VANISHED, is_guess=True)
 
-    def _bury(self, found: TrainingObject, member: CreatePod, phase: PodPhase, message: str) -> None:
+    def _bury(
+        self, found: TrainingObject, member: CreatePod, phase: PodPhase, message: str, *, is_guess: bool = False
+    ) -> None:
         """Record the end of a pod that has no object."""
         self._view.bury(
             Pod(
@@ -313,7 +315,8 @@ class Agent:
                 phase=phase,
                 created_at=time.time(),
                 message=message,
-            )
+            ),
+            is_guess=is_guess,
         )
 
     def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> bool:

@@ -168,10 +168,17 @@ class View:
             self._in_flight.discard(member)
         self._mark(runs=(member[0],))
 
-    def bury(self, pod: Pod) -> None:
-        """Keep how a pod ended whose object is gone, or which never came to be."""
+    def bury(self, pod: Pod, *, is_guess: bool = False) -> None:
+        """Keep how a pod ended whose object is gone, or which never came to be.
+
+        Args:
+            is_guess: Nobody has seen the end, and whoever has outweighs it.
+        """
         with self._lock:
-            self._over.setdefault(pod.workload_uid, {})[pod.uid] = pod
+            over = self._over.setdefault(pod.workload_uid, {})
+            if is_guess and pod.uid in over:
+                return
+            over[pod.uid] = pod
         self._mark(runs=(pod.workload_uid,))
 
     def members(self, found: TrainingObject) -> tuple[Pod, ...]:
