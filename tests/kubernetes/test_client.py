@@ -187,3 +187,27 @@ def test_a_job_under_way_is_not_taken_twice() -> None:
     assert work.drain(5.0)
     assert work.submit("run", "create a", lambda: None)
     work.stop()
+
+
+def test_a_job_that_fails_each_time_is_tried_ever_more_rarely_and_at_once_again_when_it_has_succeeded() -> None:
+    now, tried = [0.0], list[float]()
+
+    def fail() -> None:
+        tried.append(now[0])
+        raise Unreachable("nobody there")
+
+    work = Dispatcher(1, clock=lambda: now[0])
+    for number in range(200):
+        now[0] = number / 10 + 0.001
+        work.submit("run", "create a", fail)
+        assert work.drain(5.0)
+    assert tried == pytest.approx([0.0, 0.2, 0.6, 1.4, 3.0, 6.2, 11.2, 16.2], abs=0.15)
+    now[0] = 30.0
+    assert work.submit("run", "create a", lambda: None)
+    assert work.drain(5.0)
+    assert work.submit("run", "create a", fail)
+    assert work.drain(5.0)
+    assert not work.submit("run", "create a", lambda: None)
+    assert work.submit("run", "create b", lambda: None), "another job is not its fault"
+    assert work.submit("another", "create a", lambda: None), "nor is another run"
+    work.stop()

@@ -106,6 +106,17 @@ def test_a_webhook_that_denies_a_pod_fails_the_run_with_its_words(
     assert "`kubernetes:`" in run.status.reason.message
 
 
+def test_a_webhook_that_denies_what_pods_need_beside_themselves_fails_the_run_with_its_words(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    with denying(cluster, namespace, "no Services here", what="services"):
+        cluster.submit(gang(namespace))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.FAILED)
+            assert live_pods(cluster, namespace) == []
+    assert "deny.example.com denied the Service that its pods need: no Services here" in run.status.reason.message
+
+
 def test_a_webhook_that_cannot_be_asked_is_told_and_the_run_goes_on_when_it_is_back(
     access: Access, cluster: KubernetesCluster, namespace: str
 ) -> None:
@@ -120,15 +131,17 @@ def test_a_webhook_that_cannot_be_asked_is_told_and_the_run_goes_on_when_it_is_b
 
 
 @contextmanager
-def denying(cluster: KubernetesCluster, namespace: str, why: str, *, url: str | None = None) -> Iterator[None]:
-    """A webhook that denies every pod of the namespace, or one at an address that answers nothing."""
+def denying(
+    cluster: KubernetesCluster, namespace: str, why: str, *, what: str = "pods", url: str | None = None
+) -> Iterator[None]:
+    """A webhook that denies whatever of one kind is created in a namespace, or one at an address without an answer."""
     authority = trustme.CA()
     with answering(authority, why) as served:
         hook = {
             "name": "deny.example.com",
             "clientConfig": {"url": url or served, "caBundle": _encoded(authority)},
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [what]}],
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
             "timeoutSeconds": 5,

@@ -24,11 +24,14 @@ CASES = {
     'admission webhook "v.example.com" denied the request: no root': (
         403, PodPhase.FAILED, "v.example.com denied the pod: no root",
     ),
+    "pods \"x\" is forbidden: ValidatingAdmissionPolicy 'owners' with binding 'all' denied request: no label `owner`": (
+        422, PodPhase.FAILED, "the admission policy owners denied the pod: no label `owner`; change what it objects to",
+    ),
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes': (
         403, PodPhase.FAILED, "does not admit the pod: PodSecurity",
     ),
     'pods is forbidden: User "system:serviceaccount:f:o" cannot create resource "pods" in API group ""': (
-        403, PodPhase.LOST, "the operator may not create pods in namespace ns",
+        403, PodPhase.LOST, "the operator may not create the pod in namespace ns",
     ),
     'namespaces "ns" not found': (404, PodPhase.LOST, "namespace ns is gone"),
     'Pod "x" is invalid: spec.volumes[0].name: Required value': (422, PodPhase.FAILED, "finds the pod wrong"),
@@ -51,3 +54,14 @@ def test_a_quota_that_holds_each_pod_but_not_all_of_the_gang_can_never_hold_it()
     assert messages[1].startswith(
         "the quota q of namespace ns can never hold it (gpu: 8 asked for, 8 of 12 used; the gang needs 2 times as much)"
     )
+
+
+def test_what_comes_with_the_pods_is_told_by_its_kind_and_asked_for_again_where_roles_may_not_be_read_yet() -> None:
+    denied = ApiError("POST services", 403, "", 'admission webhook "v.example.com" denied the request: no Services')
+    assert explain(denied, "ns", kind="Service") == (
+        PodPhase.FAILED,
+        "the admission webhook v.example.com denied the Service that its pods need: no Services; have those who run "
+        "the cluster let it through",
+    )
+    starting = ApiError("POST services", 403, "", 'User "o" cannot create resource "services" in API group ""')
+    assert explain(starting, "ns", kind="Service")[0] is None

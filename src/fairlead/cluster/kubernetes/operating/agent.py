@@ -27,6 +27,7 @@ from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.rendering.services import render_service
 from fairlead.cluster.kubernetes.rendering.workdir import archive_place, part_names
+from fairlead.errors import ClusterError
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
 
@@ -40,6 +41,15 @@ PROVIDE_S = 10.0
 # own Job controller creates up to 500 at once, and API servers let 200 writes in, which they share out fairly.
 NUM_THREADS = 128
 VANISHED = "its pod vanished while no operator was looking"
+
+
+class _NotEquippedError(ClusterError):
+    """The API server does not take what pods need beside themselves."""
+
+    def __init__(self, kind: str, refusal: ApiError) -> None:
+        super().__init__(f"{kind}: {refusal}")
+        self.kind = kind
+        self.refusal = refusal
 
 
 class Agent:
@@ -177,12 +187,12 @@ class Agent:
         )
 
     def _is_equipped(self, found: TrainingObject, order: Create) -> bool:
-        """Put there what the pod needs beside itself; False when a quota refuses that, as it might the pod."""
+        """Put there what the pod needs beside itself; False when that is refused, as the pod might be."""
         try:
             self._equip(found, order.attempt)
-        except ApiError as error:
-            phase, message = refusals.explain(error, found.namespace)
-            if phase is not PodPhase.REFUSED or found.state.gang is None:
+        except _NotEquippedError as error:
+            phase, message = refusals.explain(error.refusal, found.namespace, kind=error.kind)
+            if phase is None or found.state.gang is None:
                 raise
             self._bury(found, found.state.gang.member(order.index), phase, message)
             return False
@@ -224,7 +234,7 @@ class Agent:
             self._client.create(path, content)
         except ApiError as error:
             if error.reason != "AlreadyExists":
-                raise
+                raise _NotEquippedError(content["kind"], error) from error
 
     def _post(self, found: TrainingObject, index: int) -> None:
         run, gang = found.workload, found.state.gang

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,17 +17,30 @@ T = TypeVar("T")
 R = TypeVar("R")
 # What follows from the first of many writes does not wait for the last of them.
 MEANWHILE_S = 0.05
+# A job that failed is taken again after so long, then after twice that, up to the most: what is asked for at each pass
+# costs little while it cannot be done, and is late by no longer than it has failed for.
+AGAIN_S = 0.2
+MOST_AGAIN_S = 5.0
 
 
 class Dispatcher:
-    """A few threads and a queue for each run. A job of a name that waits or runs is not taken twice."""
+    """A few threads and a queue for each run.
 
-    def __init__(self, num_threads: int) -> None:
+    A job that waits or runs is not taken twice, and one that failed not before its time.
+
+    Args:
+        clock: Seconds, for how long a job that failed is left alone.
+    """
+
+    def __init__(self, num_threads: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._given = threading.Condition(self._lock)
         self._empty = threading.Condition(self._lock)
         self._queues: OrderedDict[str, deque[tuple[str, Job]]] = OrderedDict()
         self._names: set[str] = set()
+        self._clock = clock
+        # By run and name, the oldest first: how long it is left alone, and until when.
+        self._failed: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
         self._stopping = False
         self._threads = [
             threading.Thread(target=self._work, name=f"requests {number}", daemon=True) for number in range(num_threads)
@@ -35,9 +49,10 @@ class Dispatcher:
             thread.start()
 
     def submit(self, run: str, name: str, job: Job) -> bool:
-        """Do it soon; False when a job of that name is under way."""
+        """Do it soon; False when a job of that name is under way, or failed so lately that it is left alone."""
         with self._lock:
-            if name in self._names or self._stopping:
+            _, until = self._failed.get((run, name), (0.0, 0.0))
+            if name in self._names or self._stopping or self._clock() < until:
                 return False
             self._names.add(name)
             self._queues.setdefault(run, deque()).append((name, job))
@@ -84,18 +99,32 @@ class Dispatcher:
                 name, job = queue.popleft()
                 if queue:
                     self._queues[run] = queue
+            is_done = False
             try:
                 job()
+                is_done = True
             except ClusterError as error:
                 log.warning("%s: %s", name, error)
             except Exception:
-                # A thread of its own has nobody to tell; the next pass finds the work undone and tries again.
+                # A thread of its own has nobody to tell; a later pass finds the work undone and tries again.
                 log.exception("%s: our mistake", name)
             finally:
                 with self._lock:
+                    self._note(run, name, is_done=is_done)
                     self._names.discard(name)
                     if not self._names:
                         self._empty.notify_all()
+
+    def _note(self, run: str, name: str, *, is_done: bool) -> None:
+        left_alone_s, _ = self._failed.pop((run, name), (AGAIN_S / 2, 0.0))
+        if is_done:
+            return
+        now = self._clock()
+        left_alone_s = min(2 * left_alone_s, MOST_AGAIN_S)
+        self._failed[run, name] = (left_alone_s, now + left_alone_s)
+        # What nobody asks for any more is forgotten.
+        while next(iter(self._failed.values()))[1] < now - MOST_AGAIN_S:
+            self._failed.popitem(last=False)
 
 
 def at_once(

@@ -1,4 +1,4 @@
-"""Why the API server does not take a pod, as one sentence with what would mend it. Pure."""
+"""Why the API server does not take a pod, or what comes with it, as one sentence with what would mend it. Pure."""
 
 import re
 
@@ -8,9 +8,11 @@ from fairlead.state.snapshot import PodPhase
 
 # As the admission plugin ResourceQuota of Kubernetes says it, of the resources that it has no room for.
 QUOTA = re.compile(r"exceeded quota: (.+?), requested: (.+?), used: (.+?), limited: (.+)")
+# As kube-apiserver says it of a ValidatingAdmissionPolicy.
+POLICY = re.compile(r"ValidatingAdmissionPolicy '(.+?)' with binding '.+?' denied request: (.+)")
 
 
-def explain(error: ApiError, namespace: str, *, num_pods: int = 1) -> tuple[PodPhase | None, str]:
+def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "Pod") -> tuple[PodPhase | None, str]:
     """What a refusal makes of the pod.
 
     Refused by a quota, which may have room later, Lost if a later try may pass else, Failed if not, None if it says
@@ -18,7 +20,9 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1) -> tuple[PodP
 
     Args:
         num_pods: Those of its gang, which come all or not at all.
+        kind: What was refused: the pod, or something that pods need beside themselves.
     """
+    what = "pod" if kind == "Pod" else f"{kind} that its pods need"
     said = " ".join(error.said.split())
     if "exceeded quota" in said:
         return PodPhase.REFUSED, _quota(said, namespace, num_pods)
@@ -27,10 +31,10 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1) -> tuple[PodP
     if "admission webhook" in said and "denied the request" in said:
         name = said.partition('admission webhook "')[2].partition('"')[0] or "of this cluster"
         why = said.partition("denied the request")[2].lstrip(": ") or "it gave no reason"
-        return PodPhase.FAILED, (
-            f"the admission webhook {name} denied the pod: {why}; change what it objects to, if need be under "
-            "`kubernetes:` in the spec"
-        )
+        return PodPhase.FAILED, f"the admission webhook {name} denied the {what}: {why}; {_change(kind)}"
+    denied = POLICY.search(said)
+    if denied is not None:
+        return PodPhase.FAILED, f"the admission policy {denied[1]} denied the {what}: {denied[2]}; {_change(kind)}"
     if "failed calling webhook" in said:
         name = said.partition('webhook "')[2].partition('"')[0]
         return PodPhase.LOST, (
@@ -45,17 +49,25 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1) -> tuple[PodP
     if "maximum" in said and "limit" in said.lower() and error.status == 403:
         return PodPhase.FAILED, f"a LimitRange of namespace {namespace} forbids the pod: {said}; ask for less"
     if error.status in (400, 422):
-        return PodPhase.FAILED, f"the API server finds the pod wrong: {said}; this comes from `kubernetes:` in the spec"
+        whence = "; this comes from `kubernetes:` in the spec" if kind == "Pod" else ""
+        return PodPhase.FAILED, f"the API server finds the {what} wrong: {said}{whence}"
     if error.status == 404:
         return PodPhase.LOST, f"namespace {namespace} is gone"
     if error.status == 403:
-        # An API server that has just started says so too, until it has read its roles.
+        # An API server that has just started says so too, until it has read its roles: before any pod is there, it
+        # costs no start to ask again.
         return (
-            PodPhase.LOST,
-            f"the operator may not create pods in namespace {namespace}: {said}; "
+            PodPhase.LOST if kind == "Pod" else None,
+            f"the operator may not create the {what} in namespace {namespace}: {said}; "
             "`fairlead doctor` says what is missing",
         )
     return None, said
+
+
+def _change(kind: str) -> str:
+    if kind == "Pod":
+        return "change what it objects to, if need be under `kubernetes:` in the spec"
+    return "have those who run the cluster let it through"
 
 
 def _quota(said: str, namespace: str, num_pods: int) -> str:
