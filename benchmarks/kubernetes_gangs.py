@@ -31,10 +31,11 @@ beside: Kueue 9.6 and Fairlead 7.9 (four turns), 9.5 and 13.3 (three), 10.4 and 
 With plain pods it was last seen with fewer requests at once, and behind: of 100, bare 0.7 to 1.8, Kueue 1.1 to 2.3,
 Fairlead 2.1 to 3.4.
 
-With the limits that they ship with, medians of three turns: 8: bare pods 0.06, Job 0.10, Kueue 0.13, Fairlead 0.10;
-100: 1.1, 3.8, 4.0, 1.0; 1,000: 18.2, 49.7, 49.7 (49.6 to 49.7), 18.3 (18.3 to 18.3); the crowd: Job 28.7 with 59 gangs
-whole and 2 in part, Kueue 35.0 and Fairlead 9.0, both with 60 whole, none in part, in order. What others wait for is
-the controller manager, which creates 20 pods a second; Fairlead waits for kube-scheduler alone, as bare pods do.
+With the limits that they ship with, medians of three turns (least to most): 8: bare pods 0.07 (0.06 to 0.11), Job 0.09,
+Kueue 0.12 (0.12 to 0.22), Fairlead 0.11 (0.07 to 0.13); 100: 0.9, 3.8, 4.0, 1.1; 1,000: 18.2, 49.5, 49.7 and
+18.2; the crowd: Job 28.4 with 59 gangs whole and 2 in part, Kueue 35.7 and Fairlead 8.4, both with 60
+whole, none in part, in order. What others wait for is the controller manager, which creates 20 pods a second; Fairlead
+waits for kube-scheduler alone, as bare pods do.
 """
 
 import argparse
@@ -126,7 +127,7 @@ def main() -> None:
     print(f"{'seconds until all are bound':28}" + "".join(f"{size:>20,}" for size in sizes))
     for way in ways:
         cells = (taken[way.name, size] for size in sizes)
-        shown = (f"{statistics.median(cell):.1f} ({min(cell):.1f}-{max(cell):.1f})" for cell in cells)
+        shown = (f"{statistics.median(cell):.2f} ({min(cell):.2f}-{max(cell):.2f})" for cell in cells)
         print(f"{way.name:28}" + "".join(f"{cell:>20}" for cell in shown))
     print(f"{NUM_MANY} gangs of {SIZE_OF_MANY} where {NUM_FITTING} fit")
     for name, crowd in crowds.items():
