@@ -86,7 +86,8 @@ class Past:
             return run
         reason = Reason(code=Code.PROGRAM_FAILED, message=f"made {phase.value} by a test")
         finished = 1_700_000_100.0 if phase.is_final else None
-        status = Status(phase=phase, reason=reason, since=1_700_000_000.0, finished_at=finished)
+        then = Phase.FAILED if phase is Phase.STOPPING else None
+        status = Status(phase=phase, reason=reason, since=1_700_000_000.0, finished_at=finished, next_phase=then)
         change = Change(
             workload_uid=run.uid,
             version=run.version,

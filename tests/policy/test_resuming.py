@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from fairlead.policy.training import decide
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
@@ -21,6 +23,28 @@ def test_a_finished_run_that_is_wanted_again_is_pending() -> None:
     (change,) = decide(Snapshot(nodes=(node(),), workloads=(failed,), pods=()), NOW).changes
     assert change.status is not None
     assert (change.status.phase, change.status.reason.code) == (Phase.PENDING, Code.RESUMED)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "phases"),
+    [
+        (Intent.RUN, [Phase.STOPPED, Phase.PENDING]),
+        (Intent.STOP, [Phase.STOPPED]),
+        (Intent.SUSPEND, [Phase.STOPPED]),
+    ],
+)
+def test_a_run_that_is_wanted_again_while_it_stops_on_request_goes_on_when_it_has_stopped(
+    wanted: Intent, phases: list[Phase]
+) -> None:
+    final = Reason(code=Code.STOPPED, message="stopped on request")
+    stopping = replace(status(Phase.STOPPING), next_phase=Phase.STOPPED, next_reason=final)
+    run, found = replace(workload("a", training("same"), Phase.STOPPING), status=stopping, intent=wanted), []
+    for second in range(2):
+        changes = decide(Snapshot(nodes=(), workloads=(run,), pods=()), NOW + second).changes
+        if changes and changes[0].status is not None:
+            run = replace(run, status=changes[0].status, intent=changes[0].intent or run.intent)
+            found.append(run.status.phase)
+    assert found == phases
 
 
 def test_a_run_whose_name_another_has_by_now_says_so_and_is_wanted_no_more() -> None:

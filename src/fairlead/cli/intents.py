@@ -68,6 +68,11 @@ def resume(target: Target, names: tuple[str, ...], json_: bool) -> None:
             raise Conflict(
                 f"{run.spec.name} has succeeded; there is nothing left to do. `fairlead run` starts it anew."
             )
+        after = run.status.next_phase
+        if run.intent is Intent.RUN and run.status.phase is Phase.STOPPING and after is not None and after.is_final:
+            raise Conflict(
+                f"{run.spec.name} is on its way to be {after.value}: {run.status.reason.message}; resume it when it is."
+            )
     _want(cluster, runs, Intent.RUN, None)
     for run in runs:
         message(f"{run.spec.name} goes on. Follow it with `fairlead attach {cluster.named(run)}`.")
