@@ -12,6 +12,7 @@ from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.control.admission import Admission, admit
 from fairlead.control.opening import open_named
 from fairlead.errors import Conflict, InvalidSpec, NotFound
+from fairlead.policy.lifecycle import check_wish
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
 
@@ -119,11 +120,19 @@ class RunHandle:
         self._want(Intent.STOP)
 
     def suspend(self) -> None:
-        """Stop it for now; it holds nothing until it is resumed."""
+        """Stop it for now; it holds nothing until it is resumed.
+
+        Raises:
+            Conflict: It is over.
+        """
         self._want(Intent.SUSPEND)
 
     def resume(self) -> None:
-        """Let a suspended, stopped or failed run go on from its newest good checkpoint."""
+        """Let a suspended, stopped or failed run go on from its newest good checkpoint.
+
+        Raises:
+            Conflict: It has succeeded, or is about to have failed.
+        """
         self._want(Intent.RUN)
 
     def delete(self) -> None:
@@ -131,6 +140,7 @@ class RunHandle:
         self._want(Intent.DELETE)
 
     def _want(self, intent: Intent) -> None:
+        check_wish(self.workload, intent)
         self._cluster.set_intent(self.uid, intent)
         self._cluster.nudge()
 

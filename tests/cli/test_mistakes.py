@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import fairlead
+from fairlead.errors import Conflict
 from fairlead.state.snapshot import Phase
 from tests.cli.conftest import Call, Past
 
@@ -167,6 +169,17 @@ def test_what_a_run_is_past_is_refused(call: Call, past: Past, command: str, pha
     ended = call(command, "done")
     assert ended.code == 6
     assert says in ended.err
+
+
+def test_the_python_api_refuses_what_the_commands_refuse(past: Past) -> None:
+    past.submit("done")
+    run = fairlead.find("done")
+    with pytest.raises(Conflict, match="nothing left to do"):
+        run.resume()
+    with pytest.raises(Conflict, match="only an unfinished run"):
+        run.suspend()
+    run.stop()
+    assert run.status.phase is Phase.SUCCEEDED
 
 
 def test_stopping_what_has_ended_is_no_mistake(call: Call, past: Past) -> None:

@@ -10,9 +10,10 @@ from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
-from fairlead.errors import Conflict, NotFound
+from fairlead.errors import NotFound
+from fairlead.policy.lifecycle import check_wish
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Intent, Phase, Workload
+from fairlead.state.snapshot import Intent, Workload
 
 LOOK_S = 0.5
 NUDGE_S = 1.0
@@ -49,8 +50,7 @@ def suspend(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) 
     cluster = target.open()
     runs = find_all(cluster, names)
     for run in runs:
-        if run.status.phase.is_final:
-            raise Conflict(f"{run.spec.name} is {run.status.phase.value}; only an unfinished run can be suspended.")
+        check_wish(run, Intent.SUSPEND)
     _want(cluster, runs, Intent.SUSPEND, None if no_wait else _is_suspended)
     _show(cluster, runs, json_)
 
@@ -64,15 +64,7 @@ def resume(target: Target, names: tuple[str, ...], json_: bool) -> None:
     cluster = target.open()
     runs = find_all(cluster, names)
     for run in runs:
-        if run.status.phase is Phase.SUCCEEDED:
-            raise Conflict(
-                f"{run.spec.name} has succeeded; there is nothing left to do. `fairlead run` starts it anew."
-            )
-        after = run.status.next_phase
-        if run.intent is Intent.RUN and run.status.phase is Phase.STOPPING and after is not None and after.is_final:
-            raise Conflict(
-                f"{run.spec.name} is on its way to be {after.value}: {run.status.reason.message}; resume it when it is."
-            )
+        check_wish(run, Intent.RUN)
     _want(cluster, runs, Intent.RUN, None)
     for run in runs:
         message(f"{run.spec.name} goes on. Follow it with `fairlead attach {cluster.named(run)}`.")

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from fairlead.errors import Conflict
 from fairlead.state.reasons import Reason
-from fairlead.state.snapshot import Phase, Status
+from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
 MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.PENDING, Phase.STARTING): "the whole gang was placed",
@@ -35,6 +36,22 @@ MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.STOPPED, Phase.PENDING): "resumed",
     (Phase.FAILED, Phase.PENDING): "resumed",
 }
+
+
+def check_wish(run: Workload, intent: Intent) -> None:
+    """Refuse what a person may ask of a run and it cannot do any more.
+
+    Raises:
+        Conflict: It is over, or is about to be.
+    """
+    name, phase, after = run.spec.name, run.status.phase, run.status.next_phase
+    if intent is Intent.SUSPEND and phase.is_final:
+        raise Conflict(f"{name} is {phase.value}; only an unfinished run can be suspended.")
+    if intent is Intent.RUN and phase is Phase.SUCCEEDED:
+        raise Conflict(f"{name} has succeeded; there is nothing left to do. `fairlead run` starts it anew.")
+    # It is wanted to run already, so that to want it again would say nothing.
+    if intent is run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
+        raise Conflict(f"{name} is on its way to be {after.value}: {run.status.reason.message}; resume it when it is.")
 
 
 def ran_until(status: Status, at: float) -> float:
