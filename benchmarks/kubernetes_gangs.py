@@ -32,10 +32,10 @@ With plain pods it was last seen with fewer requests at once, and behind: of 100
 Fairlead 2.1 to 3.4.
 
 With the limits that they ship with, medians of three turns (least to most): 8: bare pods 0.07 (0.06 to 0.11), Job 0.09,
-Kueue 0.12 (0.12 to 0.22), Fairlead 0.11 (0.07 to 0.13); 100: 0.9, 3.8, 4.0, 1.1; 1,000: 18.2, 49.5, 49.7 and
-18.2; the crowd: Job 28.4 with 59 gangs whole and 2 in part, Kueue 35.7 and Fairlead 8.4, both with 60
-whole, none in part, in order. What others wait for is the controller manager, which creates 20 pods a second; Fairlead
-waits for kube-scheduler alone, as bare pods do.
+Kueue 0.12 (0.12 to 0.22), Fairlead 0.11 (0.07 to 0.13); 100: 0.9, 3.8, 4.0, 1.1; 1,000: 18.2, 49.5, 49.7 and 18.2; the
+crowd: Job 28.4 with 59 gangs whole and 2 in part, Kueue 35.7 and Fairlead 8.4, both with 60 whole, none in part, in
+order. What others wait for is the controller manager, which creates 20 pods a second; Fairlead waits for kube-scheduler
+alone, as bare pods do.
 """
 
 import argparse

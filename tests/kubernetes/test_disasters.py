@@ -12,6 +12,7 @@ from typing import Any
 
 import trustme
 
+from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.state.reasons import Code
@@ -22,6 +23,7 @@ from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.waiting import until
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -115,6 +117,38 @@ def test_a_webhook_that_denies_what_pods_need_beside_themselves_fails_the_run_wi
             run = comes_to(cluster, "train", Phase.FAILED)
             assert live_pods(cluster, namespace) == []
     assert "deny.example.com denied the Service that its pods need: no Services here" in run.status.reason.message
+
+
+def test_an_admission_policy_that_denies_a_pod_is_told_by_its_name(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}, "resourceRules": [rule]}
+    rules = {"matchConstraints": here, "validations": [{"expression": "false", "message": "no label `owner`"}]}
+    bound = {"policyName": namespace, "validationActions": ["Deny"]}
+    client, bindings = cluster.client, POLICIES.replace("policies", "policybindings")
+    client.create(POLICIES, {"metadata": {"name": namespace}, "spec": rules})
+    client.create(bindings, {"metadata": {"name": namespace}, "spec": bound})
+    container = {"name": "c", "image": "i", "securityContext": HARMLESS}
+    pod = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+
+    def is_in_force() -> bool:
+        try:
+            client.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+        except ApiError as error:
+            return "ValidatingAdmissionPolicy" in error.said
+        return False
+
+    try:
+        until(is_in_force)
+        cluster.submit(gang(namespace))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.FAILED)
+    finally:
+        client.delete(f"{bindings}/{namespace}")
+        client.delete(f"{POLICIES}/{namespace}")
+    told = f"the admission policy {namespace} denied the pod: no label `owner`; change what it objects to"
+    assert told in run.status.reason.message
 
 
 def test_a_webhook_that_cannot_be_asked_is_told_and_the_run_goes_on_when_it_is_back(

@@ -14,8 +14,11 @@ from fairlead.state.snapshot import Intent, Node, Phase, Pod, Status, Workload
 
 
 def change_to(workload: Workload, status: Status) -> Change:
-    """A change of status with its event; a run that ends is no longer wanted to run."""
-    ended = status.phase.is_final and workload.intent is Intent.RUN
+    """A change of status with its event; a run that ends by itself is no longer wanted to run.
+
+    One that is stopped on request and wanted to run was resumed since: that wish is still to be heard.
+    """
+    ended = status.phase in (Phase.SUCCEEDED, Phase.FAILED) and workload.intent is Intent.RUN
     return Change(
         workload_uid=workload.uid,
         version=workload.version,

@@ -301,9 +301,7 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
         reason = replace(reason, message=f"{reason.message}; its checkpoint is of step {step}")
     if after is Phase.PENDING:
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
-    change = change_to(workload, move(status, after, reason, now))
-    # Who asked for it to run again since it was told to stop is heard once it has.
-    return replace(change, intent=None) if after is Phase.STOPPED else change
+    return change_to(workload, move(status, after, reason, now))
 
 
 def _ended_well(pod: Pod) -> bool:

@@ -63,7 +63,7 @@ class LastLines:
         for uid, texts in read.items():
             found = self._cluster.view.find(uid)
             if found is not None and not self._threads.submit(uid, f"keep {uid}", partial(self._write, found, texts)):
-                # The one before is still being written.
+                # The one before is still being written, or could not be just now.
                 with self._lock:
                     self._read[uid] = {**texts, **self._read[uid]}
 
