@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
@@ -15,6 +15,9 @@ from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.policy.lifecycle import check_wish
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
+
+if TYPE_CHECKING:
+    from fairlead.specs.keys import Spec
 
 
 class Training:
@@ -190,7 +193,15 @@ def read(path: str | os.PathLike[str]) -> tuple[TrainingSpec, ...]:
     source = os.fspath(path)
     if not Path(path).exists():
         raise NotFound(f"There is no file {source!r} here ({Path.cwd()}).")
-    specs = load_file(path)
+    return only_trainings(load_file(path), source)
+
+
+def only_trainings(specs: tuple["Spec", ...], source: str) -> tuple[TrainingSpec, ...]:
+    """The specs of a source, each of which has to be a training run.
+
+    Raises:
+        Conflict: One is something that this cluster has no use for.
+    """
     others = [f"{type(spec).__name__} {spec.name!r}" for spec in specs if not isinstance(spec, TrainingSpec)]
     if others:
         raise Conflict(

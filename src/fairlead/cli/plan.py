@@ -9,6 +9,7 @@ from fairlead.api import free_name
 from fairlead.cli.outlook import say_start
 from fairlead.cli.run import asked_of
 from fairlead.cli.show import as_json, json_option
+from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.control.admission import IGNORABLE, Admission, admit
@@ -24,12 +25,14 @@ UNKNOWN = Code.SUBMITTED
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(readable=False), required=True)
+@click.argument("files", nargs=-1, type=files_type, required=True)
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Plan without honouring this field here.")
 @json_option
 @cluster_options
 def plan(target: Target, files: tuple[str, ...], ignore: tuple[str, ...], json_: bool) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
+
+    A FILE of `-` is the standard input.
 
     Exit code 0: nothing to do, all of them are under way already; 1: there are changes; any other: an error.
     """

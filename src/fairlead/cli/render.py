@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from fairlead.cli.show import message
+from fairlead.cli.specfiles import files_type, load, refuse_twice
 from fairlead.specs.training import Training
 
 LATER = "chosen-when-it-starts"
@@ -12,15 +13,15 @@ NO_UID = "00000000-0000-0000-0000-000000000000"
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(readable=False))
+@click.argument("files", nargs=-1, required=True, type=files_type)
 @click.option("--pods", is_flag=True, help="Also what the operator would create for the first start.")
 def render(files: tuple[str, ...], pods: bool) -> int:
-    """Print FILES in the Kubernetes form, as YAML."""
+    """Print FILES in the Kubernetes form, as YAML; a FILE of `-` is the standard input."""
     from fairlead.cluster.kubernetes.rendering.manifests import to_yaml, write_object
-    from fairlead.specs.reading import load_file
 
+    refuse_twice(files)
     objects: list[dict[str, Any]] = []
-    for spec in (spec for file in files for spec in load_file(file)):
+    for spec in (spec for file in files for spec in load(file)):
         objects.append(write_object(spec))
         if isinstance(spec, Training) and spec.workdir is not None:
             message(

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import click
 
-from fairlead.api import read, submit
+from fairlead.api import submit
 from fairlead.cli.follow import follow
 from fairlead.cli.show import as_json, message, run_json
+from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, trainings
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.control.admission import IGNORABLE, admit
 from fairlead.errors import NameTaken
 from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
-
-SPEC_ENDINGS = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,7 @@ class Asked:
 
 
 @click.command()
-@click.argument("files", nargs=-1, type=click.Path(readable=False))
+@click.argument("files", nargs=-1, type=files_type)
 @click.option("--name", help="Name of the run instead of the file's.")
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for the program; may be repeated.")
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Run without honouring this field here.")
@@ -45,7 +44,10 @@ def run(
     detach: bool,
     json_: bool,
 ) -> int:
-    """Submit the runs of FILES and follow them; or a command: `fairlead run -- python train.py`."""
+    """Submit the runs of FILES and follow them; or a command: `fairlead run -- python train.py`.
+
+    A FILE of `-` is the standard input; what it says of paths is relative to the current directory.
+    """
     asked = asked_of(files, name, env)
     cluster = target.open()
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
@@ -85,11 +87,12 @@ def asked_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> 
     """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
-    if files[0].endswith(SPEC_ENDINGS):
-        strange = [file for file in files if not file.endswith(SPEC_ENDINGS)]
+    if is_spec_file(files[0]):
+        strange = [file for file in files if not is_spec_file(file)]
         if strange:
-            raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(SPEC_ENDINGS)}.")
-        asked = [Asked(spec=spec, directory=Path(file).parent) for file in files for spec in read(file)]
+            raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(ENDINGS)}.")
+        refuse_twice(files)
+        asked = [Asked(spec=spec, directory=directory_of(file)) for file in files for spec in trainings(file)]
         names = [(each.spec.team, each.spec.name) for each in asked]
         twice = next((name for team, name in names if names.count((team, name)) > 1), None)
         if twice is not None:

@@ -3,27 +3,28 @@
 import click
 
 from fairlead.cli.show import as_json, message
+from fairlead.cli.specfiles import files_type, load, refuse_twice
 from fairlead.errors import InvalidSpec
 from fairlead.policy.quantities import plural
 from fairlead.specs import Spec
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(readable=False))
+@click.argument("files", nargs=-1, required=True, type=files_type)
 @click.option("--show", is_flag=True, help="Print what was understood, in the Kubernetes form.")
 @click.option("--json", "json_", is_flag=True, help="A JSON object: files, specs and problems.")
 def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
-    """Check FILES. Exit code 2 when anything is wrong."""
-    from fairlead.specs.reading import load_file
+    """Check FILES; a FILE of `-` is the standard input. Exit code 2 when anything is wrong."""
     from fairlead.specs.rendering import render, to_yaml
 
     if show and json_:
         raise click.UsageError("--json holds what was understood as well: give one of them.")
+    refuse_twice(files)
     problems: list[str] = []
     specs: list[Spec] = []
     for file in files:
         try:
-            specs += load_file(file)
+            specs += load(file)
         except InvalidSpec as error:
             problems += error.problems
     if json_:

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import BinaryIO
 
 from fairlead.errors import InvalidSpec
 from fairlead.specs.documents import MOST_CHARACTERS, read_documents
@@ -25,12 +26,33 @@ def load_file(path: str | os.PathLike[str]) -> tuple[Spec, ...]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InvalidSpec((f"{source}: cannot be read: {reason}",)) from error
+    return _decoded(content, source, name_from(Path(path).stem))
+
+
+def load_stream(stream: BinaryIO, *, source: str, default_name: str | None = None) -> tuple[Spec, ...]:
+    """The specs in what a stream holds, as of a file.
+
+    Args:
+        source: What the stream is called in problems.
+        default_name: Name of a spec in the short form that gives none.
+
+    Raises:
+        InvalidSpec: It cannot be read or something in it is wrong.
+    """
+    try:
+        content = stream.read(4 * MOST_CHARACTERS + 1)
+    except OSError as error:
+        raise InvalidSpec((f"{source}: cannot be read: {error.strerror or error}",)) from error
+    return _decoded(content, source, default_name)
+
+
+def _decoded(content: bytes, source: str, default_name: str | None) -> tuple[Spec, ...]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InvalidSpec((f"{source}:{line}: not UTF-8 text; save the file as UTF-8",)) from error
-    return parse(text, source=source, default_name=name_from(Path(path).stem))
+    return parse(text, source=source, default_name=default_name)
 
 
 def parse(text: str, *, source: str = "<text>", default_name: str | None = None) -> tuple[Spec, ...]:
