@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from fairlead.runtime.arguments import check_number, passes, whole
 from fairlead.runtime.checkpoint.cadence import Cadence
 from fairlead.runtime.checkpoint.content import Content, Files, Objects
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
@@ -192,16 +193,36 @@ class Run:
     ) -> None:
         """Tell how far the training is. Cheap: it is written a few times a second at most.
 
+        Whole numbers may be ints, integers of numpy or integer tensors; a float is refused even if it is whole.
+
         Args:
-            step: Completed steps.
-            total: Steps of the whole training.
+            step: Completed steps, from 0 on.
+            total: Steps of the whole training, at least 1.
             loss: A number or a tensor of one element; it is read from the device only when it is written.
-            epoch: Passes over the data, fractions allowed.
-            samples: Samples that this rank worked through in this step; taken for typical of all ranks.
+            epoch: Passes over the data, from 0 on, fractions allowed.
+            samples: Samples that this rank worked through in this step, from 0 on; taken for typical of all ranks.
             tokens: The same in tokens; give one of the two.
-            **metrics: Further numbers by name.
+            **metrics: Further numbers by name, as ``loss``; None where there is none in this step.
+
+        Raises:
+            Misuse: A value is no such number, or both samples and tokens are given.
         """
         self._expect_entered()
+        step = whole(step, "run.progress(step)")
+        if total is not None:
+            total = whole(total, "run.progress(total=...)", least=1)
+        if epoch is not None:
+            epoch = passes(epoch)
+        if samples is not None:
+            samples = whole(samples, "run.progress(samples=...)")
+        if tokens is not None:
+            tokens = whole(tokens, "run.progress(tokens=...)")
+            if samples is not None:
+                raise Misuse("run.progress() was given both samples= and tokens=; give the one to measure the speed by")
+        if loss is not None:
+            check_number("loss", loss)
+        for name, value in metrics.items():
+            check_number(name, value)
         self._reporter.progress(
             step, total=total, loss=loss, epoch=epoch, samples=samples, tokens=tokens, metrics=metrics
         )
@@ -215,13 +236,13 @@ class Run:
         the very state of this step is saved at once, on all ranks, and the program ends.
 
         Args:
-            step: Completed steps.
+            step: Completed steps, a whole number as for ``progress``.
             save: For ``resume(load=...)``: fills a directory of this rank; called only when something is saved.
             force: Save now, whether or not it is time. All ranks must ask for it alike.
 
         Raises:
             Stopped: The stop notice was honoured. A SystemExit with code 143: let it pass.
-            Misuse: ``resume`` was not called before, or took the other form.
+            Misuse: ``resume`` was not called before, or took the other form; or the step is no whole number.
             AgreementFailed: A rank is gone, or at another step.
         """
         self._expect_entered()
@@ -231,7 +252,7 @@ class Run:
             self._content.save = save
         elif save is not None or self._content is None:
             raise Misuse("run.checkpoint() was called without run.resume() of the same form; call resume(...) first")
-        self._last_step = step
+        self._last_step = step = whole(step, "run.checkpoint(step)")
         if self._saver is not None and self._saver.gone is not None:
             raise self._saver.gone
         agreement = self._links.agreement()
