@@ -18,6 +18,14 @@ from fairlead.errors import NameTaken
 from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
 
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A key given anew, dotted as in resources.memory=16Gi; `null` leaves it out. May be repeated.",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -31,6 +39,7 @@ class Asked:
 @click.argument("files", nargs=-1, type=files_type)
 @click.option("--name", help="Name of the run instead of the file's.")
 @click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for the program; may be repeated.")
+@set_option
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Run without honouring this field here.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
 @click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
@@ -40,6 +49,7 @@ def run(
     files: tuple[str, ...],
     name: str | None,
     env: tuple[str, ...],
+    settings: tuple[str, ...],
     ignore: tuple[str, ...],
     detach: bool,
     json_: bool,
@@ -48,7 +58,7 @@ def run(
 
     A FILE of `-` is the standard input; what it says of paths is relative to the current directory.
     """
-    asked = asked_of(files, name, env)
+    asked = asked_of(files, name, env, settings)
     cluster = target.open()
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
     admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
@@ -83,7 +93,9 @@ def _refuse_taken(cluster: Facing, specs: list[Training]) -> None:
         )
 
 
-def asked_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> list[Asked]:
+def asked_of(
+    files: tuple[str, ...], name: str | None, env: tuple[str, ...], settings: tuple[str, ...] = ()
+) -> list[Asked]:
     """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
@@ -93,18 +105,28 @@ def asked_of(files: tuple[str, ...], name: str | None, env: tuple[str, ...]) -> 
             raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(ENDINGS)}.")
         refuse_twice(files)
         asked = [Asked(spec=spec, directory=directory_of(file)) for file in files for spec in trainings(file)]
+        asked = _with_settings(asked, settings)
         names = [(each.spec.team, each.spec.name) for each in asked]
         twice = next((name for team, name in names if names.count((team, name)) > 1), None)
         if twice is not None:
             raise click.UsageError(f"several of these runs are named {twice!r}; give each its own name.")
     else:
-        asked = [Asked(spec=_command(files), directory=Path.cwd())]
+        asked = _with_settings([Asked(spec=_command(files), directory=Path.cwd())], settings)
     if name is not None:
         if len(asked) != 1:
             raise click.UsageError(f"--name names one run; these are {len(asked)}.")
         asked = [_changed(asked[0], "--name", name=name)]
     variables = _variables(env)
     return [_changed(each, "--env", env={**each.spec.env, **variables}) for each in asked] if variables else asked
+
+
+def _with_settings(asked: list[Asked], settings: tuple[str, ...]) -> list[Asked]:
+    if not settings:
+        return asked
+    from fairlead.specs.settings import read_setting, with_settings
+
+    given = [read_setting(text) for text in settings]
+    return [replace(each, spec=with_settings(each.spec, given)) for each in asked]
 
 
 def _command(words: tuple[str, ...]) -> Training:

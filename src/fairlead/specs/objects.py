@@ -18,19 +18,20 @@ def parse_object(content: Map[str, Any], *, source: str) -> Spec:
         InvalidSpec: Something is wrong; it holds every problem that was found.
     """
     problems = Problems(source=source)
-    spec = read_spec(_node(content), problems, default_name=None)
+    spec = read_spec(node_of(content), problems, default_name=None)
     problems.raise_any()
     if spec is None:
         raise InvalidSpec((f"{source}: there is no spec in it",))
     return spec
 
 
-def _node(value: Any) -> Node:
+def node_of(value: Any) -> Node:
+    """Plain data as a tree, all of it in line 1."""
     if isinstance(value, Map):
-        entries = tuple((_scalar(name, Tag.TEXT), _node(inner)) for name, inner in value.items())
+        entries = tuple((_scalar(name, Tag.TEXT), node_of(inner)) for name, inner in value.items())
         return Mapping(entries=entries, line=1, column=1)
     if isinstance(value, list):
-        return Sequence(items=tuple(_node(inner) for inner in value), line=1, column=1)
+        return Sequence(items=tuple(node_of(inner) for inner in value), line=1, column=1)
     if value is None:
         return _scalar("null", Tag.NULL)
     if isinstance(value, bool):

@@ -34,7 +34,7 @@ class _Entry:
     node: Node
 
 
-_ENVELOPE = ("apiVersion", "kind", "metadata", "spec")
+ENVELOPE = ("apiVersion", "kind", "metadata", "spec")
 _MISSING = object()
 MOST_QUANTITY = 200
 
@@ -94,7 +94,7 @@ class _Reader:
         for name, entry in entries.items():
             if name == "status":
                 self.problems.add(entry.line, "status", "it is the cluster's to write, not yours to give; remove it")
-            elif name not in _ENVELOPE:
+            elif name not in ENVELOPE:
                 self._unknown_beside_spec(name, entry)
         version = entries.get("apiVersion")
         if version is None:
@@ -133,7 +133,7 @@ class _Reader:
         key = self.whole.key(near) if near else None
         path = f"metadata.{key.metadata}" if key and key.metadata else f"spec.{near}"
         hint = f"; did you mean `{path}`?" if near else ";"
-        self.problems.add(entry.line, entry.path, f"unknown key{hint} Allowed: {', '.join(_ENVELOPE)}")
+        self.problems.add(entry.line, entry.path, f"unknown key{hint} Allowed: {', '.join(ENVELOPE)}")
 
     def _mapping(self, entry: _Entry | None, example: str, line: int, path: str) -> dict[str, _Entry]:
         """The entries of a part of the Kubernetes form that must be a mapping."""
