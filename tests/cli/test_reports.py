@@ -149,7 +149,7 @@ def test_validate_tells_what_it_understood(call: Call) -> None:
 def test_stop_suspend_resume_and_delete_tell_how_the_runs_are_then(call: Call) -> None:
     assert call("run", "-d", "--name", "t", "--", "sleep", "60").code == 0
     told = json.loads(call("suspend", "t", "--json").out)
-    assert (told[0]["phase"], told[0]["reason"]["code"]) == ("Pending", "Suspended")
+    assert (told[0]["phase"], told[0]["reason"]["code"]) == ("Suspended", "Suspended")
     assert json.loads(call("resume", "t", "--json").out)[0]["intent"] == "run"
     assert json.loads(call("stop", "t", "--json").out)[0]["phase"] == "Stopped"
     assert json.loads(call("delete", "t", "--yes", "--json").out)[0]["deleted"] is True

@@ -218,8 +218,8 @@ def test_a_suspended_run_holds_nothing_and_resumes(desk: Desk) -> None:
     run = desk.submit(ONCE)
     desk.running(run)
     desk.want(run, Intent.SUSPEND)
-    held = desk.until(run, lambda w: w.status.reason.code is Code.SUSPENDED)
-    assert held.status.phase is Phase.PENDING
+    held = desk.until(run, lambda w: w.status.phase is Phase.SUSPENDED)
+    assert held.status.reason.code is Code.SUSPENDED
     assert all(pod.phase.is_final for pod in desk.cluster.pods(run.uid))
     desk.want(run, Intent.RUN)
     assert desk.ended(run).status.phase is Phase.SUCCEEDED

@@ -176,4 +176,4 @@ def test_a_request_to_suspend_a_gang_whose_pods_have_just_ended_does_no_harm() -
     cluster.wait(60.0)
     cluster.set_intent(uid, Intent.SUSPEND)
     play(cluster, 20.0)
-    assert named(cluster, "train").status.phase in (Phase.SUCCEEDED, Phase.PENDING)
+    assert named(cluster, "train").status.phase in (Phase.SUCCEEDED, Phase.SUSPENDED)

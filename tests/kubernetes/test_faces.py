@@ -222,7 +222,7 @@ def test_plan_shows_the_node_and_nothing_is_changed(desk: Desk, operator: None) 
 def test_stop_suspend_resume_and_delete_do_what_they_say(desk: Desk, operator: None) -> None:
     desk("run", "-d", desk.write("train"))
     until(lambda: runs(desk)[0]["phase"] == "Running")
-    assert "train is Pending: " in desk("suspend", "train").err
+    assert "train is Suspended: " in desk("suspend", "train").err
     assert json.loads(desk("resume", "train", "--json").out)[0]["intent"] == "run"
     until(lambda: runs(desk)[0]["phase"] == "Running")
     assert "train is Stopped" in desk("stop", "train").err

@@ -109,10 +109,6 @@ def give_twice_the_grace(live: tuple[Pod, ...], grace_s: float) -> tuple[object,
     return notices(live, 2 * grace_s + 1.0)
 
 
-def start_whatever_is_wanted(workload: Workload, now: float) -> bool:
-    return workload.status.phase in (Phase.PENDING, Phase.RESTARTING)
-
-
 def ignore_wishes(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
     return None
 
@@ -166,13 +162,14 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (properties.nothing_is_over_committed, "rooms", send_pods_to_nodes_that_are_away, AWAY),
         (properties.nothing_is_lost, "change_to", delete_what_ended, ONE),
         (properties.nothing_is_lost, "wait", wait_in_silence, QUEUE),
+        (properties.nothing_is_lost, "_obey", ignore_wishes, SUSPENDED),
         (properties.moves_are_legal_and_told, "change_to", tell_nobody, ONE),
         (properties.moves_are_legal_and_told, "move", skip_the_table, ONE),
         (properties.retries_are_bounded, "retry", retry_for_ever, RETRIED),
         (properties.retries_are_bounded, "_wants_to_start", start_at_once, RETRIED),
         (properties.a_stop_is_obeyed_within_its_grace, "notices", give_twice_the_grace, STOPPED),
         (properties.a_stop_is_obeyed_within_its_grace, "_obey", ignore_wishes, STOPPED),
-        (properties.a_stop_is_obeyed_within_its_grace, "_wants_to_start", start_whatever_is_wanted, SUSPENDED),
+        (properties.a_stop_is_obeyed_within_its_grace, "_obey", ignore_wishes, SUSPENDED),
         (properties.decisions_are_deterministic, "started", start_by_chance, ONE),
         (properties.decisions_settle, "wait", say_it_again, QUEUE),
         (properties.decisions_settle, "requeue", resume_at_once, SUSPENDED),

@@ -22,6 +22,8 @@ OF_PROGRAM = (Code.PROGRAM_FAILED, Code.GPU_OUT_OF_MEMORY, Code.START_FAILED)
 PRODUCTIVE_S = 60.0
 REFUSED_MOST_S = 60.0
 MOMENT_S = 1e-6
+# Where a run may be that is wanted suspended, once its pods have their notice.
+HELD = (Phase.SUSPENDED, Phase.STOPPING, Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED)
 
 
 def gangs_are_whole(world: World) -> Iterator[str]:
@@ -98,6 +100,8 @@ def nothing_is_lost(world: World) -> Iterator[str]:
                 reason = workload.status.reason
                 if reason.code not in WAITING or not reason.message:
                     yield f"{workload.spec.name} waits and says {reason}"
+            elif workload.intent is Intent.SUSPEND and workload.status.phase not in HELD:
+                yield f"{workload.spec.name} is to be suspended and is {workload.status.phase}"
 
 
 def moves_are_legal_and_told(world: World) -> Iterator[str]:
@@ -231,7 +235,7 @@ PROPERTIES: tuple[Property, ...] = (
 def _unexplained(world: World, workload: Workload) -> Iterator[str]:
     """What is wrong with how the run stands when nothing moves any more."""
     status, spec = workload.status, workload.spec
-    if status.phase.is_final or status.reason.code is Code.SUSPENDED:
+    if status.phase.is_final or (status.phase is Phase.SUSPENDED and workload.intent is Intent.SUSPEND):
         return
     endless = spec.stall_timeout_s is None and spec.max_duration_s is None
     if status.phase is Phase.RUNNING and endless and any(p.hangs for p in world.programs_of(spec)):

@@ -236,7 +236,7 @@ def _is_within(held: Amounts, workload: Workload, guaranteed: Quota, whole: Capa
             asks = True
             if getattr(held, name) + getattr(more, name) > amount:
                 return False
-    return asks and status.reason.code is not Code.SUSPENDED
+    return asks
 
 
 def _holders(snapshot: Snapshot) -> list[Workload]:
@@ -283,7 +283,7 @@ def is_left_waiting(workload: Workload, decision: Decision) -> bool:
     if change is not None and (change.status is None or change.status.phase is not Phase.PENDING):
         return False
     if status.phase is Phase.PENDING:
-        return status.reason.code is not Code.SUSPENDED
+        return True
     return status.phase is Phase.RESTARTING and (status.retry_at is None or status.retry_at <= decision.now)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.policy.lifecycle import upgraded
 from fairlead.policy.training import decide
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
@@ -84,3 +85,40 @@ def test_a_run_that_fitted_once_waits_for_the_nodes_that_have_left() -> None:
     again = replace(wide, status=told.status, version=wide.version + 1)
     (started,) = decide(Snapshot(nodes=back, workloads=(again,), pods=()), NOW).changes
     assert len(started.create) == 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "after"),
+    [
+        (Intent.RUN, (Phase.PENDING, Code.RESUMED)),
+        (Intent.SUSPEND, None),
+        (Intent.STOP, (Phase.STOPPED, Code.STOPPED)),
+        (Intent.DELETE, (Phase.STOPPED, Code.STOPPED)),
+    ],
+)
+def test_a_suspended_run_waits_for_nothing_but_what_is_wanted_of_it(
+    wanted: Intent, after: tuple[Phase, Code] | None
+) -> None:
+    suspended = replace(workload("a", training("same"), Phase.SUSPENDED), intent=wanted)
+    changes = decide(Snapshot(nodes=(node(),), workloads=(suspended,), pods=()), NOW).changes
+    assert [(each.status.phase, each.status.reason.code) for each in changes if each.status] == (
+        [after] if after else []
+    )
+
+
+@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.RESTARTING])
+def test_a_run_that_is_suspended_before_it_starts_is_suspended_and_starts_nothing(phase: Phase) -> None:
+    run = replace(workload("a", training("same"), phase), intent=Intent.SUSPEND)
+    (change,) = decide(Snapshot(nodes=(node(),), workloads=(run,), pods=()), NOW).changes
+    assert change.status is not None
+    assert (change.status.phase, change.status.reason.code, change.create) == (Phase.SUSPENDED, Code.SUSPENDED, ())
+
+
+def test_a_run_that_an_older_version_had_suspended_is_read_as_suspended() -> None:
+    reason = Reason(code=Code.SUSPENDED, message="suspended on request")
+    assert upgraded(status(reason=reason)).phase is Phase.SUSPENDED
+    stopping = replace(status(Phase.STOPPING), next_phase=Phase.PENDING, next_reason=reason)
+    assert upgraded(stopping).next_phase is Phase.SUSPENDED
+    waits = replace(reason, code=Code.WAITING_FOR_TURN)
+    for plain in (status(reason=waits), replace(stopping, next_reason=waits), status(Phase.STOPPING)):
+        assert upgraded(plain) == plain

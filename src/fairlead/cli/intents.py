@@ -12,8 +12,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.errors import NotFound
 from fairlead.policy.lifecycle import check_wish
-from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Intent, Workload
+from fairlead.state.snapshot import Intent, Phase, Workload
 
 LOOK_S = 0.5
 NUDGE_S = 1.0
@@ -97,7 +96,7 @@ def delete(target: Target, names: tuple[str, ...], yes: bool, no_wait: bool, jso
 
 
 def _is_suspended(run: Workload) -> bool:
-    return run.status.phase.is_final or run.status.reason.code is Code.SUSPENDED
+    return run.status.phase.is_final or run.status.phase is Phase.SUSPENDED
 
 
 def _want(cluster: Facing, runs: list[Workload], intent: Intent, until: Callable[[Workload], bool] | None) -> None:

@@ -99,7 +99,7 @@ def _size(workload: Workload) -> str:
     spec, gang = workload.spec, workload.gang
     if spec.most_nodes is None:
         return f"{gang.world_size} on {say_nodes(spec)}"
-    if workload.status.phase in (Phase.PENDING, Phase.RESTARTING):
+    if workload.status.phase in (Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED):
         return f"{spec.world_size}..{spec.most_nodes * spec.ranks_on_each_node} on {say_nodes(spec)}"
     return f"{gang.world_size} on {gang.nodes} of {say_nodes(spec)}"
 

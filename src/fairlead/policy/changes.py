@@ -12,6 +12,8 @@ from fairlead.state.plan import Change, CreatePod, Event, TerminatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, Status, Workload
 
+_BETWEEN_STARTS = (Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED)
+
 
 def change_to(workload: Workload, status: Status) -> Change:
     """A change of status with its event; a run that ends by itself is no longer wanted to run.
@@ -80,7 +82,7 @@ def notices(live: tuple[Pod, ...], grace_s: float) -> tuple[TerminatePod, ...]:
 
 
 def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy: str | None = None) -> Change:
-    """It is Pending from now on, or again."""
+    """It is Pending from now on, or again; Suspended where that is the code."""
     reason = Reason(code=code, message=message, remedy=remedy)
     status = workload.status
     if code in (Code.SUSPENDED, Code.PREEMPTED, Code.MOVED, Code.OVER_QUOTA):
@@ -90,7 +92,8 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
     if code is not Code.OVER_QUOTA:
         status = replace(status, retry_at=None)
     if code is Code.SUSPENDED:
-        status = replace(status, refusals=0)
+        suspended = replace(status, refusals=0, asked_at=None, ask_again_at=None)
+        return change_to(workload, move(suspended, Phase.SUSPENDED, reason, now, attempt=next_attempt(status)))
     if status.phase is Phase.PENDING:
         return change_to(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))
     return change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status)))
@@ -98,7 +101,7 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
 
 def next_attempt(status: Status) -> int:
     """The number of the start that is waited for: one that was stopped is over, and the next gets one of its own."""
-    return status.attempt if status.phase in (Phase.PENDING, Phase.RESTARTING) else status.attempt + 1
+    return status.attempt if status.phase in _BETWEEN_STARTS else status.attempt + 1
 
 
 def wait(

@@ -39,7 +39,7 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
         for run in snapshot.workloads
         if run.intent is Intent.RUN
         and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
-        and run.status.reason.code not in (Code.SUSPENDED, Code.OVER_QUOTA)
+        and run.status.reason.code is not Code.OVER_QUOTA
         and all(pod.phase.is_final for pod in pods[run.uid])
     ]
     found = {}

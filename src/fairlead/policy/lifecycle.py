@@ -4,11 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.errors import Conflict
-from fairlead.state.reasons import Reason
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
 MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.PENDING, Phase.STARTING): "the whole gang was placed",
+    (Phase.PENDING, Phase.SUSPENDED): "suspended before it started",
     (Phase.PENDING, Phase.STOPPED): "stopped before it started",
     (Phase.PENDING, Phase.FAILED): "no node can ever hold it, or its time is over",
     (Phase.STARTING, Phase.RUNNING): "every rank was started",
@@ -21,18 +22,19 @@ MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.RUNNING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
     (Phase.RUNNING, Phase.FAILED): "failed for good, no pod lives",
     (Phase.RESTARTING, Phase.STARTING): "the whole gang was placed again",
-    (Phase.RESTARTING, Phase.PENDING): "it waits for room or was suspended",
+    (Phase.RESTARTING, Phase.PENDING): "it waits for room",
+    (Phase.RESTARTING, Phase.SUSPENDED): "suspended between two starts",
     (Phase.RESTARTING, Phase.STOPPING): "asked to stop while pods of the failed start live",
     (Phase.RESTARTING, Phase.STOPPED): "stopped between two starts",
     (Phase.RESTARTING, Phase.FAILED): "its time is over, or no node can hold it any more",
     (Phase.STOPPING, Phase.STARTING): "it stopped to change its size, and was placed again",
     (Phase.STOPPING, Phase.STOPPED): "no pod lives any more",
     (Phase.STOPPING, Phase.FAILED): "no pod lives any more, and it had failed for good",
-    (
-        Phase.STOPPING,
-        Phase.PENDING,
-    ): "no pod lives any more, and it was suspended, preempted or waits to be placed with another size",
+    (Phase.STOPPING, Phase.PENDING): "no pod lives any more, and it waits to be placed again",
+    (Phase.STOPPING, Phase.SUSPENDED): "no pod lives any more, and it was asked to suspend",
     (Phase.STOPPING, Phase.SUCCEEDED): "every rank had ended well when the stop notice came",
+    (Phase.SUSPENDED, Phase.PENDING): "resumed",
+    (Phase.SUSPENDED, Phase.STOPPED): "stopped while suspended",
     (Phase.STOPPED, Phase.PENDING): "resumed",
     (Phase.FAILED, Phase.PENDING): "resumed",
 }
@@ -73,3 +75,13 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
         changes.setdefault("ran_s", ran_until(status, now))
     moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
     return replace(moved, finished_at=now) if to.is_final else moved
+
+
+def upgraded(status: Status) -> Status:
+    """Read a status that an older version may have written, to which a suspended run was Pending for that reason."""
+    after, why = status.next_phase, status.next_reason
+    if status.phase is Phase.PENDING and status.reason.code is Code.SUSPENDED:
+        return replace(status, phase=Phase.SUSPENDED)
+    if after is Phase.PENDING and why is not None and why.code is Code.SUSPENDED:
+        return replace(status, next_phase=Phase.SUSPENDED)
+    return status

@@ -25,7 +25,6 @@ TEARDOWN_GRACE_S = 1.0
 
 # Looking a member up on its enumeration takes longer than all else in _is_quiet and _only_waits.
 _RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
-_SUSPENDED = Code.SUSPENDED
 
 
 def decide(snapshot: Snapshot, now: float) -> Plan:
@@ -86,7 +85,6 @@ def _only_waits(workload: Workload) -> bool:
     return (
         status.phase is _PENDING
         and workload.intent is _RUN
-        and status.reason.code is not _SUSPENDED
         and status.retry_at is None
         and (status.started_at is None or workload.spec.max_duration_s is None)
     )
@@ -110,7 +108,7 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
         return deadline
     if phase in (Phase.STARTING, Phase.RUNNING):
         return _watch(workload, pods, live, snapshot, now)
-    if phase is Phase.PENDING and workload.status.reason.code is Code.SUSPENDED:
+    if phase is Phase.SUSPENDED:
         return requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
     if phase is Phase.RESTARTING and live:
         return terminate(workload, live, _teardown_s(workload))
@@ -150,9 +148,9 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
     """Stop, suspend or delete a workload that is neither final nor stopping."""
     status = workload.status
     if workload.intent is Intent.SUSPEND:
-        if status.phase is Phase.PENDING and status.reason.code is Code.SUSPENDED:
+        if status.phase is Phase.SUSPENDED:
             return None
-        after, code, asked = Phase.PENDING, Code.SUSPENDED, Code.SUSPEND_REQUESTED
+        after, code, asked = Phase.SUSPENDED, Code.SUSPENDED, Code.SUSPEND_REQUESTED
         message, remedy = "suspended on request", f"`fairlead resume {workload.spec.name}` lets it go on."
     else:
         after, code, asked = Phase.STOPPED, Code.STOPPED, Code.STOP_REQUESTED
@@ -163,7 +161,7 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
     if live or status.phase in (Phase.STARTING, Phase.RUNNING):
         why = Reason(code=asked, message=f"{asked.value.removesuffix('Requested').lower()} was requested")
         return stop(workload, live, after, final, why, now)
-    if after is Phase.PENDING:
+    if after is Phase.SUSPENDED:
         return requeue(workload, code, message, now, remedy=remedy)
     return change_to(workload, move(status, after, final, now))
 
@@ -288,9 +286,10 @@ def _all_ended_well(workload: Workload, pods: tuple[Pod, ...]) -> bool:
 def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
     """No pod of a stopping workload lives any more."""
     status = workload.status
-    if workload.intent is Intent.DELETE and status.next_phase is Phase.PENDING:
+    goes_on = status.next_phase in (Phase.PENDING, Phase.SUSPENDED)
+    if workload.intent is Intent.DELETE and goes_on:
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped to be deleted")
-    elif workload.intent is Intent.STOP and status.next_phase is Phase.PENDING:
+    elif workload.intent is Intent.STOP and goes_on:
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped on request")
     else:
         after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
@@ -299,7 +298,7 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
     step = workload.progress.stopped_step if workload.progress is not None else None
     if step is not None and after is not Phase.SUCCEEDED:
         reason = replace(reason, message=f"{reason.message}; its checkpoint is of step {step}")
-    if after is Phase.PENDING:
+    if after in (Phase.PENDING, Phase.SUSPENDED):
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
     return change_to(workload, move(status, after, reason, now))
 
@@ -316,9 +315,8 @@ def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:
 
 
 def _wants_to_start(workload: Workload, now: float) -> bool:
+    """Whether it may start as far as its phase and the time go; one that is wanted stopped never comes here."""
     status = workload.status
-    if workload.intent is not Intent.RUN:
-        return False
     if status.phase in (Phase.RESTARTING, Phase.PENDING):
         return status.retry_at is None or now >= status.retry_at
     return is_resizing(status)

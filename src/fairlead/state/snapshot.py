@@ -22,6 +22,7 @@ class Phase(StrEnum):
     RUNNING = "Running"
     RESTARTING = "Restarting"
     STOPPING = "Stopping"
+    SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     STOPPED = "Stopped"

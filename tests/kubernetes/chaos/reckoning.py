@@ -76,16 +76,16 @@ def _of_wish(wish: Wish, runs: dict[str, Object], pods: list[Object], free: dict
 
 def _expected(wish: Wish) -> tuple[str, ...]:
     if wish.intent is Intent.SUSPEND:
-        return ("Pending", "Succeeded", "Stopped") if wish.was_stopped else ("Pending", "Succeeded")
+        return ("Suspended", "Succeeded", "Stopped") if wish.was_stopped else ("Suspended", "Succeeded")
     if wish.intent is Intent.STOP:
         return ("Stopped", "Succeeded")
     return ("Succeeded", "Pending") if wish.ends else ("Running", "Pending")
 
 
 def _of_waiting(wish: Wish, status: Object, free: dict[str, int]) -> Iterator[str]:
-    """It waits because it is suspended, or for room, or for its turn, and says so."""
+    """It waits for room, or for its turn, and says so."""
     name, reason = wish.run.spec.name, status.get("reason")
-    if reason not in (("Suspended",) if wish.intent is Intent.SUSPEND else ("WaitingForResources", "WaitingForTurn")):
+    if reason not in ("WaitingForResources", "WaitingForTurn"):
         yield f"{name} waits because it is {reason}, wanted {wish.intent}"
     if reason == "WaitingForResources" and _fits(wish, free):
         yield f"{name} waits while there is room: {status.get('message')}"
@@ -113,7 +113,7 @@ def _of_status(name: str, run: Object, status: Object) -> Iterator[str]:
         "Running": {"Placed", "Running"},
         "Succeeded": {"Complete"},
         "Failed": {"Failed"},
-        "Pending": {"Suspended"} if status.get("reason") == "Suspended" else set(),
+        "Suspended": {"Suspended"},
     }.get(str(phase), set())
     if true != expected:
         yield f"{name} is {phase} with the conditions {sorted(true)}"

@@ -323,7 +323,8 @@ class Store:
             if int(self._db.execute("PRAGMA user_version").fetchone()[0]) == 0:
                 for statement in SCHEMA.split(";\n"):
                     self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            # The tables of version 1 are these; what it wrote into them is understood as it is read.
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._db.execute("COMMIT")
         except sqlite3.Error:
             self._db.execute("ROLLBACK")

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 from fairlead.cluster.records import load, load_all
+from fairlead.policy.lifecycle import upgraded
 from fairlead.specs.storing import from_json
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Grant, Intent, Pod, PodPhase, Progress, RankExit, Status, Workload
 
-SCHEMA_VERSION = 1
+# 2: a run may be Suspended, which older versions cannot read.
+SCHEMA_VERSION = 2
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
@@ -56,7 +58,7 @@ def workload_of(row: tuple[object, ...]) -> Workload:
         spec=spec,
         intent=Intent(str(intent)),
         version=int(str(version)),
-        status=load(Status, str(status)),
+        status=upgraded(load(Status, str(status))),
         progress=None if progress is None else load(Progress, str(progress)),
         created_at=float(str(created_at)),
     )

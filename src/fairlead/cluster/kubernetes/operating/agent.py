@@ -334,11 +334,12 @@ class Agent:
         if found.state.written == 0:
             return True
         state = self._cluster.refreshed(found)
-        if state == found.state and self._cluster.has_told(found.uid, members):
+        is_shown = found.shown_phase == state.status.phase.value
+        if state == found.state and is_shown and self._cluster.has_told(found.uid, members):
             self._refreshed[found.uid] = now
             return True
         # From the moment that all pods were created none is created again, and that must survive us.
-        is_urgent = state.gang != found.state.gang
+        is_urgent = state.gang != found.state.gang or not is_shown
         if not is_urgent and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
             return False
         self._refreshed[found.uid] = now

@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes.rendering.manifests import read_object
 from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR
 from fairlead.cluster.records import build, plain
 from fairlead.errors import InvalidSpec
+from fairlead.policy.lifecycle import upgraded
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
@@ -117,6 +118,7 @@ class TrainingObject:
         workdir: What its annotation says of the working directory that was uploaded; empty for none.
         problem: Then, what is wrong.
         conditions: As they were read; their times live on.
+        shown_phase: What ``status.phase`` shows to people; an older version may have written it.
     """
 
     key: str
@@ -134,6 +136,7 @@ class TrainingObject:
     workload: Workload | None
     problem: str = ""
     conditions: tuple[Mapping[str, Any], ...] = ()
+    shown_phase: str = ""
 
 
 def read_training(content: Object) -> TrainingObject:
@@ -176,6 +179,7 @@ def read_training(content: Object) -> TrainingObject:
         workload=workload,
         problem=problem,
         conditions=tuple(status.get("conditions") or ()),
+        shown_phase=str(status.get("phase") or ""),
     )
 
 
@@ -261,7 +265,8 @@ def _moment(created: str, submitted: str | None) -> float:
 def _state(status: Mapping[str, Any], created_at: float) -> State:
     kept = status.get("state")
     if kept:
-        return build(State, kept)
+        state = build(State, kept)
+        return replace(state, status=upgraded(state.status))
     return State(status=Status(phase=Phase.PENDING, reason=_first_reason(), since=created_at))
 
 

@@ -107,6 +107,6 @@ def is_settled(found: TrainingObject, members: tuple[Pod, ...]) -> bool:
     status = found.state.status
     if status.phase.is_final:
         return True
-    if status.phase is Phase.PENDING and all(pod.phase.is_final for pod in members):
+    if status.phase in (Phase.PENDING, Phase.SUSPENDED) and all(pod.phase.is_final for pod in members):
         return True  # it may wait for hours
     return status.retry_at is None and all(pod.phase is PodPhase.RUNNING for pod in members)

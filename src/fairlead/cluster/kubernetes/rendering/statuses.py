@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Workload
+from fairlead.state.snapshot import Phase, Pod, PodPhase, Progress, Workload
 
 MESSAGE_MOST = 32_768  # what a condition's message may hold
 CONDITIONS = ("Placed", "Running", "Suspended", "Complete", "Failed")
@@ -115,7 +115,7 @@ def _conditions(workload: Workload, generation: int, before: Iterable[Mapping[st
     truths = {
         "Placed": phase in (Phase.STARTING, Phase.RUNNING, Phase.STOPPING),
         "Running": phase is Phase.RUNNING,
-        "Suspended": phase is Phase.PENDING and workload.intent is Intent.SUSPEND,
+        "Suspended": phase is Phase.SUSPENDED,
         "Complete": phase is Phase.SUCCEEDED,
         "Failed": phase is Phase.FAILED,
     }
