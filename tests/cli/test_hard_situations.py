@@ -45,7 +45,7 @@ def test_a_wrong_key_names_file_line_and_the_nearest_key(fairlead: Fairlead, tmp
 
 
 def test_what_can_never_fit_is_refused_with_the_numbers(fairlead: Fairlead, tmp_path: Path) -> None:
-    (tmp_path / "big.yaml").write_text("name: big\nrun: python t.py\nresources: {cpu: 4096}\n")
+    (tmp_path / "big.yaml").write_text("name: big\nrun: sleep 1\nresources: {cpu: 4096}\n")
     ended = fairlead("run", "big.yaml")
     assert ended.returncode == 4
     assert "4096 CPU asked for on one node, the most on any is" in ended.stderr

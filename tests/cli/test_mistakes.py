@@ -287,3 +287,34 @@ def test_output_that_the_terminal_cannot_show_is_escaped(process: Call) -> None:
     ended = process("run", "--name", "words", "--", "echo", "gr\u00fcn", env={"PYTHONIOENCODING": "ascii"})
     assert ended.code == 0
     assert "gr\\xfcn" in ended.out
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("run: sleep 1\nworkdir: projcet\n", "there is no directory"),
+        ("run: python trian.py\nworkdir: project\n", "did you mean train.py?"),
+        ("run: no-such-program\n", "'no-such-program' is not on the PATH"),
+        ("run: python -m no_such_module\n", "has no module 'no_such_module'"),
+    ],
+)
+def test_what_cannot_start_is_told_before_it_is_submitted(call: Call, command: str, spec: str, says: str) -> None:
+    Path("project").mkdir()
+    write("project/train.py", "print(1)\n")
+    write("it.yaml", spec)
+    ended = call(command, "it.yaml")
+    assert ended.code == 2
+    assert says in ended.err
+    assert ended.err.rstrip().endswith(".")
+    assert call("status").out.startswith("No runs yet")
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_script_that_is_not_there_is_refused_with_near_names(call: Call, command: str) -> None:
+    write("train.py", "print(1)\n")
+    ended = call(command, "trian.py")
+    assert ended.code == 2
+    assert "there is no file 'trian.py'" in ended.err
+    assert "did you mean train.py?" in ended.err
+    assert "Give `python` before it" in ended.err

@@ -8,12 +8,13 @@ import pytest
 from fairlead.cluster.kubernetes.people import luggage
 from fairlead.cluster.kubernetes.people.luggage import choose
 from fairlead.cluster.kubernetes.rendering import workdir
-from fairlead.errors import Conflict
+from fairlead.errors import Conflict, InvalidSpec
 from fairlead.specs.overlay import overlay
 from fairlead.specs.training import Checkpoint
 from tests.kubernetes.builders import a_training
 
 IMAGE = "python:3.12-slim"
+RUN = "python src/train.py"
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_an_image_has_its_own_program(project: Path) -> None:
 
 
 def test_without_an_image_the_directory_of_the_file_goes_along(project: Path) -> None:
-    found = choose(a_training(), project)
+    found = choose(a_training(run=RUN), project)
     assert (found.directory, found.spec.workdir) == (project, ".")
 
 
@@ -56,12 +57,12 @@ def test_an_absolute_path_that_is_not_here_is_one_of_the_image_and_that_is_said(
     found = choose(a_training(image=IMAGE, workdir="/opt/nowhere"), project)
     assert (found.directory, found.spec.workdir) == (None, "/opt/nowhere")
     assert found.note == "/opt/nowhere is not here, so it is taken for a directory of the image"
-    with pytest.raises(Conflict, match="there is no directory /opt/nowhere"):
+    with pytest.raises(InvalidSpec, match="there is no directory /opt/nowhere"):
         choose(a_training(workdir="/opt/nowhere"), project)
 
 
 def test_a_relative_path_that_is_not_here_is_a_mistake(project: Path) -> None:
-    with pytest.raises(Conflict, match=r"there is no directory .*/scr\. Correct `workdir`"):
+    with pytest.raises(InvalidSpec, match=r"there is no directory .*/scr\. Correct `workdir`"):
         choose(a_training(image=IMAGE, workdir="scr"), project)
 
 
@@ -82,9 +83,9 @@ def large(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_too_large_for_the_api_goes_where_checkpoints_go(large: Path) -> None:
-    found = choose(a_training(checkpoint=Checkpoint(to="s3://bucket/runs/")), large)
+    found = choose(a_training(run=RUN, checkpoint=Checkpoint(to="s3://bucket/runs/")), large)
     assert found.sentence == f"Taking along 3 files of {large}, 27 B, by way of s3://bucket/runs."
-    spec = a_training(checkpoint=Checkpoint(to="/team/runs"), kubernetes=overlay(mounted(CLAIM)))
+    spec = a_training(run=RUN, checkpoint=Checkpoint(to="/team/runs"), kubernetes=overlay(mounted(CLAIM)))
     assert choose(spec, large).sentence == (
         f"Taking along 3 files of {large}, 27 B, by way of the volume `team` at /team/runs."
     )
@@ -116,4 +117,34 @@ def test_what_is_too_large_for_every_way_is_refused_with_both_numbers(
 ) -> None:
     monkeypatch.setattr(luggage, "MOST_STORED_BYTES", 20)
     with pytest.raises(Conflict, match=r"is 27 B in 3 files, .*; at most 20 B go along"):
-        choose(a_training(checkpoint=Checkpoint(to="s3://bucket/runs")), large)
+        choose(a_training(run=RUN, checkpoint=Checkpoint(to="s3://bucket/runs")), large)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("python train.py", r"no file 'train\.py' in .* \(did you mean src/train\.py\?\)"),
+        ("python weights.bin", "weights.bin does not go along: a .gitignore leaves it out"),
+        ("python ../other.py", "is outside of"),
+        ("python -m src.trian", r"no module 'src\.trian': .* has no 'trian' \(did you mean train\?\)"),
+    ],
+)
+def test_a_program_that_does_not_go_along_is_told_before_anything_is_sent(
+    project: Path, command: str, says: str
+) -> None:
+    (project / "src" / "__init__.py").touch()
+    with pytest.raises(InvalidSpec, match=says):
+        choose(a_training(run=command), project)
+    # An image may have it by itself.
+    note = choose(a_training(image=IMAGE, run=command, workdir="."), project).note
+    assert note is not None
+    assert note.endswith("so that the image has to have it")
+
+
+@pytest.mark.parametrize(
+    "command", ["python src", "python /opt/train.py", "cd src && python train.py", "python -m torch"]
+)
+def test_what_only_the_image_can_tell_is_let_be(project: Path, command: str) -> None:
+    note = choose(a_training(run=command), project).note
+    assert note is not None
+    assert note.endswith("are taken along")

@@ -226,3 +226,23 @@ def test_interpreters_too_old_for_us_run_the_program_all_the_same(run: Path, pyt
     assert pod.lines() == [("0", "o", "ran")]
     pids = pod.read("started.json")["pids"]
     assert [path.name for path in run.iterdir() if path.name.isdigit()] == [str(pids["0"])]
+
+
+def test_a_directory_that_was_made_anew_is_entered_anew(run: Path) -> None:
+    place = run / "project"
+    place.mkdir()
+    (place / "train.py").write_text("import numpy\nprint('old')\n")
+    first, second, third = (pod_of(run, name, workdir=str(place)) for name in ("a", "b", "c"))
+    with Launcher(first) as launcher:
+        launcher.start(first)
+        first.end()
+        place.rename(run / "moved")
+        place.mkdir()
+        (place / "train.py").write_text("import numpy\nprint('new')\n")
+        launcher.start(second)
+        second.end()
+        place.rename(run / "gone")
+        launcher.start(third)
+        third.end()
+    assert [line[2] for line in second.lines()] == ["new"]
+    assert "cannot be entered" in third.read("exit.json")["ranks"][0]["tail"][0]

@@ -312,3 +312,11 @@ def test_a_shim_is_small(pod: PodDir) -> None:
     status = Path(f"/proc/{pod.processes[0].pid}/status").read_text()
     (own,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
     assert own < 12 * 1024
+
+
+def test_a_directory_that_vanished_is_named_and_not_the_program(pod: PodDir) -> None:
+    record = pod.write("python train.py", workdir="/nowhere/at/all").run()
+    assert record["ranks"][0]["exit_code"] == 126
+    assert record["ranks"][0]["tail"] == [
+        "fairlead: the working directory /nowhere/at/all cannot be entered: No such file or directory"
+    ]

@@ -92,3 +92,11 @@ def test_silence_counts_up_to_the_last_answer() -> None:
     asked_early, asked_late = (replace(gang(phase=PodPhase.RUNNING), heard_at=at) for at in (40.0, 105.0))
     assert diagnose(spec, (asked_early,), (NODE,), None, 1000.0) is None
     assert "no progress for 1m 5s" in diagnosed(asked_late, spec=spec, now=1000.0).reason.message
+
+
+def test_a_directory_that_vanished_is_never_a_matter_of_the_path() -> None:
+    said = "fairlead: the working directory /w cannot be entered: No such file or directory"
+    ended = RankExit(rank=0, at=10.0, exit_code=126, signal=None, tail=(said,))
+    remedy = diagnosed(gang(ended)).reason.remedy
+    assert remedy is not None
+    assert remedy.startswith("Put the directory back")

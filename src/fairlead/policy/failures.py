@@ -156,6 +156,8 @@ def _advice(exit_: RankExit) -> str | None:
         return "Install it in the Python that `run` names, add a `setup:` step, or activate the right environment."
     if exit_.exit_code == 127:
         return "The command was not found: check `run` and the PATH of the shell that submitted it."
+    if exit_.exit_code == 126 and "fairlead: the working directory " in words:
+        return "Put the directory back and resume the run, or submit it again with another `workdir`."
     if exit_.exit_code == 126:
         return "The command is not executable: check its mode and its first line."
     return None

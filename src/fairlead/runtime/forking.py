@@ -102,6 +102,8 @@ class Warm:
         """Why this process cannot become a rank of the pod; None if it can."""
         if (pod.get("command"), pod.get("workdir")) != (self._command, self._workdir):
             return "the launcher was started for another command"
+        if not _is_here(self._workdir):
+            return "the working directory is another one than when the launcher started"
         env: Mapping[str, str] = pod["env"]
         for name in sorted({*env, *self._env}):
             is_of_pod = name in _OF_POD_TOO or name.startswith(_OF_POD)
@@ -185,6 +187,14 @@ def _descriptors() -> set[str]:
     with contextlib.suppress(FileNotFoundError):
         return {name for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
     return set()
+
+
+def _is_here(directory: str) -> bool:
+    """Whether the path still leads to this process's own directory."""
+    try:
+        return os.path.samestat(os.stat(directory), os.stat("."))
+    except OSError:
+        return False
 
 
 def _version(name: str) -> object:

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Union
 
 
@@ -39,7 +39,7 @@ def plan_launch(command: str, launch: str, env: Mapping[str, str]) -> Plan:
     words = simple_words(command)
     if words is None:
         return Exec(_shell(command, env), "the command needs a shell")
-    if words[0] in _SHELL_WORDS or re.match(r"[A-Za-z_]\w*\+?=", words[0]):
+    if needs_shell(words):
         return Exec(_shell(command, env), f"{words[0]!r} is for the shell to do")
     argv = tuple(words)
     if launch != "auto":
@@ -63,6 +63,11 @@ def interpreter_for(command: str, env: Mapping[str, str]) -> tuple[str, ...] | N
     """What starts the command's interpreter, to put a script of ours behind; None if a launcher is of no use."""
     plan = plan_launch(command, "auto", env)
     return (plan.interpreter, *plan.flags) if isinstance(plan, Fork) else None
+
+
+def needs_shell(words: Sequence[str]) -> bool:
+    """Whether the first word is no program: a shell has it built in, or it sets a variable."""
+    return words[0] in _SHELL_WORDS or re.match(r"[A-Za-z_]\w*\+?=", words[0]) is not None
 
 
 def simple_words(command: str) -> list[str] | None:

@@ -69,6 +69,9 @@ def become(argv: Sequence[str], env: Mapping[str, str], workdir: str) -> NoRetur
     release_signals()
     try:
         os.chdir(workdir)
+    except OSError as error:
+        _end(f"the working directory {workdir} cannot be entered: {error.strerror or error}", 126)
+    try:
         path = shutil.which(argv[0], path=env.get("PATH", os.defpath))
         os.execve(path or argv[0], list(argv), dict(env))
     except OSError as error:

@@ -19,7 +19,7 @@ from fairlead.cluster.local.store import Store
 from fairlead.cluster.local.teams import read_teams
 from fairlead.cluster.names import unknown
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine
-from fairlead.errors import ClusterError, Conflict
+from fairlead.errors import ClusterError, Conflict, InvalidSpec
 from fairlead.runtime.podfiles import is_locked, write_json
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
@@ -93,10 +93,21 @@ class LocalCluster:
         return applied
 
     def prepare(self, spec: Training, directory: Path) -> Prepared:
-        """With an absolute working directory, which is used where it is."""
+        """With an absolute working directory, which is used where it is.
+
+        Raises:
+            InvalidSpec: It is not there, or the command cannot start in it.
+        """
+        # Here and not above: only what submits needs it.
+        from fairlead.cluster.preflight import command_problem, workdir_problem
+
         base = directory.absolute()
-        workdir = base if spec.workdir is None else base / Path(spec.workdir).expanduser()
-        return Prepared(spec=replace(spec, workdir=str(Path(os.path.normpath(workdir)))))
+        workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
+        if (problem := workdir_problem(workdir)) is not None:
+            raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
+        if (problem := command_problem(spec, workdir, os.environ)) is not None:
+            raise InvalidSpec((f"{spec.name}: run: {problem}.",))
+        return Prepared(spec=replace(spec, workdir=str(workdir)))
 
     def launch(
         self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None

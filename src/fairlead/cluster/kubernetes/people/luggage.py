@@ -25,7 +25,8 @@ from fairlead.cluster.kubernetes.rendering.workdir import (
     render_parts,
     stored_digest,
 )
-from fairlead.errors import ClusterError, Conflict, NotAllowed
+from fairlead.cluster.preflight import packed_problem
+from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed
 from fairlead.policy.quantities import plural, say_memory
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
@@ -56,7 +57,8 @@ def choose(spec: Training, directory: Path) -> Luggage:
     """What goes along with a spec whose file is in ``directory``.
 
     Raises:
-        Conflict: It is not there, or too large.
+        InvalidSpec: It is not there, or lacks the program that only it can have.
+        Conflict: It is too large.
     """
     if spec.workdir is None and spec.image is not None:
         return Luggage(spec=spec)
@@ -64,10 +66,16 @@ def choose(spec: Training, directory: Path) -> Luggage:
     if not place.is_dir():
         if spec.workdir is not None and Path(spec.workdir).is_absolute() and spec.image is not None:
             return Luggage(spec=spec, note=f"{spec.workdir} is not here, so it is taken for a directory of the image")
-        raise Conflict(
-            f"{spec.name}: workdir: there is no directory {place}. Correct `workdir`; an absolute path that is not "
-            "here means a directory of the image, and then `image` has to be given."
+        raise InvalidSpec(
+            (
+                f"{spec.name}: workdir: there is no directory {place}. Correct `workdir`; an absolute path that is not "
+                "here means a directory of the image, and then `image` has to be given.",
+            )
         )
+    problem, is_certain = packed_problem(spec, place, _names(place)) or (None, False)
+    if problem is not None and is_certain:
+        raise InvalidSpec((f"{spec.name}: run: {problem}.",))
+    lack = "" if problem is None else f"; {problem}, so that the image has to have it"
     archive = pack(place)
     if archive is not None:
         num_files, size = archive.num_files, f"{say_memory(len(archive.content))} when packed"
@@ -80,8 +88,13 @@ def choose(spec: Training, directory: Path) -> Luggage:
         spec=replace(spec, workdir=spec.workdir or HERE),
         directory=place,
         sentence=f"Taking along {said}, {size}.",
-        note=f"{said}, {size}, are taken along",
+        note=f"{said}, {size}, are taken along{lack}",
     )
+
+
+def _names(directory: Path) -> frozenset[str]:
+    """What goes along, by paths below the directory."""
+    return frozenset(path.relative_to(directory).as_posix() for path in workdir.files(directory))
 
 
 def send(client: Client, spec: Training, directory: Path, submit: Submit) -> Workload:

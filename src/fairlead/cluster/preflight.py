@@ -1,0 +1,251 @@
+"""Finds what is certain to keep a command from starting, so that it is told at submission and not hours later.
+
+Looks at plain commands only, those in which a shell would do no more than split words. Whatever may turn out well is
+let be: a command for a shell, one that a ``setup`` step may still install, a module that only its interpreter can tell.
+"""
+
+import difflib
+import os
+import re
+import subprocess
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fairlead.runtime.launching import needs_shell, simple_words
+from fairlead.specs.overlay import Overlay
+from fairlead.specs.training import Training
+
+ASK_S = 10.0
+ABSENT = 3
+SCRIPTS = (".py", ".sh")
+SHELLS = ("bash", "sh", "dash", "zsh")
+# Not by importing it: finding a top-level module runs no code of its own.
+FIND = (
+    "import importlib.util, sys\n"
+    "try: found = importlib.util.find_spec(sys.argv[1])\n"
+    "except Exception: found = True\n"
+    f"sys.exit({ABSENT} if found is None else 0)"
+)
+
+
+class Invocation(NamedTuple):
+    """A plain command.
+
+    Attributes:
+        script: The file that an interpreter is to read, as typed; None when that cannot be told.
+        module: Of ``python -m``.
+        flags: Of Python, before the script or module.
+    """
+
+    program: str
+    script: str | None = None
+    module: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+def read_command(command: str) -> Invocation | None:
+    """What a command starts; None when a shell has a say in it."""
+    words = simple_words(command)
+    if words is None or needs_shell(words):
+        return None
+    name = os.path.basename(words[0])
+    if re.fullmatch(r"python(3(\.\d+)?t?)?", name):
+        return _python(words)
+    if name in SHELLS and len(words) > 1 and not words[1].startswith(("-", "+")):
+        return Invocation(words[0], script=words[1])
+    return Invocation(words[0])
+
+
+def workdir_problem(workdir: Path) -> str | None:
+    """Why no program can run in a directory of this machine; None when one can."""
+    if not workdir.exists():
+        parent = next(each for each in workdir.parents if each.exists())
+        return (
+            f"there is no directory {workdir}{_near(workdir.name, _names(parent)) if parent == workdir.parent else ''}"
+        )
+    if not workdir.is_dir():
+        return f"{workdir} is not a directory"
+    if not os.access(workdir, os.X_OK):
+        return f"{workdir} may not be entered by you"
+    return None
+
+
+def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
+    """Why a run's command cannot start on this machine; None when it may.
+
+    Args:
+        workdir: An existing directory.
+        environ: What the program inherits.
+    """
+    asked = read_command(spec.run)
+    if asked is None or spec.setup is not None:
+        return None
+    env = {**environ, **spec.env}
+    return (
+        _program_problem(asked.program, workdir, env)
+        or _script_problem(asked, workdir, env)
+        or _module_problem(asked, workdir, env)
+    )
+
+
+def packed_problem(spec: Training, workdir: Path, packed: Collection[str]) -> tuple[str, bool] | None:
+    """Why a command cannot start where only packed files of a directory are, and whether that is certain.
+
+    Not certain is what an image or a volume may have instead; None when nothing speaks against it.
+    """
+    asked = read_command(spec.run)
+    if asked is None or spec.setup is not None:
+        return None
+    problem = None
+    if asked.script is not None and not os.path.isabs(asked.script):
+        name = os.path.normpath(asked.script)
+        if name not in packed and not any(each.startswith(f"{name}/") for each in packed) and name != ".":
+            if name.startswith(".."):
+                problem = f"{asked.script} is outside of {workdir}, whose files are all that goes along"
+            elif (workdir / name).exists():
+                problem = f"{asked.script} does not go along: a .gitignore leaves it out, or it is a link"
+            else:
+                problem = f"there is no file {asked.script!r} in {workdir}{_near_script(asked.script, workdir)}"
+    elif asked.module is not None and _looks_in_workdir(asked, spec.env):
+        problem = _submodule_problem(asked.module, workdir)
+    return None if problem is None else (problem, spec.image is None and spec.kubernetes == Overlay())
+
+
+def _python(words: list[str]) -> Invocation:
+    flags: list[str] = []
+    rest = words[1:]
+    while rest:
+        word = rest.pop(0)
+        if word == "-m":
+            return Invocation(words[0], module=rest[0] if rest else None, flags=tuple(flags))
+        if word in ("-W", "-X", "--check-hash-based-pycs") and rest:
+            flags += [word, rest.pop(0)]
+        elif re.fullmatch(r"-[bBdEiIOPqRsSuvx]+|-[WX].+|--check-hash-based-pycs=.+", word):
+            flags.append(word)
+        elif word.startswith("-"):
+            break
+        else:
+            return Invocation(words[0], script=word, flags=tuple(flags))
+    return Invocation(words[0])
+
+
+def _program_problem(program: str, workdir: Path, env: Mapping[str, str]) -> str | None:
+    places = [str(workdir)]  # as a path, or the last place where one without a slash is looked for
+    if "/" not in program:
+        places += _path(workdir, env)
+    found = [path for path in (os.path.join(place, program) for place in places) if os.path.isfile(path)]
+    if any(os.access(path, os.X_OK) for path in found):
+        return None
+    remedy = "Give `python` before it" if program.endswith(".py") else "Give its interpreter before it"
+    if found:
+        return f"{found[0]} is not executable. {remedy}, or make it executable with `chmod +x`"
+    if os.path.isdir(os.path.join(workdir, program)):
+        return f"{program!r} is a directory, no program"
+    if "/" in program or program.endswith(SCRIPTS):
+        near = _near_script(program, workdir)
+        return f"there is no file {program!r} in {workdir}{near}{'' if '/' in program else f'. {remedy}'}"
+    known = {name for place in places[1:] for name in _names(Path(place))}
+    return (
+        f"{program!r} is not on the PATH{_near(program, known)}. Correct it, give its full path, "
+        "activate the environment that has it, or install it in a `setup` step"
+    )
+
+
+def _script_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
+    if asked.script is None or (workdir / asked.script).exists():
+        return None
+    # A shell looks for its script on the PATH too.
+    more = [] if "/" in asked.script or os.path.basename(asked.program) not in SHELLS else _path(workdir, env)
+    if any(os.path.exists(os.path.join(place, asked.script)) for place in more):
+        return None
+    here = Path.cwd()
+    if not os.path.isabs(asked.script) and here != workdir and (here / asked.script).exists():
+        return f"there is no file {asked.script!r} in {workdir}, but in {here}; give `workdir`, or correct the path"
+    return f"there is no file {asked.script!r} in {workdir}{_near_script(asked.script, workdir)}"
+
+
+def _module_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
+    module = asked.module
+    if module is None or not all(part.isidentifier() for part in module.split(".")) or module.startswith("fairlead"):
+        return None
+    top = module.partition(".")[0]
+    if _looks_in_workdir(asked, env) and _entries_of(top, workdir):
+        return _submodule_problem(module, workdir)
+    flags = [flag for flag in asked.flags if not re.fullmatch("-[a-zA-Z]*[iv][a-zA-Z]*", flag)]
+    try:
+        ended = subprocess.run(
+            [asked.program, *flags, "-c", FIND, top],
+            cwd=workdir,
+            env={**env, "PATH": os.pathsep.join(_path(workdir, env))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None  # it may yet do well by itself
+    if ended.returncode != ABSENT:
+        return None
+    near = _near(top, [name.partition(".")[0] for name in _names(workdir)])
+    return (
+        f"the Python of {asked.program!r} has no module {top!r}, and {workdir} has none{near}. Install it there, "
+        "activate the environment that has it, or install it in a `setup` step"
+    )
+
+
+def _submodule_problem(module: str, workdir: Path) -> str | None:
+    """What a module's own package in the directory lacks; None when it is found, or only an import could tell."""
+    directory = workdir
+    for place, part in enumerate(module.split(".")):
+        found = _entries_of(part, directory)
+        if not found:
+            if not place:
+                return None
+            names = [name.partition(".")[0] for name in _names(directory)]
+            return f"there is no module {module!r}: {directory} has no {part!r}{_near(part, names)}"
+        package = directory / part / "__init__.py"
+        try:
+            if "__path__" in package.read_text(errors="replace"):
+                return None  # it says itself where its modules are
+        except OSError:
+            return None  # a file, or a package of several directories
+        directory = package.parent
+    return None
+
+
+def _path(workdir: Path, env: Mapping[str, str]) -> list[str]:
+    """The directories of the PATH, as one who is in the working directory sees them."""
+    return [os.path.join(workdir, each) for each in env.get("PATH", os.defpath).split(os.pathsep)]
+
+
+def _looks_in_workdir(asked: Invocation, env: Mapping[str, str]) -> bool:
+    return not env.get("PYTHONSAFEPATH") and not any(re.match("-[a-zA-Z]*[IP]", flag) for flag in asked.flags)
+
+
+def _entries_of(module: str, directory: Path) -> list[str]:
+    return [name for name in _names(directory) if name.partition(".")[0] == module]
+
+
+def _near_script(script: str, workdir: Path) -> str:
+    """Files that may have been meant: of a like name beside it, or of its name a floor below."""
+    place = (workdir / script).parent
+    ending, folder = os.path.splitext(script)[1], os.path.dirname(script)
+    beside = [os.path.join(folder, name) for name in _names(place) if os.path.splitext(name)[1] == ending]
+    name = os.path.basename(script)
+    below = [f"{each}/{name}" for each in _names(workdir) if (workdir / each / name).is_file()]
+    near = _near(script, beside)
+    return near or (f" (did you mean {below[0]}?)" if below else "")
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(set(names)), n=1, cutoff=0.65)
+    return f" (did you mean {near[0]}?)" if near and near[0] != name else ""
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []

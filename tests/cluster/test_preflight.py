@@ -1,0 +1,105 @@
+"""Mistakes that are certain are told at submission; nothing that may do well is refused."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.preflight import command_problem, workdir_problem
+from tests.builders import training
+
+ENV = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/root"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "my script.py").write_text("print(1)\n")
+    (tmp_path / "run.sh").write_text("python train.py\n")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "train.py").touch()
+    (tmp_path / "loose").mkdir()
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("python trian.py", r"no file 'trian\.py' in .* \(did you mean train\.py\?\)"),
+        ("python -u -X dev trian.py --lr 1", "did you mean train.py"),
+        ("python src/../trian.py", "no file"),
+        ("bash rnu.sh", "did you mean run.sh"),
+        ("trian.py", r"no file 'trian\.py' .*\(did you mean train\.py\?\)\. Give `python` before it"),
+        ("train.py", "is not executable. Give `python` before it"),
+        ("./trian.sh", "no file"),
+        ("./run.sh", "is not executable"),
+        ("pkg", "'pkg' is a directory, no program"),
+        ("pyhton train.py", r"'pyhton' is not on the PATH \(did you mean python\?\)"),
+        ("python -m no_such_module_anywhere", "has no module 'no_such_module_anywhere'"),
+        ("python -m pkg.trian", r"no module 'pkg\.trian': .* has no 'trian' \(did you mean train\?\)"),
+        ("python -m trian", r"has no module 'trian', .* \(did you mean train\?\)"),
+    ],
+)
+def test_what_cannot_start_is_told_with_near_names(project: Path, command: str, says: str) -> None:
+    problem = command_problem(training(run=command), project, ENV)
+    assert problem is not None
+    with pytest.raises(ValueError, match=says):
+        raise ValueError(problem)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cd elsewhere && python missing.py",
+        "python $SCRIPT",
+        "FOO=1 python made_by_that.py",
+        "test -f made.py || ./make.sh; python made.py",
+        "python made_by_glob_*.py",
+        "exec python missing.py",
+        "python 'my script.py'",
+        "python -c 'import missing'",
+        "python - < train.py",
+        "python -m http.server",
+        "python -m pytest -q missing.py",
+        "python -m loose.made_later",
+        "python pkg",
+        "tool --flag",
+        "./tool",
+        "bash -c 'python missing.py'",
+        "bash run.sh",
+        "env FOO=1 python missing.py",
+        "(python missing.py)",
+        "true",
+        "python train.py missing.yaml",
+        "~/bin/missing",
+    ],
+)
+def test_nothing_that_may_do_well_is_refused(project: Path, command: str) -> None:
+    assert command_problem(training(run=command), project, ENV) is None
+
+
+def test_what_a_setup_may_make_is_let_be(project: Path) -> None:
+    for command in ("python made.py", "made", "python -m made"):
+        assert command_problem(training(run=command, setup="./make.sh"), project, ENV) is None
+
+
+def test_the_path_is_that_of_the_run(project: Path) -> None:
+    (project / "bin").mkdir()
+    (project / "tool").rename(project / "bin" / "mine")
+    assert command_problem(training(run="mine"), project, ENV) is not None
+    assert command_problem(training(run="mine", env={"PATH": "bin:/usr/bin"}), project, ENV) is None
+
+
+def test_a_package_that_says_where_its_modules_are_is_let_be(project: Path) -> None:
+    (project / "pkg" / "__init__.py").write_text("__path__.append('/elsewhere')\n")
+    assert command_problem(training(run="python -m pkg.trian"), project, ENV) is None
+
+
+def test_no_directory_is_told_with_near_names(project: Path) -> None:
+    assert workdir_problem(project) is None
+    assert str(workdir_problem(project / "pkgs")).endswith("/pkgs (did you mean pkg?)")
+    assert str(workdir_problem(project / "train.py")).endswith("is not a directory")
