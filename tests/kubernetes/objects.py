@@ -47,7 +47,6 @@ RIGHT: dict[str, Object] = {
     "Team": {
         "quota": {"gpu": "16", "cpu": 256, "memory": "2Ti"},
         "weight": 2,
-        "budget": 5000,
         "members": ["ann", "ben@example.com"],
     },
     "Pool": {

@@ -5,11 +5,18 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.objects import pod_requests, read_pod
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.operating.autoscalers import UPDATED, gpu_labels, read_pools, read_status, spot_labels
+from fairlead.cluster.kubernetes.operating.autoscalers import (
+    UPDATED,
+    gpu_labels,
+    prices_within,
+    read_pools,
+    read_status,
+    spot_labels,
+)
 from fairlead.cluster.kubernetes.operating.indexes import PodIndex
 from fairlead.cluster.kubernetes.rendering.placeholders import PRIORITY, render_placeholder, render_priority_class
 from fairlead.cluster.kubernetes.rendering.pods import render_pod
-from fairlead.policy.eligibility import SPOT_MARKS
+from fairlead.policy.eligibility import PRICE_LABEL, SPOT_MARKS
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.growth import Amount, Source
@@ -137,3 +144,18 @@ def test_the_cluster_autoscaler_is_there_while_it_writes_its_status() -> None:
     assert fresh.by == "the Cluster Autoscaler"
     assert read_status(written("2026-09-21 10:00:00.123 +0000 UTC"), NOW) is None
     assert read_status({}, NOW) is None
+
+
+def test_it_asks_only_for_nodes_within_the_max_price_of_its_run() -> None:
+    pools = [
+        a_pool(name, template={"metadata": {"labels": {PRICE_LABEL: price}}})
+        for name, price in (("a", "1.50"), ("b", "3.5"), ("c", "unknown"))
+    ]
+    found = read_pools([*pools, a_pool("d")])
+    assert found is not None
+    assert [source.price_per_hour for source in found.sources] == [1.5, 3.5, None, None]
+    assert prices_within(pools, 2.0) == ("1.50",)
+    pod = render_placeholder(a_gang(), 0, SETTINGS, device=EIGHT, prices=prices_within(pools, 2.0))
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = required["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": PRICE_LABEL, "operator": "In", "values": ["1.50"]}]

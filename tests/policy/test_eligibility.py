@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.eligibility import SPOT_MARKS, Doors, tolerates, tolerations
+from fairlead.policy.eligibility import PRICE_LABEL, SPOT_MARKS, Doors, price_label, tolerates, tolerations
 from fairlead.policy.placement import place, rooms, why_never, why_waiting
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
@@ -199,3 +199,36 @@ def test_pods_that_refuse_each_other_get_a_node_each(run: Training, apart: bool)
     assert len({each.node for each in placed}) == (2 if apart else 1)
     alone = place(run, rooms((a_node("a"),), ())), why_never(run, (a_node("a"),))
     assert [each is None for each in alone] == [apart, not apart]
+
+
+def a_bounded_run(max_price: float) -> Training:
+    return replace(a_run(), capacity=Capacity(max_price=max_price))
+
+
+def test_a_node_that_is_dearer_than_max_price_takes_no_run_and_the_reason_says_both_prices() -> None:
+    cheap, dear = replace(a_node("cheap"), price_per_hour=2.5), replace(a_node("dear"), price_per_hour=3.2)
+    assert set(Doors([cheap, dear]).barred(a_bounded_run(2.5))) == {"dear"}
+    assert not Doors([cheap, dear]).barred(a_run())
+    placed = place(a_bounded_run(2.5), rooms((dear, cheap), ()))
+    assert placed is not None
+    assert [item.node for item in placed] == ["cheap"]
+    never = why_never(a_bounded_run(2.5), (dear,))
+    assert never is not None
+    assert "dear is dearer than its `max_price`: $3.20 an hour, $2.50 at most" in never.message
+    assert never.remedy == "Raise `capacity.max_price` to 3.20, or leave it out."
+
+
+def test_a_node_of_unknown_price_takes_no_run_with_a_max_price_and_says_how_to_tell_it() -> None:
+    never = why_never(a_bounded_run(2.5), (a_node("a"),))
+    assert never is not None
+    assert "a is of unknown price, and its `max_price` is $2.50 an hour" in never.message
+    assert never.remedy is not None
+    assert f"label them {PRICE_LABEL}=DOLLARS" in never.remedy
+
+
+@pytest.mark.parametrize(
+    ("value", "price"), [("3.06", 3.06), ("0", 0.0), ("cheap", None), ("-1", None), ("inf", None), ("nan", None)]
+)
+def test_the_price_of_a_node_is_read_from_its_label(value: str, price: float | None) -> None:
+    assert price_label({PRICE_LABEL: value}) == price
+    assert price_label({}) is None

@@ -6,7 +6,7 @@ from typing import Any
 from fairlead.policy.growing import MOST_PLACEHOLDERS, is_asking
 from fairlead.policy.training import decide
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.training import Training
+from fairlead.specs.training import Capacity, Training
 from fairlead.state.growth import Amount, Asked, Growth, Source
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Status, Workload
@@ -195,3 +195,16 @@ def test_a_suspended_run_asks_for_nothing_and_at_once_again_when_resumed() -> No
     assert suspended.workloads[0].status.ask_again_at is None
     resumed = replace(suspended, workloads=(replace(suspended.workloads[0], intent=Intent.RUN),))
     assert is_asking(settled(settled(resumed, NOW + 602), NOW + 603).workloads[0])
+
+
+def test_nodes_to_come_that_are_too_dear_or_of_unknown_price_are_not_asked_for() -> None:
+    bounded = gang(capacity=Capacity(max_price=2.0))
+    sources = (Source(name="NodePool a", price_per_hour=3.5), Source(name="NodePool b"))
+    found = after(world(run(bounded), growth=karpenter(*sources)))["train"]
+    assert found.asked_at is None
+    assert (
+        "none that Karpenter brings is within its `max_price` of $2.00 an hour: those of NodePool a cost $3.50; "
+        "those of NodePool b have no known price" in found.reason.message
+    )
+    cheap = Source(name="NodePool c", price_per_hour=1.5)
+    assert after(world(run(bounded), growth=karpenter(*sources, cheap)))["train"].asked_at == NOW

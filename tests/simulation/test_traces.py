@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.control.simulation import never_fits, simulate
 from fairlead.errors import InvalidSpec
 from fairlead.policy.colocation import Profile
 from fairlead.traces.reading import read_trace
+from fairlead.traces.writing import write_trace
+from tests.simulation.worlds import pool
 
 
 def write(tmp_path: Path, text: str, name: str = "trace.csv") -> Path:
@@ -136,3 +139,16 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: st
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="cannot be read as a trace: No such file or directory"):
         read_trace(tmp_path / "gone.csv")
+
+
+def test_a_trace_says_what_a_node_may_cost_and_dearer_pools_stay_empty(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path, "submit_s,duration_s,gpu,max_price\n0,10,1,2.5\n0,10,1,\n"))
+    assert [each.spec.capacity.max_price for each in trace] == [2.5, None]
+    again = tmp_path / "again.csv"
+    again.write_text(write_trace(trace))
+    assert [each.spec for each in read_trace(again)] == [each.spec for each in trace]
+    dear, cheap = pool("dear", nodes=1, gpus=4, price=8.0), pool("cheap", nodes=1, gpus=1, price=2.5)
+    outcome = simulate(trace[:1], (dear, cheap))
+    assert {each.node for each in outcome.pods} == {"cheap-0"}
+    (never,) = never_fits(trace[:1], (dear,))
+    assert "dear-0 is dearer than its `max_price`: $8.00 an hour, $2.50 at most" in never.message

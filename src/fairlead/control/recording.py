@@ -14,7 +14,7 @@ from fairlead.cluster.port import EventRecord
 from fairlead.policy.eligibility import SPOT_MARKS, spot_label
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu, Taint, TaintEffect
 from fairlead.specs.resources import Resources
-from fairlead.specs.training import Capacity, Checkpoint, Training
+from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.snapshot import Node, Phase, Workload
 from fairlead.traces.arrivals import Arrival
 from fairlead.traces.reading import with_own_names
@@ -117,13 +117,16 @@ def expected_s(run: Seen, history: Sequence[Seen]) -> float:
 
 
 def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
-    """Nodes of one kind as a pool each: equal hardware, capacity type and node pool."""
-    alike: Counter[tuple[str, bool, tuple[Taint, ...], Hardware]] = Counter(
-        (_stem(node), bool(_spot_taints(node)), _spot_taints(node), _hardware(node)) for node in nodes
+    """Nodes of one kind as a pool each: equal hardware, price, capacity type and node pool."""
+    alike: Counter[tuple[str, bool, tuple[Taint, ...], Hardware, float | None]] = Counter(
+        (_stem(node), bool(_spot_taints(node)), _spot_taints(node), _hardware(node), node.price_per_hour)
+        for node in nodes
     )
     used: Counter[str] = Counter()
     pools = []
-    for (stem, is_spot, taints, hardware), count in sorted(alike.items(), key=lambda each: (each[0][0], -each[1])):
+    for (stem, is_spot, taints, hardware, price), count in sorted(
+        alike.items(), key=lambda each: (each[0][0], -each[1])
+    ):
         used[stem] += 1
         pools.append(
             Pool(
@@ -131,6 +134,7 @@ def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
                 nodes=count,
                 hardware=hardware,
                 capacity_type=CapacityType.SPOT if is_spot else CapacityType.ON_DEMAND,
+                price_per_hour=price,
                 taints=taints,
             )
         )
@@ -170,7 +174,7 @@ def _bare(spec: Training) -> Training:
         priority=spec.priority,
         max_duration_s=spec.max_duration_s,
         expected_duration_s=spec.expected_duration_s,
-        capacity=Capacity(spot=spec.capacity.spot),
+        capacity=spec.capacity,
         checkpoint=Checkpoint(every_s=spec.checkpoint.every_s),
     )
 

@@ -1,4 +1,4 @@
-"""Which nodes take a run, room or not: taints, and what its `kubernetes:` asks of nodes, as kube-scheduler reads it.
+"""Which nodes take a run, room or not: taints, price, and what its `kubernetes:` asks, as kube-scheduler reads it.
 
 GPU taints keep nobody away: they say what a node has, and placement decides by room alone. A node that its cloud labels
 as spot counts as tainted with that label, as some clouds do themselves. Preferences and what a run asks of other pods
@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from fairlead.policy.memo import kept
+from fairlead.policy.quantities import say_dollars
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node, Taint
@@ -24,6 +25,11 @@ SPOT_MARKS = (
     ("kubernetes.azure.com/scalesetpriority", "spot"),
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
+)
+PRICE_LABEL = "fairlead.dev/price-per-hour"
+PRICE_NODES = (
+    f"Say what the nodes cost: label them {PRICE_LABEL}=DOLLARS on Kubernetes, or give the Pool of a simulation its "
+    "`price_per_hour`; or leave `capacity.max_price` out."
 )
 # Demands on nodes that are judged for one state of the nodes, before any is judged anew.
 MOST_KNOWN = 1024
@@ -56,11 +62,11 @@ class Doors:
             for node in nodes
             if any(taint.key not in GPU_TAINTS for taint in node.taints) or not _SPOT_KEYS.isdisjoint(node.labels)
         ]
-        self._known: dict[tuple[Overlay, bool], Mapping[str, Refusal]] = {}
+        self._known: dict[tuple[Overlay, bool, float | None], Mapping[str, Refusal]] = {}
 
     def barred(self, spec: Training) -> Mapping[str, Refusal]:
         """The nodes that do not take the run, by name."""
-        key = (spec.kubernetes, spec.capacity.spot)
+        key = (spec.kubernetes, spec.capacity.spot, spec.capacity.max_price)
         if key not in self._known:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
@@ -117,6 +123,15 @@ def selects(name: str, labels: Mapping[str, str], selector: Object, affinity: Ob
     return all(labels.get(key) == value for key, value in selector.items()) and _is_required(name, labels, affinity)
 
 
+def price_label(labels: Mapping[str, str]) -> float | None:
+    """Dollars per hour that a node's labels say it costs; None when they do not say, or say no amount."""
+    try:
+        price = float(labels.get(PRICE_LABEL, ""))
+    except ValueError:
+        return None
+    return price if 0 <= price < float("inf") else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Demands:
     """What a run asks of nodes: the fields of its pods that do."""
@@ -124,10 +139,11 @@ class _Demands:
     selector: Object
     affinity: Object
     tolerations: tuple[Object, ...]
+    max_price: float | None
 
     @property
     def is_choosy(self) -> bool:
-        return bool(self.selector) or bool(_terms(self.affinity))
+        return bool(self.selector) or bool(_terms(self.affinity)) or self.max_price is not None
 
     def refusal(self, node: Node) -> Refusal | None:
         for name, value in self.selector.items():
@@ -141,18 +157,36 @@ class _Demands:
             if taint.key not in GPU_TAINTS and not tolerates(self.tolerations, taint):
                 return _tainted(taint)
         mark = spot_label(node)
-        if mark is None or tolerates(self.tolerations, mark):
-            return None
-        return Refusal(why=f"a spot node, labelled {mark.key}={mark.value}", remedy=_ALLOW_SPOT, lasts=True)
+        if mark is not None and not tolerates(self.tolerations, mark):
+            return Refusal(why=f"a spot node, labelled {mark.key}={mark.value}", remedy=_ALLOW_SPOT, lasts=True)
+        return None if self.max_price is None else _price_refusal(node.price_per_hour, self.max_price)
 
 
 @lru_cache(maxsize=1024)
-def _demands(overlay: Overlay, spot: bool) -> _Demands:
+def _demands(overlay: Overlay, spot: bool, max_price: float | None) -> _Demands:
     laid: Object = overlay.pod.get("spec") or {}
     return _Demands(
         selector=laid.get("nodeSelector") or {},
         affinity=laid.get("affinity") or {},
         tolerations=(*(_SPOT if spot else ()), *(laid.get("tolerations") or ())),
+        max_price=max_price,
+    )
+
+
+def _price_refusal(price: float | None, max_price: float) -> Refusal | None:
+    """Why a node of that price, dollars an hour, is too dear; None when it is not."""
+    if price is None:
+        return Refusal(
+            why=f"of unknown price, and its `max_price` is {say_dollars(max_price)} an hour",
+            remedy=PRICE_NODES,
+            lasts=True,
+        )
+    if price <= max_price:
+        return None
+    return Refusal(
+        why=f"dearer than its `max_price`: {say_dollars(price)} an hour, {say_dollars(max_price)} at most",
+        remedy=f"Raise `capacity.max_price` to {say_dollars(price).removeprefix('$')}, or leave it out.",
+        lasts=True,
     )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fairlead.policy.devices import matches
+from fairlead.policy.eligibility import PRICE_LABEL
 from fairlead.policy.placement import matching, takes_pods
-from fairlead.policy.quantities import plural, say_cpu, say_duration, say_memory, say_nodes, say_resources
+from fairlead.policy.quantities import plural, say_cpu, say_dollars, say_duration, say_memory, say_nodes, say_resources
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.specs.training import Training
 from fairlead.state.growth import Amount, Asked, Growth, Source
@@ -155,6 +156,16 @@ class Growing:
                 f"{growth.by} brings no {wanted or 'such node'} ({kinds or 'it has no NodePool'})",
                 f"Ask for what it brings, or let it bring more: {growth.look}.",
             )
+        affordable = [source for source in suitable if _is_affordable(source, spec)]
+        if not affordable:
+            prices = "; ".join(f"those of {each.name} {_say_price(each)}" for each in suitable[:5])
+            most = say_dollars(spec.capacity.max_price or 0.0)
+            return (
+                f"none that {growth.by} brings is within its `max_price` of {most} an hour: {prices}",
+                "Raise `capacity.max_price`, or say what such nodes cost: the label "
+                f"{PRICE_LABEL}=DOLLARS in the template of the NodePool.",
+            )
+        suitable = affordable
         for what, need, here, of, say in self._sums(spec, shape, ever=ever):
             bounds = [of(each.most if ever else each.left) for each in suitable]
             if need and None not in bounds and here + sum(bound or 0 for bound in bounds) < need:
@@ -211,6 +222,16 @@ def _asking(spec: Training, growth: Growth, why: Reason, *, fits_here: bool) -> 
 def _beside(waits: Waits, why: Reason, *, fits_here: bool) -> Waits:
     """For a run that waits for the nodes that are here as well, that comes first."""
     return replace(waits, reason=replace(why, message=f"{why.message}; {waits.reason.message}")) if fits_here else waits
+
+
+def _is_affordable(source: Source, spec: Training) -> bool:
+    price, most = source.price_per_hour, spec.capacity.max_price
+    return most is None or (price is not None and price <= most)
+
+
+def _say_price(source: Source) -> str:
+    price = source.price_per_hour
+    return "have no known price" if price is None else f"cost {say_dollars(price)}"
 
 
 def _brings(source: Source, shape: Shape) -> bool:

@@ -52,6 +52,12 @@ def say_nodes(spec: Training) -> str:
     return plural(spec.nodes, "node") if spec.most_nodes is None else f"{spec.nodes}..{spec.most_nodes} nodes"
 
 
+def say_dollars(amount: float) -> str:
+    """Dollars, such as $3.50 or $0.0125; never rounded to another amount."""
+    cents = f"{amount:.2f}"
+    return f"${cents if float(cents) == amount else repr(float(amount))}"
+
+
 def say_duration(seconds: float) -> str:
     """Seconds in at most two units, such as ``3m 12s``."""
     if seconds < 10:

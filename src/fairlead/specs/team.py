@@ -1,4 +1,4 @@
-"""A group of people that shares a cluster with others: a namespace, a quota and a budget."""
+"""A group of people that shares a cluster with others: a namespace and a quota."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,7 +14,6 @@ QUOTA_RULES: Rules = {
 TEAM_RULES: Rules = {
     "name": NAME,
     "weight": Limit(low=1, high=1_000_000, whole=True),
-    "budget_per_month": Limit(low=0.000001, high=10**9, zero=True),
 }
 
 MEMBER = Text(
@@ -52,7 +51,6 @@ class Team:
         quota: The most that it holds at one time, borrowed or not.
         guaranteed: What it gets whenever it asks, as far as ``quota`` lets it; others may borrow it meanwhile.
         weight: Its share of a contended cluster relative to other teams.
-        budget_per_month: Dollars for each calendar month; None for no bound.
         members: User names or e-mail addresses, each once.
     """
 
@@ -60,7 +58,6 @@ class Team:
     quota: Quota = field(default_factory=Quota)
     guaranteed: Quota = field(default_factory=Quota)
     weight: int = 1
-    budget_per_month: float | None = None
     members: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

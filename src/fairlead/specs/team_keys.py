@@ -1,7 +1,7 @@
 """Every key of a Team."""
 
 from fairlead.specs import team
-from fairlead.specs.kinds import CPU, DOLLARS, GPU_COUNT, SIZE, TEXT, WHOLE, Key, Listed, Section, name_key
+from fairlead.specs.kinds import CPU, GPU_COUNT, SIZE, TEXT, WHOLE, Key, Listed, Section, name_key
 
 
 def _amounts(doc: str) -> Section:
@@ -66,14 +66,6 @@ TEAM = Section(
             attributes=("weight",),
             example="2",
             also=("share", "shares", "fair_share", "priority"),
-        ),
-        Key(
-            name="budget",
-            kind=DOLLARS,
-            doc="Dollars for each calendar month; no bound when left out.",
-            attributes=("budget_per_month",),
-            example="5000",
-            also=("monthly_budget", "budget_per_month", "max_cost", "spend"),
         ),
         Key(
             name="members",

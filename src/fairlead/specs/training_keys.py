@@ -84,7 +84,7 @@ CAPACITY = Section(
         Key(
             name="max_price",
             kind=DOLLARS,
-            doc="Highest price of one node in dollars per hour; no bound when left out.",
+            doc="Dollars an hour that a node may cost; dearer nodes, and those of unknown price, are not used.",
             attributes=("max_price",),
             example="3.5",
             also=("price", "max_price_per_hour", "price_per_hour", "hourly_price", "bid"),

@@ -22,12 +22,14 @@ class Source:
     Attributes:
         name: As people know it, such as ``NodePool gpu``.
         models: The GPU models that it says it brings; empty when it does not say.
+        price_per_hour: Dollars for one of its nodes; None when it does not say.
         most: What its nodes may be together.
         left: What of that is not there yet.
     """
 
     name: str
     models: tuple[str, ...] = ()
+    price_per_hour: float | None = None
     most: Amount = field(default_factory=Amount)
     left: Amount = field(default_factory=Amount)
 

@@ -124,6 +124,7 @@ class Node:
         labels: What a run may ask of it.
         taints: What a run must tolerate to go there.
         leaving: That it is about to be taken away; None when nobody says so.
+        price_per_hour: Dollars for the whole node; None when nobody says.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     leaving: Leaving | None = None
+    price_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

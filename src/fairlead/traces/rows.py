@@ -1,6 +1,7 @@
 """Rows of a table into arrivals, whoever made the table: numbers, and quantities by the parser of specs."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from fairlead.errors import InvalidSpec
@@ -25,12 +26,18 @@ def arrival_of(
     max_duration: str = "",
     expected_duration: str = "",
     spot: str = "",
+    max_price: str = "",
     checkpoint_every: str = "",
 ) -> Arrival:
     """A row through the parser of specs, so that it means what the same words mean there."""
     document: dict[str, object] = {"name": name, "run": "simulated", "nodes": whole(nodes)}
+    capacity: dict[str, object] = {}
     if spot:
-        document["capacity"] = {"spot": {"true": True, "false": False}.get(spot.lower(), spot)}
+        capacity["spot"] = {"true": True, "false": False}.get(spot.lower(), spot)
+    if max_price:
+        capacity["max_price"] = number(max_price)
+    if capacity:
+        document["capacity"] = capacity
     if checkpoint_every:
         document["checkpoint"] = {"every": checkpoint_every}
     if resources:
@@ -79,6 +86,15 @@ def seconds(row: Row, column: str, where: str) -> float:
     if not 0 <= value < float("inf"):
         raise InvalidSpec((f"{where}: {column}: {row.get(column, '')!r} is not a number of 0 or more",))
     return value
+
+
+def number(text: str) -> object:
+    """A number where it is one; anything else goes on to the parser, which says what is wrong with it."""
+    try:
+        found = float(text)
+    except ValueError:
+        return text
+    return found if math.isfinite(found) else text
 
 
 def whole(text: str) -> object:

@@ -35,6 +35,8 @@ def _row(arrival: Arrival) -> Mapping[str, object]:
     }
     if arrival.spec.capacity.spot:
         row["spot"] = "true"
+    if arrival.spec.capacity.max_price is not None:
+        row["max_price"] = _number(arrival.spec.capacity.max_price)
     if "every" in (checkpoint := spec.get("checkpoint", {})):
         row["checkpoint_every"] = checkpoint["every"]
     for column in COST_COLUMNS:

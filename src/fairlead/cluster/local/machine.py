@@ -12,8 +12,8 @@ NAME = "localhost"
 
 
 def node() -> Node:
-    """This machine, as far as this process may use it."""
-    return Node(name=NAME, cpu_milli=_cpu_milli(), memory_bytes=_memory_bytes(), gpus=gpus())
+    """This machine, as far as this process may use it. It is there already: a run on it costs nothing more."""
+    return Node(name=NAME, cpu_milli=_cpu_milli(), memory_bytes=_memory_bytes(), gpus=gpus(), price_per_hour=0.0)
 
 
 def gpus() -> tuple[Gpu, ...]:

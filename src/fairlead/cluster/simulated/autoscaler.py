@@ -191,6 +191,7 @@ class Autoscaler:
                 Source(
                     name=f"pool {group.pool.name}",
                     models=() if gpu is None else (gpu.model,),
+                    price_per_hour=group.pool.price_per_hour,
                     most=_amount(group.pool, group.pool.nodes),
                     left=_amount(group.pool, left),
                 )

@@ -39,6 +39,7 @@ class Group:
                 for taint in pool.taints
                 if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE
             ),
+            price_per_hour=pool.price_per_hour,
         )
 
     def nodes(self) -> tuple[Node, ...]:

@@ -16,7 +16,7 @@ from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource
 from fairlead.cluster.kubernetes.operating import refusals
 from fairlead.cluster.kubernetes.operating.agent import Agent
-from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers, gpu_labels, spot_labels
+from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers, gpu_labels, prices_within, spot_labels
 from fairlead.cluster.kubernetes.operating.happenings import newest
 from fairlead.cluster.kubernetes.operating.views import View
 from fairlead.cluster.kubernetes.rendering.placeholders import render_placeholder
@@ -159,9 +159,16 @@ class Askings:
         device = None if gpu is None else self._device(gpu)
         labels = [] if gpu is None or gpu.model is None else gpu_labels(self._autoscalers.pools, gpu.model)
         shunned = () if run.spec.capacity.spot else spot_labels(self._autoscalers.pools)
+        most = run.spec.capacity.max_price
         pod = render_placeholder(
-            found.workload, index, self._settings, device=device, labels=labels, shunned=shunned
-        )  # fmt: skip
+            found.workload,
+            index,
+            self._settings,
+            device=device,
+            labels=labels,
+            shunned=shunned,
+            prices=None if most is None else prices_within(self._autoscalers.pools, most),
+        )
         try:
             self._view.pods.put(self._client.create(f"/api/v1/namespaces/{found.namespace}/pods", pod))
         except ApiError as error:

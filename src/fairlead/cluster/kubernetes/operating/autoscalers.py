@@ -13,7 +13,7 @@ from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, quantity
 from fairlead.cluster.kubernetes.devices import WHOLE
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS
 from fairlead.policy.devices import ALTERNATIVES, matches
-from fairlead.policy.eligibility import SPOT_MARKS
+from fairlead.policy.eligibility import PRICE_LABEL, SPOT_MARKS, price_label
 from fairlead.state.growth import PATIENCE_S, PAUSE_S, Amount, Growth, Source
 from fairlead.state.snapshot import Intent, Phase, Workload
 
@@ -134,12 +134,25 @@ def spot_labels(pools: Collection[Object]) -> tuple[tuple[str, str], ...]:
     return tuple(mark for mark in SPOT_MARKS if not pools or mark[0].startswith("karpenter.sh/"))
 
 
+def prices_within(pools: Iterable[Object], max_price: float) -> tuple[str, ...]:
+    """The values of ``PRICE_LABEL`` on nodes to come that cost no more than so many dollars an hour."""
+    found = (_template_labels(pool) for pool in pools)
+    return tuple(
+        dict.fromkeys(
+            str(labels[PRICE_LABEL])
+            for labels in found
+            if (price := price_label(labels)) is not None and price <= max_price
+        )
+    )
+
+
 def _source(pool: Object) -> Source:
     limits = (pool.get("spec") or {}).get("limits") or {}
     used = (pool.get("status") or {}).get("resources") or {}
     return Source(
         name=f"NodePool {pool['metadata']['name']}",
         models=tuple(dict.fromkeys(value for _, value in _labels(pool))),
+        price_per_hour=price_label(_template_labels(pool)),
         most=_amount(limits, {}),
         left=_amount(limits, used),
     )
@@ -156,12 +169,18 @@ def _amount(limits: Mapping[str, Any], used: Mapping[str, Any]) -> Amount:
 def _labels(pool: Object) -> list[tuple[str, str]]:
     """The GPU models that the nodes of a pool are labelled with, or may be."""
     template = (pool.get("spec") or {}).get("template") or {}
-    labels = (template.get("metadata") or {}).get("labels") or {}
+    labels = _template_labels(pool)
     found = [(key, str(labels[key])) for key in GPU_NAMES if key in labels]
     for each in (template.get("spec") or {}).get("requirements") or ():
         if each.get("key") in GPU_NAMES and each.get("operator") == "In":
             found += [(str(each["key"]), str(value)) for value in each.get("values") or ()]
     return found
+
+
+def _template_labels(pool: Object) -> Mapping[str, Any]:
+    """The labels that every node of a pool gets."""
+    template = (pool.get("spec") or {}).get("template") or {}
+    return (template.get("metadata") or {}).get("labels") or {}
 
 
 def _is_ready(pool: Object) -> bool:

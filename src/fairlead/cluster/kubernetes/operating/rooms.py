@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject
 from fairlead.cluster.kubernetes.devices import gpus_of
 from fairlead.cluster.kubernetes.rendering.pods import REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES
+from fairlead.policy.eligibility import price_label
 from fairlead.state.snapshot import Grant, Leaving, Node, Pod, PodPhase
 
 OTHERS = "others-"
@@ -38,6 +39,7 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
         labels=node.labels,
         taints=node.taints,
         leaving=_leaving(node),
+        price_per_hour=price_label(node.labels),
     )
 
 

@@ -23,7 +23,7 @@ _SHORT = {"Training": ["ftr"], "Team": ["ftm"], "Pool": ["fpl"]}
 _NAMESPACED = frozenset({"Training"})
 _DOCS = {
     "Training": "A distributed training run: a gang of pods that start together or not at all.",
-    "Team": "People who share a namespace, with a quota and a budget.",
+    "Team": "People who share a namespace, with a quota.",
     "Pool": "Nodes of one kind: hardware, price, and how they are paid for.",
 }
 _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {

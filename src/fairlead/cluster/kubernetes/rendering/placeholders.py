@@ -12,6 +12,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import SIDECAR, quantity
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
+from fairlead.policy.eligibility import PRICE_LABEL
 from fairlead.specs.overlay import RANKS
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Workload
@@ -34,6 +35,7 @@ def render_placeholder(
     device: DeviceResource | None = None,
     labels: Iterable[tuple[str, str]] = (),
     shunned: Iterable[tuple[str, str]] = (),
+    prices: Iterable[str] | None = None,
 ) -> dict[str, Any]:
     """The placeholder of one member.
 
@@ -41,6 +43,7 @@ def render_placeholder(
         device: What the member will ask a node for; None for a run without GPUs.
         labels: Alternatives of key and value, one of which a node must have; none for any node.
         shunned: Keys and values of which a node must have none.
+        prices: Values of the label with a node's price of which it must have one; None for any price.
     """
     spec, asked = workload.spec, workload.spec.resources
     grant = Grant(cpu_milli=asked.cpu_milli or 0, memory_bytes=asked.memory_bytes or 0)
@@ -59,7 +62,7 @@ def render_placeholder(
         container["imagePullPolicy"] = ranks["imagePullPolicy"]
     if settings.placeholder_image is None:
         container["command"] = [settings.python, "-c", WAIT]
-    affinity = _among((pod.get("affinity") or {}).get("nodeAffinity") or {}, list(labels), list(shunned))
+    affinity = _among((pod.get("affinity") or {}).get("nodeAffinity") or {}, list(labels), _others(shunned, prices))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -111,20 +114,25 @@ def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {name: f"{amount.normalize():f}" for name, amount in total.items()}
 
 
-def _among(
-    affinity: Mapping[str, Any], labels: list[tuple[str, str]], shunned: list[tuple[str, str]]
-) -> dict[str, Any]:
+def _others(shunned: Iterable[tuple[str, str]], prices: Iterable[str] | None) -> list[dict[str, Any]]:
+    """What holds in every term of an affinity."""
+    found: list[dict[str, Any]] = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
+    if prices is not None:
+        found.append({"key": PRICE_LABEL, "operator": "In", "values": sorted(prices)})
+    return found
+
+
+def _among(affinity: Mapping[str, Any], labels: list[tuple[str, str]], others: list[dict[str, Any]]) -> dict[str, Any]:
     """The affinity, but to nodes with one of the labels only; terms are alternatives, so each is there for each."""
-    if not labels and not shunned:
+    if not labels and not others:
         return dict(affinity)
     given: list[dict[str, Any]] = (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     values: dict[str, list[str]] = {}
     for key, value in labels:
         values.setdefault(key, []).append(value)
     wanted = [[{"key": key, "operator": "In", "values": sorted(set(found))}] for key, found in values.items()] or [[]]
-    without = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
     terms = [
-        {**term, "matchExpressions": [*term.get("matchExpressions", ()), *alternative, *without]}
+        {**term, "matchExpressions": [*term.get("matchExpressions", ()), *alternative, *others]}
         for term in given
         for alternative in wanted
     ]
