@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,9 +77,16 @@ class Past:
 
     cluster: LocalCluster
 
-    def submit(self, name: str, *, team: str = "default", phase: Phase | None = Phase.SUCCEEDED) -> Workload:
+    def submit(
+        self,
+        name: str,
+        *,
+        team: str = "default",
+        phase: Phase | None = Phase.SUCCEEDED,
+        labels: Mapping[str, str] | None = None,
+    ) -> Workload:
         """A run in a phase; None leaves it as it is submitted, for a supervisor to find."""
-        spec = Training(name=name, team=team, run="sleep 60", workdir="/")
+        spec = Training(name=name, team=team, run="sleep 60", workdir="/", labels=labels or {})
         number = len(self.cluster.workloads())
         run = self.cluster.store.submit(f"{number:011x}", spec, 1_700_000_000.0 + number)
         if phase is None:

@@ -17,6 +17,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.keys import KINDS
 from fairlead.specs.kinds import Section
 from fairlead.specs.reading import parse
+from fairlead.specs.training import Training
 from tests.kubernetes.goldens import check_golden
 
 
@@ -88,9 +89,22 @@ def test_the_definition_for_older_servers_lacks_the_rules_of_quantities_and_noth
 def test_an_object_of_the_api_server_reads_as_the_spec_it_was_made_of() -> None:
     (spec,) = parse("run: python t.py\nname: a\nenv: {SEED: 1}\nresources: {gpu: 0.5, cpu: 500m}\nretry: 2\n")
     stored = write_object(spec)
-    stored["metadata"] |= {"uid": "x", "resourceVersion": "7", "labels": {"a": "b"}, "managedFields": []}
+    stored["metadata"] |= {"uid": "x", "resourceVersion": "7", "managedFields": []}
     stored["status"] = {"phase": "Running"}
     assert read_object(stored) == spec
+
+
+def test_labels_of_an_object_are_those_of_its_run_but_for_fairleads_own() -> None:
+    (spec,) = parse("run: python t.py\nname: a\nlabels: {experiment: b, example.com/empty: ''}\n")
+    stored = write_object(spec)
+    assert stored["metadata"]["labels"] == {"experiment": "b", "example.com/empty": ""}
+    stored["metadata"]["labels"] |= {"fairlead.dev/run": "other", "app.kubernetes.io/managed-by": "Helm"}
+    assert read_object(stored) == spec
+    # Others may put on more than a spec may have.
+    stored["metadata"]["labels"] |= {f"z{number}": "" for number in range(100)}
+    read = read_object(stored)
+    assert isinstance(read, Training)
+    assert len(read.labels) == 50
 
 
 def test_an_object_with_fields_of_a_newer_version_still_reads() -> None:

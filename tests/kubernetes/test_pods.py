@@ -248,3 +248,16 @@ def test_checkpoints_have_a_place_of_the_run_s_own_or_none(
 ) -> None:
     workload = a_workload(a_training(checkpoint=Checkpoint(to=to)))
     assert contract.checkpoint_place(workload, default) == place
+
+
+def test_labels_of_the_run_are_on_its_pods_beside_fairleads_own() -> None:
+    workload = a_workload(replace(a_training(), labels={"experiment": "a"}))
+    labels = render_pod(workload, a_creation(), SETTINGS)["metadata"]["labels"]
+    assert labels == {
+        "experiment": "a",
+        "app.kubernetes.io/managed-by": "fairlead",
+        "fairlead.dev/run": workload.spec.name,
+        "fairlead.dev/run-uid": UID,
+        "fairlead.dev/attempt": "0",
+        "fairlead.dev/index": "0",
+    }

@@ -44,6 +44,7 @@ TRAININGS = st.builds(
     run=TEXTS,
     team=NAMES,
     env=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,10}", fullmatch=True), TEXTS, max_size=3),
+    labels=st.dictionaries(st.sampled_from(["a", "example.com/b", "C_d.e"]), st.sampled_from(["", "1", "x-Y.z"])),
     nodes=st.integers(1, 100),
     most_nodes=optional(st.integers(101, 10_000)),
     ranks_per_node=optional(st.integers(1, 64)),

@@ -1,36 +1,46 @@
 """``fairlead stop``, ``suspend``, ``resume`` and ``delete``: what the user wants of runs from now on."""
 
-import sys
 import time
 from collections.abc import Callable
 
 import click
 
-from fairlead.cli.names import RunName, find_all
+from fairlead.cli.selecting import chosen, names_or_selection
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
-from fairlead.errors import NotFound
+from fairlead.cluster.selection import UNFINISHED, Selection
+from fairlead.errors import Conflict, NotFound
 from fairlead.policy.lifecycle import check_wish
 from fairlead.state.snapshot import Intent, Phase, Workload
 
 LOOK_S = 0.5
 NUDGE_S = 1.0
 
-names_argument = click.argument("names", nargs=-1, required=True, type=RunName())
+# All that a person can wish for again: what has succeeded has nothing left to do.
+RESUMABLE = frozenset({Phase.FAILED, Phase.STOPPED, *UNFINISHED})
+
 wait_option = click.option("--no-wait", is_flag=True, help="Return at once instead of when it is so.")
 json_option = click.option("--json", "json_", is_flag=True, help="The runs as they are then, as JSON.")
 
 
 @click.command()
-@names_argument
+@names_or_selection(phases=UNFINISHED, what="unfinished runs")
 @wait_option
 @json_option
 @cluster_options
-def stop(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
+def stop(
+    target: Target,
+    names: tuple[str, ...],
+    selection: Selection,
+    everything: bool,
+    yes: bool,
+    no_wait: bool,
+    json_: bool,
+) -> None:
     """Stop NAMES: each gets a stop notice, saves a checkpoint of the step it is at, and ends."""
     cluster = target.open()
-    runs = find_all(cluster, names)
+    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Stop", can=_is_unfinished)
     for run in runs:
         if run.status.phase.is_final:
             message(f"{run.spec.name} is {run.status.phase.value} already.")
@@ -40,14 +50,22 @@ def stop(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) -> 
 
 
 @click.command()
-@names_argument
+@names_or_selection(phases=UNFINISHED, what="unfinished runs")
 @wait_option
 @json_option
 @cluster_options
-def suspend(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) -> None:
+def suspend(
+    target: Target,
+    names: tuple[str, ...],
+    selection: Selection,
+    everything: bool,
+    yes: bool,
+    no_wait: bool,
+    json_: bool,
+) -> None:
     """Stop NAMES for now: they save a checkpoint, hold nothing, and wait for `fairlead resume`."""
     cluster = target.open()
-    runs = find_all(cluster, names)
+    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Suspend", can=_can_be_suspended)
     for run in runs:
         check_wish(run, Intent.SUSPEND)
     _want(cluster, runs, Intent.SUSPEND, None if no_wait else _is_suspended)
@@ -55,13 +73,19 @@ def suspend(target: Target, names: tuple[str, ...], no_wait: bool, json_: bool) 
 
 
 @click.command()
-@names_argument
+@names_or_selection(phases=RESUMABLE, what="suspended runs, or with --phase stopped and failed ones,")
 @json_option
 @cluster_options
-def resume(target: Target, names: tuple[str, ...], json_: bool) -> None:
-    """Let NAMES go on from their newest good checkpoints; on this machine with the environment of this shell."""
+def resume(
+    target: Target, names: tuple[str, ...], selection: Selection, everything: bool, yes: bool, json_: bool
+) -> None:
+    """Let NAMES go on from their newest good checkpoints; on this machine with the environment of this shell.
+
+    --all and --label mean suspended runs; stopped and failed ones are meant with --phase.
+    """
     cluster = target.open()
-    runs = find_all(cluster, names)
+    can = _can_be_resumed if selection.phases else _waits_for_resume
+    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Resume", can=can)
     for run in runs:
         check_wish(run, Intent.RUN)
     _want(cluster, runs, Intent.RUN, None)
@@ -71,20 +95,24 @@ def resume(target: Target, names: tuple[str, ...], json_: bool) -> None:
 
 
 @click.command()
-@names_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@names_or_selection(phases=Phase, what="runs")
 @wait_option
 @json_option
 @cluster_options
-def delete(target: Target, names: tuple[str, ...], yes: bool, no_wait: bool, json_: bool) -> None:
+def delete(
+    target: Target,
+    names: tuple[str, ...],
+    selection: Selection,
+    everything: bool,
+    yes: bool,
+    no_wait: bool,
+    json_: bool,
+) -> None:
     """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at a place of yours stay."""
     cluster = target.open()
-    runs = find_all(cluster, names)
-    if not yes:
-        which = ", ".join(run.spec.name for run in runs)
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise click.UsageError(f"there is no terminal to ask on whether to delete {which}; give --yes.")
-        click.confirm(f"Delete {which} and their logs?", abort=True, err=True)
+    runs = chosen(
+        cluster, names, selection, everything=everything, yes=yes, verb="Delete", can=lambda _: True, asks=True
+    )
     for run in runs:
         cluster.set_intent(run.uid, Intent.DELETE)
     cluster.nudge()
@@ -93,6 +121,27 @@ def delete(target: Target, names: tuple[str, ...], yes: bool, no_wait: bool, jso
         message(f"{run.spec.name} is deleted." if gone else f"{run.spec.name} will be deleted.")
     if json_:
         print(as_json([{"name": run.spec.name, "uid": run.uid, "deleted": not no_wait} for run in runs]))
+
+
+def _is_unfinished(run: Workload) -> bool:
+    return not run.status.phase.is_final
+
+
+def _can_be_suspended(run: Workload) -> bool:
+    return _is_unfinished(run) and run.intent is Intent.RUN
+
+
+def _waits_for_resume(run: Workload) -> bool:
+    return _is_unfinished(run) and run.intent is Intent.SUSPEND
+
+
+def _can_be_resumed(run: Workload) -> bool:
+    """Whether it is not wanted to run, and can."""
+    try:
+        check_wish(run, Intent.RUN)
+    except Conflict:
+        return False
+    return run.intent is not Intent.RUN or run.status.phase.is_final
 
 
 def _is_suspended(run: Workload) -> bool:

@@ -7,7 +7,8 @@ import click
 
 from fairlead.api import free_name
 from fairlead.cli.outlook import say_start
-from fairlead.cli.run import asked_of, set_option
+from fairlead.cli.overrides import Overrides, override_options
+from fairlead.cli.run import asked_of
 from fairlead.cli.show import as_json, json_option
 from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
@@ -26,13 +27,11 @@ UNKNOWN = Code.SUBMITTED
 
 @click.command()
 @click.argument("files", nargs=-1, type=files_type, required=True)
-@set_option
+@override_options
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Plan without honouring this field here.")
 @json_option
 @cluster_options
-def plan(
-    target: Target, files: tuple[str, ...], settings: tuple[str, ...], ignore: tuple[str, ...], json_: bool
-) -> int:
+def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: tuple[str, ...], json_: bool) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
     A FILE of `-` is the standard input.
@@ -42,7 +41,7 @@ def plan(
     from fairlead.specs.rendering import render_short, to_yaml
 
     cluster = target.open()
-    asked = asked_of(files, None, (), settings)
+    asked = asked_of(files, None, overrides)
     wanted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     going = [_under_way(cluster, each) for each in wanted]
     new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
@@ -110,6 +109,9 @@ def _differences(old: Training, new: Training) -> list[str]:
     """What differs, key by key, as written in files."""
     from fairlead.specs.rendering import render_short
 
+    if new.labels.items() <= old.labels.items():
+        # Others may put labels on a run that is under way.
+        old = replace(old, labels=new.labels)
     before, after = render_short(old), render_short(new)
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     return [f"`{key}` ({before.get(key, 'not given')} there, {after.get(key, 'not given')} here)" for key in keys]

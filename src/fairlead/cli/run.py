@@ -9,6 +9,7 @@ import click
 
 from fairlead.api import submit
 from fairlead.cli.follow import follow
+from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, trainings
 from fairlead.cli.target import Target, cluster_options
@@ -17,14 +18,6 @@ from fairlead.control.admission import IGNORABLE, admit
 from fairlead.errors import NameTaken
 from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
-
-set_option = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A key given anew, dotted as in resources.memory=16Gi; `null` leaves it out. May be repeated.",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +31,7 @@ class Asked:
 @click.command()
 @click.argument("files", nargs=-1, type=files_type)
 @click.option("--name", help="Name of the run instead of the file's.")
-@click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for the program; may be repeated.")
-@set_option
+@override_options
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Run without honouring this field here.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
 @click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
@@ -48,8 +40,7 @@ def run(
     target: Target,
     files: tuple[str, ...],
     name: str | None,
-    env: tuple[str, ...],
-    settings: tuple[str, ...],
+    overrides: Overrides,
     ignore: tuple[str, ...],
     detach: bool,
     json_: bool,
@@ -58,7 +49,7 @@ def run(
 
     A FILE of `-` is the standard input; what it says of paths is relative to the current directory.
     """
-    asked = asked_of(files, name, env, settings)
+    asked = asked_of(files, name, overrides)
     cluster = target.open()
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
     admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
@@ -93,9 +84,7 @@ def _refuse_taken(cluster: Facing, specs: list[Training]) -> None:
         )
 
 
-def asked_of(
-    files: tuple[str, ...], name: str | None, env: tuple[str, ...], settings: tuple[str, ...] = ()
-) -> list[Asked]:
+def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> list[Asked]:
     """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
@@ -105,28 +94,18 @@ def asked_of(
             raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(ENDINGS)}.")
         refuse_twice(files)
         asked = [Asked(spec=spec, directory=directory_of(file)) for file in files for spec in trainings(file)]
-        asked = _with_settings(asked, settings)
+        asked = [replace(each, spec=overrides.of(each.spec)) for each in asked]
         names = [(each.spec.team, each.spec.name) for each in asked]
         twice = next((name for team, name in names if names.count((team, name)) > 1), None)
         if twice is not None:
             raise click.UsageError(f"several of these runs are named {twice!r}; give each its own name.")
     else:
-        asked = _with_settings([Asked(spec=_command(files), directory=Path.cwd())], settings)
+        asked = [Asked(spec=overrides.of(_command(files)), directory=Path.cwd())]
     if name is not None:
         if len(asked) != 1:
             raise click.UsageError(f"--name names one run; these are {len(asked)}.")
         asked = [_changed(asked[0], "--name", name=name)]
-    variables = _variables(env)
-    return [_changed(each, "--env", env={**each.spec.env, **variables}) for each in asked] if variables else asked
-
-
-def _with_settings(asked: list[Asked], settings: tuple[str, ...]) -> list[Asked]:
-    if not settings:
-        return asked
-    from fairlead.specs.settings import read_setting, with_settings
-
-    given = [read_setting(text) for text in settings]
-    return [replace(each, spec=with_settings(each.spec, given)) for each in asked]
+    return asked
 
 
 def _command(words: tuple[str, ...]) -> Training:
@@ -147,13 +126,3 @@ def _changed(asked: Asked, option: str, **changes: object) -> Asked:
         return replace(asked, spec=replace(asked.spec, **changes))  # type: ignore[arg-type] # the two callers above give what Training takes
     except BrokenRules as error:
         raise click.UsageError(f"{option}: {error.problems[0][1]}") from error
-
-
-def _variables(env: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for item in env:
-        key, equals, value = item.partition("=")
-        if not equals or not key:
-            raise click.UsageError(f"--env {item!r}: give KEY=VALUE.")
-        found[key] = value
-    return found

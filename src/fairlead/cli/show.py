@@ -29,6 +29,7 @@ def run_json(workload: Workload) -> dict[str, Any]:
         "name": workload.spec.name,
         "team": workload.spec.team,
         "uid": workload.uid,
+        "labels": dict(workload.spec.labels),
         "phase": workload.status.phase.value,
         "intent": workload.intent.value,
         "reason": asdict(workload.status.reason),

@@ -8,10 +8,22 @@ import click
 
 from fairlead.cli.names import RunName, find
 from fairlead.cli.outlook import latest_start, say_start
-from fairlead.cli.show import as_json, json_option, run_json, run_row, say_progress, say_reason, say_time, table
+from fairlead.cli.selecting import selection_options
+from fairlead.cli.show import (
+    as_json,
+    json_option,
+    message,
+    run_json,
+    run_row,
+    say_progress,
+    say_reason,
+    say_time,
+    table,
+)  # fmt: skip
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord
+from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.policy.quantities import plural, say_duration, say_nodes, say_resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase, Pod, PodPhase, RankExit, Workload
@@ -22,28 +34,54 @@ NEWEST_EVENTS = 5
 
 @click.command()
 @click.argument("name", required=False, type=RunName())
+@selection_options()
 @click.option("--all", "everything", is_flag=True, help="All runs, not only unfinished and recent ones.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help=f"So many runs at most; all unfinished and {RECENT} others by default."
+)
 @json_option
 @cluster_options
-def status(target: Target, name: str | None, everything: bool, json_: bool) -> None:
+def status(
+    target: Target, name: str | None, selection: Selection, everything: bool, limit: int | None, json_: bool
+) -> None:
     """List unfinished and recent runs, or say how NAME is and why."""
-    if name is not None and everything:
-        raise click.UsageError("--all lists all runs, NAME is one run: give one of them.")
+    if name is not None and (everything or limit is not None or selection != Selection()):
+        raise click.UsageError(
+            "NAME is one run, and --all, --limit, --phase and --label are for listings: give one of them."
+        )
+    if everything and limit is not None:
+        raise click.UsageError("--all has no bound, and --limit is one: give one of them.")
     cluster = target.open()
     if name is not None:
         workload = find(cluster, name)
         print(as_json(_full_json(cluster, workload)) if json_ else _full(cluster, workload))
         return
-    unfinished = cluster.unfinished()
-    recent = cluster.workloads(limit=None if everything else RECENT)
-    shown = {run.uid for run in unfinished}
-    runs = [*unfinished, *(run for run in recent if run.uid not in shown)]
+    runs, is_cut = _listed(cluster, selection, everything=everything, limit=limit)
     if json_:
         print(as_json([run_json(run) for run in runs]))
-    elif not runs:
-        print("No runs yet. `fairlead run FILE` or `fairlead run -- python train.py` starts one.")
-    else:
+    elif runs:
         print(table([("NAME", "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON"), *(run_row(run) for run in runs)]))
+        if is_cut:
+            message("There are more: --all lists them, --limit, --phase and --label choose.")
+    elif selection != Selection():
+        message(f"No run with {selection}.")
+    else:
+        print("No runs yet. `fairlead run FILE` or `fairlead run -- python train.py` starts one.")
+
+
+def _listed(
+    cluster: Facing, selection: Selection, *, everything: bool, limit: int | None
+) -> tuple[list[Workload], bool]:
+    """Runs that match, unfinished ones first, oldest first, then others, newest first; and whether some were cut."""
+    going = [run for run in cluster.unfinished() if selection.matches(run)]
+    over = (selection.phases or FINISHED) & FINISHED
+    most = None if everything else max(0, limit - len(going)) if limit is not None else RECENT
+    past: tuple[Workload, ...] = ()
+    if over:
+        wanted = Selection(phases=over, labels=selection.labels)
+        past = cluster.select(wanted, limit=None if most is None else most + 1)
+    runs = [*going, *past[:most]][:limit]
+    return runs, len(runs) < len(going) + len(past)
 
 
 def _full_json(cluster: Facing, workload: Workload) -> dict[str, Any]:
@@ -73,6 +111,8 @@ def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list
     spec, state = workload.spec, workload.status
     team = "" if spec.team == "default" else f", team {spec.team}"
     facts = [("run", spec.run.strip().replace("\n", "; ")), ("id", f"{workload.uid}{team}")]
+    if spec.labels:
+        facts.append(("labels", ", ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))))
     if workload.intent.value != "run" and not state.phase.is_final:
         facts.append(("wanted", workload.intent.value))
     each = say_resources(spec.resources)

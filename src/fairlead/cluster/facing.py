@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.cluster.port import Cluster, EventRecord, LogLine
+from fairlead.cluster.selection import Selection
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node, Pod, Workload
 
@@ -88,6 +89,10 @@ class Facing(Cluster, Protocol):
 
     def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
         """Workloads that are not over, oldest first; None for the team or teams that this face shows."""
+        ...
+
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+        """Workloads that match, of those that this face shows; newest first."""
         ...
 
     def names(self) -> tuple[str, ...]:

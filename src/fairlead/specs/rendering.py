@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Literal, cast
 
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
-from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section
+from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section, Single
 from fairlead.specs.overlay import Overlay
 
 Form = Literal["kubernetes", "short"]
@@ -16,7 +16,12 @@ def render(spec: Spec) -> dict[str, Any]:
     """The Kubernetes form as plain data: the namespace, what is required, and what differs from the defaults."""
     kind = type(spec).__name__
     section = KINDS[kind]
-    metadata = {key.metadata: _plain(key, spec) for key in section.keys if key.metadata}
+    # The namespace is always said, and an empty mapping never is.
+    metadata = {
+        key.metadata: _plain(key, spec)
+        for key in section.keys
+        if key.metadata and (isinstance(key.kind, Single) or _is_said(key, spec))
+    }
     body = {key.name: _plain(key, spec) for key in section.keys if not key.metadata and _is_said(key, spec)}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": body}
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US, Overlay
+from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, SET_BY_US, Overlay
+from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.resources import Resources
 from fairlead.specs.rules import NAME, PATH, Limit, Rules, Text, broken, enforce, quote
 
@@ -52,6 +53,9 @@ ENV_NAME = Text(
 ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
 ENV_TOTAL = 262_144
 ENV_MOST = 250
+LABELS_MOST = 50
+# Says of every object of Fairlead's whose it is.
+MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
 class Launch(StrEnum):
@@ -143,6 +147,7 @@ class Training:
         workdir: Directory the command runs in; None for the directory of the spec file.
         image: Container image; needs a cluster with containers.
         env: Variables added to the environment.
+        labels: Names and values of the user's own, by which runs are found; on Kubernetes also of its pods.
         nodes: Pods of the gang, each on one node; the fewest with which it runs where ``most_nodes`` is more.
         most_nodes: The most pods of an elastic gang, which runs on as many as are free; None for ``nodes``, always.
         ranks_per_node: Processes on each node; None for one per GPU, or 1 without GPUs.
@@ -162,6 +167,7 @@ class Training:
     workdir: str | None = None
     image: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     nodes: int = 1
     most_nodes: int | None = None
     ranks_per_node: int | None = None
@@ -211,6 +217,8 @@ class Training:
                 f"{self.most_nodes} is no more than nodes, which is {self.nodes}; give more, or leave it out",
             )
         yield from _env_problems(self.env)
+        if self.labels:
+            yield from _labels_problems(self.labels)
 
 
 def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
@@ -225,3 +233,22 @@ def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         yield "env", f"{len(env)} variables; give at most {ENV_MOST}"
     if sum(len(name) + len(value) for name, value in env.items()) > ENV_TOTAL:
         yield "env", f"more than {ENV_TOTAL} characters in all; put large values in a file"
+
+
+def label_problem(name: str, value: str) -> str | None:
+    """What is wrong with a label of a run; None when nothing is. The rules are Kubernetes' own for labels."""
+    if (problem := LABEL_NAME.problem(name)) is not None:
+        return problem
+    if name.startswith(OWN_DOMAIN):
+        return f"{quote(name)}: {FOREIGN_LABEL}"
+    if name == MANAGED_BY:
+        return f"{quote(name)}{SET_BY_US}"
+    problem = LABEL_VALUE.problem(value)
+    return None if problem is None else f"the value of {quote(name)}: {problem}"
+
+
+def _labels_problems(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    found = (label_problem(name, value) for name, value in labels.items())
+    yield from (("labels", problem) for problem in found if problem is not None)
+    if len(labels) > LABELS_MOST:
+        yield "labels", f"{len(labels)} labels; give at most {LABELS_MOST}"

@@ -20,6 +20,7 @@ from fairlead.specs.kinds import (
     name_key,
     word,
 )
+from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.sharing import Sharing
 
 RESOURCES = Section(
@@ -180,6 +181,15 @@ TRAINING = Section(
             example="research",
             also=("namespace", "project", "queue", "tenant", "group"),
             metadata="namespace",
+        ),
+        Key(
+            name="labels",
+            kind=Mapped(names=LABEL_NAME, values=LABEL_VALUE, most=training.LABELS_MOST),
+            doc="Names and values of your own, to find runs by (`--label`); on Kubernetes also of object and pods.",
+            attributes=("labels",),
+            example="{experiment: a}",
+            also=("label", "tags", "tag"),
+            metadata="labels",
         ),
         Key(
             name="image",

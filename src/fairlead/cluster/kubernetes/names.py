@@ -2,6 +2,7 @@
 
 import re
 
+from fairlead.specs.training import MANAGED_BY as MANAGED_BY
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 
@@ -17,7 +18,6 @@ SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
 POLICY = f"{DOMAIN}/policy"
 # Where the Cluster Autoscaler says how it is.
 AUTOSCALER_STATUS = "cluster-autoscaler-status"
-MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
 def is_object_name(text: str) -> bool:

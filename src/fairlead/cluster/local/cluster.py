@@ -19,6 +19,7 @@ from fairlead.cluster.local.store import Store
 from fairlead.cluster.local.teams import read_teams
 from fairlead.cluster.names import unknown
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine
+from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec
 from fairlead.runtime.podfiles import is_locked, write_json
 from fairlead.specs.training import Training
@@ -177,6 +178,9 @@ class LocalCluster:
     def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
         active = self.store.active()[0]
         return tuple(run for run in active if team in (None, run.spec.team) and not run.status.phase.is_final)
+
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+        return self.store.select(selection, limit)
 
     def names(self) -> tuple[str, ...]:
         return self.store.names()

@@ -13,6 +13,7 @@ from pathlib import Path
 from fairlead.cluster.local.tables import POD, SCHEMA, SCHEMA_VERSION, WORKLOAD, PodRow, pod_of, workload_of
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.records import dump, load
+from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, NameTaken, NotFound
 from fairlead.specs.storing import to_json
 from fairlead.specs.training import Training
@@ -254,6 +255,27 @@ class Store:
             rows = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads ORDER BY created_at DESC, uid LIMIT ?",
                 (-1 if limit is None else limit,),
+            ).fetchall()
+        return tuple(workload_of(row) for row in rows)
+
+    def select(self, selection: Selection, limit: int | None = None) -> tuple[Workload, ...]:
+        """Workloads that match, newest first."""
+        conditions, values = ["1"], list[object]()
+        if selection.phases:
+            conditions.append(f"phase IN ({', '.join('?' * len(selection.phases))})")
+            values += sorted(selection.phases)
+        for name, value in selection.labels:
+            # Each label is a row of its own, so that no name has to be written as a path.
+            conditions.append(
+                "EXISTS (SELECT 1 FROM json_each(workloads.spec, '$.labels') l "
+                "WHERE l.key = ? AND (? IS NULL OR l.value = ?))"
+            )
+            values += [name, value, value]
+        with self._translated():
+            rows = self._db.execute(
+                f"SELECT {WORKLOAD} FROM workloads WHERE {' AND '.join(conditions)} "
+                "ORDER BY created_at DESC, uid LIMIT ?",
+                (*values, -1 if limit is None else limit),
             ).fetchall()
         return tuple(workload_of(row) for row in rows)
 

@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.people.leasing import unattended
 from fairlead.cluster.kubernetes.people.podlogs import PodLogs
 from fairlead.cluster.names import unknown
 from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
 from fairlead.policy.quantities import say_cpu, say_memory, say_nodes
 from fairlead.specs.training import Training
@@ -133,6 +134,12 @@ class Desk:
     def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
         runs = sorted(self._runs(team or self.namespace), key=lambda run: (run.created_at, run.uid))
         return tuple(run for run in runs if not run.status.phase.is_final)
+
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+        """Runs of the namespace; the API server looks for those with the labels."""
+        runs = self._runs(self.namespace, selection.label_selector)
+        found = sorted(filter(selection.matches, runs), key=lambda run: (-run.created_at, run.uid))
+        return tuple(found[:limit])
 
     def names(self) -> tuple[str, ...]:
         return tuple(run.spec.name for run in self.workloads())
@@ -264,17 +271,19 @@ class Desk:
             raise NotFound(f"The run {name} is not there any more.")
         return found
 
-    def _objects(self, namespace: str) -> tuple[TrainingObject, ...]:
+    def _objects(self, namespace: str, labels: str = "") -> tuple[TrainingObject, ...]:
         watch = self._watches.get(namespace)
         if watch is not None and watch.is_synced:
             return watch.all()
         try:
-            return tuple(read_training(content) for content in self.client.items(trainings_path(namespace)))
+            query = {"labelSelector": labels} if labels else {}
+            return tuple(read_training(content) for content in self.client.items(trainings_path(namespace), query))
         except ApiError as error:
             raise _explained(error, namespace) from error
 
-    def _runs(self, namespace: str) -> list[Workload]:
-        return [self._known(each.workload) for each in self._objects(namespace) if each.workload is not None]
+    def _runs(self, namespace: str, labels: str = "") -> list[Workload]:
+        found = self._objects(namespace, labels)
+        return [self._known(each.workload) for each in found if each.workload is not None]
 
     def _read(self, namespace: str, name: str) -> TrainingObject | None:
         try:

@@ -7,10 +7,13 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
 from fairlead.specs.objects import parse_object
 from fairlead.specs.rendering import render
+from fairlead.specs.training import LABELS_MOST, label_problem
 
 
 def read_object(content: Mapping[str, Any]) -> Spec:
     """The spec in an object as the API server stores it; what a newer version added to it is left aside.
+
+    So are labels that no spec may have: other tools put theirs on any object.
 
     Raises:
         InvalidSpec: It is no kind of ours, or its spec breaks a rule that the API server did not know of.
@@ -23,8 +26,16 @@ def read_object(content: Mapping[str, Any]) -> Spec:
     known = {key.name for key in section.keys}
     spec = {name: value for name, value in (content.get("spec") or {}).items() if name in known}
     own = {field: value for field, value in metadata.items() if field in fields}
+    if own.get("labels"):
+        own["labels"] = _labels(own["labels"])
     source = f"{kind.lower()}/{metadata.get('name', '?')}"
     return parse_object({"apiVersion": API_VERSION, "kind": kind, "metadata": own, "spec": spec}, source=source)
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Those of an object that are its user's: all but Fairlead's own, and no more than a spec may have."""
+    own = sorted((name, value) for name, value in labels.items() if label_problem(name, value) is None)
+    return dict(own[:LABELS_MOST])
 
 
 def write_object(spec: Spec) -> dict[str, Any]:

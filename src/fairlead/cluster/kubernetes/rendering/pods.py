@@ -82,6 +82,7 @@ def render_pod(
         "name": name,
         "namespace": spec.team,
         "labels": {
+            **spec.labels,
             **names.run_labels(workload),
             names.ATTEMPT: str(create.attempt),
             names.INDEX: str(create.index),

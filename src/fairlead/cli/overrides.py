@@ -1,0 +1,128 @@
+"""Options that give keys of a spec anew: ``--set`` for any, and ``--nodes``, ``--gpu``, ``--env`` and ``--label``."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fairlead.specs.rules import BrokenRules
+from fairlead.specs.training import Training
+
+if TYPE_CHECKING:
+    from fairlead.specs.settings import Setting
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A key given anew, dotted as in resources.memory=16Gi; `null` leaves it out. May be repeated.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What the options say. Of two that say the same one is refused, whatever they say.
+
+    Attributes:
+        settings: ``KEY=VALUE`` of any key.
+        nodes, gpu: Values of the keys ``nodes`` and ``resources.gpu``, as in a file; None for the file's.
+        env, label: ``KEY=VALUE`` of variables and labels, added to the file's.
+    """
+
+    settings: tuple[str, ...] = ()
+    nodes: str | None = None
+    gpu: str | None = None
+    env: tuple[str, ...] = ()
+    label: tuple[str, ...] = ()
+
+    def of(self, spec: Training) -> Training:
+        """The spec with all of them.
+
+        Raises:
+            InvalidSpec: A key is unknown or given twice, or a value is wrong.
+            click.UsageError: A pair is none, or two options say the same.
+        """
+        variables, labels = _pairs(self.env, "--env"), _pairs(self.label, "--label")
+        if self.settings or self.nodes is not None or self.gpu is not None:
+            spec = self._with_settings(spec, {*(("env", name) for name in variables), *(("labels", n) for n in labels)})
+        if variables:
+            spec = _changed(spec, "--env", env={**spec.env, **variables})
+        return _changed(spec, "--label", labels={**spec.labels, **labels}) if labels else spec
+
+    def _with_settings(self, spec: Training, pairs: set[tuple[str, ...]]) -> Training:
+        # Here and not above: few commands need what reads YAML.
+        from fairlead.specs.settings import read_setting, with_settings
+
+        given = [read_setting(text) for text in self.settings]
+        own = {option: read_setting(f"{key}={value}") for option, key, value in self._own()}
+        for setting in given:
+            twice = [option for option, each in own.items() if _overlap(setting, each.path)]
+            twice += [f"--{path[0].rstrip('s')}" for path in pairs if _overlap(setting, path)]
+            if twice:
+                raise click.UsageError(f"--set {setting.key} and {twice[0]} say the same key: give one of them.")
+        spec = with_settings(spec, given) if given else spec
+        for option, setting in own.items():
+            spec = with_settings(spec, [setting], source=option)
+        return spec
+
+    def _own(self) -> Iterator[tuple[str, str, str]]:
+        if self.nodes is not None:
+            yield "--nodes", "nodes", self.nodes
+        if self.gpu is not None:
+            yield "--gpu", "resources.gpu", self.gpu
+
+
+def override_options(command: Command) -> Command:
+    """Add them; the function gets the ``overrides: Overrides``."""
+
+    @wraps(command)
+    def with_overrides(**parameters: Any) -> Any:
+        own = {name: parameters.pop(name) for name in ("settings", "nodes", "gpu", "env", "label")}
+        return command(overrides=Overrides(**own), **parameters)
+
+    found: Any = with_overrides
+    for option in reversed(_OPTIONS):
+        found = option(found)
+    result: Command = found
+    return result
+
+
+def _overlap(setting: "Setting", path: tuple[str, ...]) -> bool:
+    """Whether a setting gives that key, all that it is in or part of what it holds."""
+    length = min(len(setting.path), len(path))
+    return setting.path[:length] == path[:length]
+
+
+def _pairs(items: tuple[str, ...], option: str) -> dict[str, str]:
+    found = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{option} {item!r}: give KEY=VALUE.")
+        found[key] = value
+    return found
+
+
+def _changed(spec: Training, option: str, **changes: Any) -> Training:
+    try:
+        return replace(spec, **changes)
+    except BrokenRules as error:
+        raise click.UsageError(f"{option}: {error.problems[0][1]}") from error
+
+
+_OPTIONS: list[Callable[[Any], Any]] = [
+    click.option("--nodes", metavar="N[..M]", help="How many nodes, or from how many up to how many; the key `nodes`."),
+    click.option(
+        "--gpu", "--gpus", "gpu", metavar="GPU", help="GPUs of each node, such as 2 or A100:8; key `resources.gpu`."
+    ),
+    click.option("--env", multiple=True, metavar="KEY=VALUE", help="A variable for the program; may be repeated."),
+    click.option(
+        "--label", multiple=True, metavar="KEY=VALUE", help="A label, by which the run is found; may be repeated."
+    ),
+    set_option,
+]

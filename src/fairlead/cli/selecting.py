@@ -1,0 +1,205 @@
+"""Options that choose runs by what they are: ``--phase``, ``--label`` and ``--all``."""
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from fairlead.cli.names import RunName, find_all
+from fairlead.cli.show import message
+from fairlead.cli.target import target_in
+from fairlead.cluster.facing import Facing
+from fairlead.cluster.selection import Selection
+from fairlead.errors import FairleadError
+from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
+from fairlead.state.snapshot import Phase, Workload
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# More than these are counted when it is said which runs are meant.
+MOST_NAMED = 20
+
+
+class Phases(click.ParamType[frozenset[Phase]]):
+    """Phases, separated by commas, in any case.
+
+    Args:
+        allowed: Those that make sense here.
+    """
+
+    name = "phases"
+
+    def __init__(self, allowed: Iterable[Phase] = tuple(Phase)) -> None:
+        self._allowed = tuple(phase for phase in Phase if phase in set(allowed))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[Phase]:
+        return frozenset(self._phase(word.strip(), param, ctx) for word in str(value).split(","))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, word = incomplete.rpartition(",")
+        near = (phase for phase in self._allowed if phase.value.lower().startswith(word.lower()))
+        return [CompletionItem(f"{before}{comma}{phase}") for phase in near]
+
+    def _phase(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> Phase:
+        known = {phase.value.lower(): phase for phase in Phase}
+        phase = known.get(word.lower())
+        allowed = ", ".join(self._allowed)
+        if phase is None:
+            import difflib  # here and not above: a right command line does not need it
+
+            near = difflib.get_close_matches(word.lower(), known, n=1)
+            hint = f" Did you mean {known[near[0]]}?" if near else ""
+            self.fail(f"{word!r} is no phase.{hint} Phases: {allowed}.", param, ctx)
+        if phase not in self._allowed:
+            self.fail(f"this command does nothing to runs that are {phase}; phases: {allowed}.", param, ctx)
+        return phase
+
+
+class Label(click.ParamType[tuple[str, str | None]]):
+    """A label as KEY=VALUE, or KEY for any value of it; completed from the runs there are."""
+
+    name = "label"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str | None]:
+        key, equals, rest = str(value).partition("=")
+        problem = LABEL_NAME.problem(key) or (LABEL_VALUE.problem(rest) if equals else None)
+        if problem is not None:
+            self.fail(f"{problem}; give KEY=VALUE, or KEY for any value, and each label its own --label.", param, ctx)
+        return key, rest if equals else None
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            cluster = target_in(ctx).quietly()
+            runs = cluster.workloads()
+        except (FairleadError, click.UsageError):  # nothing to offer; the command itself will say why
+            return []
+        cluster.close()
+        known = {f"{name}={value}" for run in runs for name, value in run.spec.labels.items()}
+        return [CompletionItem(label) for label in sorted(known) if label.startswith(incomplete)]
+
+
+def selection_options(*, phases: Iterable[Phase] = tuple(Phase), what: str = "runs") -> Callable[[Command], Command]:
+    """Add ``--phase`` and ``--label``; the function gets the ``selection: Selection``.
+
+    Args:
+        phases: Those in which runs may be.
+        what: Which runs are looked at, for the help.
+    """
+
+    def add(command: Command) -> Command:
+        @wraps(command)
+        def with_selection(**parameters: Any) -> Any:
+            phases, labels = parameters.pop("phase"), parameters.pop("label")
+            return command(
+                selection=Selection(phases=frozenset().union(*phases), labels=tuple(dict.fromkeys(labels))),
+                **parameters,
+            )
+
+        found: Any = with_selection
+        found = click.option(
+            "--label",
+            type=Label(),
+            multiple=True,
+            metavar="KEY[=VALUE]",
+            help=f"Only {what} with this label; each of them where it is repeated.",
+        )(found)
+        found = click.option(
+            "--phase",
+            type=Phases(phases),
+            multiple=True,
+            metavar="PHASE,...",
+            help=f"Only {what} in one of these phases.",
+        )(found)
+        result: Command = found
+        return result
+
+    return add
+
+
+def names_or_selection(*, phases: Iterable[Phase], what: str) -> Callable[[Command], Command]:
+    """Add ``NAMES``, ``--all``, ``--phase``, ``--label`` and ``--yes``.
+
+    The function gets ``names``, ``everything``, ``selection`` and ``yes``; see ``chosen``.
+    """
+
+    def add(command: Command) -> Command:
+        found: Any = selection_options(phases=phases, what=what)(command)
+        found = click.option("--yes", is_flag=True, help="Do not ask.")(found)
+        found = click.option("--all", "everything", is_flag=True, help=f"All {what} instead of NAMES.")(found)
+        found = click.argument("names", nargs=-1, type=RunName())(found)
+        result: Command = found
+        return result
+
+    return add
+
+
+def is_by_selection(names: tuple[str, ...], selection: Selection, *, everything: bool) -> bool:
+    """Whether runs are chosen by what they are, and not by their names.
+
+    Raises:
+        click.UsageError: By both, or by neither.
+    """
+    by_selection = everything or selection != Selection()
+    if names and by_selection:
+        raise click.UsageError("give NAMES, or choose runs by --all, --phase and --label: not both.")
+    if not names and not by_selection:
+        raise click.UsageError("give NAMES, or choose runs by --all, --phase or --label.")
+    return by_selection
+
+
+def chosen(
+    cluster: Facing,
+    names: tuple[str, ...],
+    selection: Selection,
+    *,
+    everything: bool,
+    yes: bool,
+    verb: str,
+    can: Callable[[Workload], bool],
+    asks: bool = False,
+) -> list[Workload]:
+    """The runs that are meant; who chooses by what they are is shown them, and asked.
+
+    Args:
+        verb: What is about to be done, such as "Stop".
+        can: Whether it can be done to a run; of those chosen by what they are only such are meant.
+        asks: Whether it is asked also of runs that are named.
+
+    Raises:
+        click.UsageError: Names and a selection contradict each other, or there is nobody to ask.
+        click.Abort: The answer is no.
+        NotFound: There is no run of a name.
+    """
+    by_selection = is_by_selection(names, selection, everything=everything)
+    runs = list(filter(can, cluster.select(selection))) if by_selection else find_all(cluster, names)
+    if not runs:
+        message(f"No run {f'with {selection} ' if selection != Selection() else ''}is there to {verb.lower()}.")
+    elif asks or by_selection:
+        confirm(f"{verb} {say_runs(runs)}?", yes=yes, told=by_selection)
+    return runs
+
+
+def confirm(question: str, *, yes: bool, told: bool = True) -> None:
+    """Ask, unless the answer was given; then say what is done where ``told`` is set.
+
+    Raises:
+        click.UsageError: There is no terminal to ask on.
+        click.Abort: The answer is no.
+    """
+    if yes:
+        if told:
+            message(question.removesuffix("?") + ".")
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(f"there is no terminal to ask on: {question} Give --yes.")
+    click.confirm(question, abort=True, err=True)
+
+
+def say_runs(runs: list[Workload]) -> str:
+    """How many they are and which, as far as that can be taken in."""
+    names = [run.spec.name for run in runs]
+    named = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return named if len(runs) == 1 else f"{len(runs)} runs: {named}"

@@ -1,0 +1,38 @@
+"""Runs chosen by what they are instead of by their names: phases and labels, all of which have to hold."""
+
+from dataclasses import dataclass
+
+from fairlead.state.snapshot import Phase, Workload
+
+UNFINISHED = frozenset(phase for phase in Phase if not phase.is_final)
+FINISHED = frozenset(phase for phase in Phase if phase.is_final)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which runs are meant.
+
+    Attributes:
+        phases: Any of these; all of them when it is empty.
+        labels: Name and value, or None for a label of any value; each of them.
+    """
+
+    phases: frozenset[Phase] = frozenset()
+    labels: tuple[tuple[str, str | None], ...] = ()
+
+    def matches(self, run: Workload) -> bool:
+        """Whether a run is one of them."""
+        if self.phases and run.status.phase not in self.phases:
+            return False
+        own = run.spec.labels
+        return all(name in own and value in (None, own[name]) for name, value in self.labels)
+
+    @property
+    def label_selector(self) -> str:
+        """The labels as an API server's list takes them; empty for any."""
+        return ",".join(name if value is None else f"{name}={value}" for name, value in self.labels)
+
+    def __str__(self) -> str:
+        phases = "" if not self.phases else f"phase {' or '.join(phase for phase in Phase if phase in self.phases)}"
+        labels = self.label_selector and f"label {self.label_selector.replace(',', ' and ')}"
+        return " and ".join(part for part in (phases, labels) if part)

@@ -1,0 +1,51 @@
+"""Labels of runs, and runs chosen by label and phase, on a real control plane."""
+
+import json
+
+import pytest
+
+from tests.kubernetes.test_faces import Desk, desk, namespace, operator, plane, prepared, runs
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
+
+__all__ = ["desk", "namespace", "operator", "plane", "prepared"]  # fixtures of the test below
+
+pytestmark = pytest.mark.kubernetes
+
+
+def listed(desk: Desk, *options: str) -> list[str]:
+    return sorted(run["name"] for run in json.loads(desk("status", "--json", *options).out))
+
+
+def test_labels_are_on_the_object_and_its_pods_and_choose_runs(
+    desk: Desk, prepared: ControlPlane, operator: None
+) -> None:
+    for name in ("one", "two"):
+        desk("run", "-d", desk.write(name, labels={"sweep": "1"}), "--label", f"example.com/point={name}")
+    desk("run", "-d", desk.write("other"))
+    prefix = f"/namespaces/{desk.namespace}"
+    (trainings, pods) = (f"/apis/fairlead.dev/v1alpha1{prefix}/trainings", f"/api/v1{prefix}/pods")
+    until(lambda: {run["phase"] for run in runs(desk)} == {"Running"})
+    assert prepared.request("GET", f"{trainings}/one")["metadata"]["labels"] == {
+        "sweep": "1",
+        "example.com/point": "one",
+    }
+    pod = prepared.request("GET", f"{pods}/one-0-0")["metadata"]["labels"]
+    assert {"sweep": "1", "example.com/point": "one", "fairlead.dev/run": "one"}.items() <= pod.items()
+    assert listed(desk, "--label", "sweep=1") == ["one", "two"]
+    assert listed(desk, "--label", "sweep", "--label", "example.com/point=two", "--phase", "Running") == ["two"]
+    assert listed(desk, "--label", "sweep=2") == []
+
+    # Others put labels on objects as well: theirs choose too, and neither they nor Fairlead's own get in the way.
+    body = {"metadata": {"labels": {"argocd.example/instance": "x", "app.kubernetes.io/managed-by": "Helm"}}}
+    prepared.request("PATCH", f"{trainings}/other", body, kind="merge-patch+json")
+    assert listed(desk, "--label", "argocd.example/instance=x") == ["other"]
+    assert json.loads(desk("status", "other", "--json").out)["labels"] == {"argocd.example/instance": "x"}
+    assert "nothing to do" in desk("plan", "train.yaml").out
+
+    assert "there is no terminal to ask on: Stop 2 runs: two, one?" in desk("stop", "--label", "sweep=1", code=2).err
+    stopped = json.loads(desk("stop", "--label", "sweep=1", "--yes", "--json").out)
+    assert sorted((run["name"], run["phase"]) for run in stopped) == [("one", "Stopped"), ("two", "Stopped")]
+    assert listed(desk, "--phase", "Stopped") == ["one", "two"]
+    desk("delete", "--phase", "Stopped", "--yes")
+    assert [run["name"] for run in runs(desk)] == ["other"]
