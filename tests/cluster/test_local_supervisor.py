@@ -17,7 +17,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import NameTaken, NotFound
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.resources import Resources
-from fairlead.specs.training import Retry, Training
+from fairlead.specs.training import Launch, Retry, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Workload
 
@@ -100,6 +100,23 @@ def test_ranks_find_torchruns_environment_and_their_output_is_kept(desk: Desk) -
         "2 of 4, local 0 on node 1",
         "3 of 4, local 1 on node 1",
     ]
+
+
+# As many training programs find out whether there are others.
+DECIDES = "import os; print('distributed' if int(os.environ.get('RANK', -1)) != -1 else 'by itself')"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [({}, ["by itself"]), ({"launch": Launch.TORCHRUN}, ["distributed"]), ({"ranks_per_node": 2}, ["distributed"] * 2)],
+)
+def test_a_program_that_runs_by_itself_runs_the_same_here(
+    desk: Desk, changes: dict[str, Any], found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "5")
+    run = desk.submit(script(desk, DECIDES), **changes)
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
+    assert desk.output(run) == found
 
 
 def test_an_elastic_gang_goes_on_with_what_another_leaves_it_and_its_ranks_are_told(desk: Desk) -> None:

@@ -3,9 +3,11 @@
 import signal
 from dataclasses import replace
 
+import pytest
+
 from fairlead.policy.failures import Blame, Failure, diagnose
 from fairlead.specs.resources import Resources
-from fairlead.specs.training import Training
+from fairlead.specs.training import Launch, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Grant, Node, Pod, PodPhase, Progress, RankExit
 
@@ -100,3 +102,19 @@ def test_a_directory_that_vanished_is_never_a_matter_of_the_path() -> None:
     remedy = diagnosed(gang(ended)).reason.remedy
     assert remedy is not None
     assert remedy.startswith("Put the directory back")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "KeyError: 'LOCAL_RANK'",
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+        "expected, but not set",
+    ],
+)
+def test_a_lone_rank_that_misses_torchruns_variables_is_told_how_to_get_them(last: str) -> None:
+    exit_ = replace(exited(0, code=1), tail=("Traceback (most recent call last):", last))
+    lone = Training(name="train", run="x", ranks_per_node=1)
+    assert "add `launch: torchrun`" in str(diagnosed(gang(exit_), spec=lone).reason.remedy)
+    for spec in (SPEC, replace(lone, launch=Launch.TORCHRUN)):
+        assert diagnosed(gang(exit_), spec=spec).reason.remedy is None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.policy.quantities import say_cpu, say_nodes
+from fairlead.policy.quantities import plural, say_cpu, say_nodes
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 
@@ -27,6 +27,7 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
         why = "one for each GPU" if spec.resources.gpu is not None else "no GPU asked for"
         notes.append(f"ranks_per_node: {ranks} ({why})")
         spec = replace(spec, ranks_per_node=ranks)
+    notes.append(say_rendezvous(spec))
     if spec.resources.cpu_milli is None and nodes:
         largest = max(node.cpu_milli for node in nodes)
         members = -(-(spec.most_nodes or spec.nodes) // len(nodes))
@@ -38,3 +39,14 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
     if spec.checkpoint.to is None:
         notes.append("checkpoint.to: the run's own directory on this cluster")
     return Completed(spec=spec, notes=tuple(notes))
+
+
+def say_rendezvous(spec: Training) -> str:
+    """Say whether its processes find the variables of torchrun, and why."""
+    if not spec.has_rendezvous:
+        return "launch: a lone rank starts by itself, without RANK and MASTER_ADDR; `launch: torchrun` sets them"
+    if spec.most_nodes is not None:
+        why = "an elastic gang"
+    else:
+        why = plural(spec.world_size, "rank") if spec.world_size > 1 else "as asked for"
+    return f"launch: with RANK, MASTER_ADDR and what else torchrun sets ({why})"

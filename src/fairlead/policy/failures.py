@@ -1,5 +1,6 @@
 """What went wrong with a gang: the user's program, the infrastructure, or a hang; and which rank was first."""
 
+import re
 import signal as signals
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,11 @@ from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, RankExit
 # When one rank is killed its peers fail within moments, and one wait may report them together. Inside this window a
 # kill explains an error; an error never explains a kill, since a failed pod's other ranks get 0.5 s before SIGKILL.
 SAME_MOMENT_S = 0.2
+# How programs, and torch itself, say that torchrun has not started them.
+_MISSED = re.compile(
+    r"KeyError: '((LOCAL_)?(RANK|WORLD_SIZE)|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT))'"
+    r"|environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"
+)
 KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
 
@@ -111,7 +117,7 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None) -> Failur
         what = f"{where} crashed with {name}{after}"
     else:
         what = f"{where} failed{after} with exit code {exit_.exit_code}{_last_words(exit_)}"
-    return _failure(Blame.PROGRAM, Code.PROGRAM_FAILED, what, _advice(exit_), exit_.tail)
+    return _failure(Blame.PROGRAM, Code.PROGRAM_FAILED, what, _advice(spec, exit_), exit_.tail)
 
 
 def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | None:
@@ -150,8 +156,13 @@ def _last_words(exit_: RankExit) -> str:
     return ""
 
 
-def _advice(exit_: RankExit) -> str | None:
+def _advice(spec: Training, exit_: RankExit) -> str | None:
     words = _last_words(exit_)
+    if not spec.has_rendezvous and any(_MISSED.search(line) for line in exit_.tail):
+        return (
+            "It expects what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR ...), and a lone rank starts without: "
+            "add `launch: torchrun`."
+        )
     if "ModuleNotFoundError" in words:
         return "Install it in the Python that `run` names, add a `setup:` step, or activate the right environment."
     if exit_.exit_code == 127:

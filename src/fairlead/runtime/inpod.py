@@ -70,7 +70,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
     Raises:
         RuntimeFault: The working directory does not come.
     """
-    from fairlead.runtime import archives
+    from fairlead.runtime import archives, ranks
 
     told: dict[str, Any] = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
     pod_dir = told["env"]["FAIRLEAD_POD_DIR"]
@@ -86,12 +86,8 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{library}" if env.get("PYTHONPATH") else library
     if env.get("HOME"):
         os.makedirs(env["HOME"], exist_ok=True)
-    ranks = [
-        {
-            "rank": rank,
-            "local_rank": local,
-            "env": {"RANK": str(rank), "LOCAL_RANK": str(local), "ROLE_RANK": str(rank)},
-        }
+    of_ranks = [
+        {"rank": rank, "local_rank": local, "env": ranks.rank_environment(rank, local, told["env"])}
         for local, rank in enumerate(told["ranks"])
     ]
     return {
@@ -101,7 +97,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "setup": environ.get("FAIRLEAD_SETUP"),
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,
-        "ranks": ranks,
+        "ranks": of_ranks,
         "launch": told["launch"],
         "grace_s": told["grace_s"],
         "cgroup": None,

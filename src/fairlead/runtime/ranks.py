@@ -50,6 +50,13 @@ def enter(parent: int, cgroup: str | None, out: int, err: int) -> None:
         processes.join(cgroup)
 
 
+def rank_environment(rank: int, local_rank: int, common: Mapping[str, str]) -> dict[str, str]:
+    """What a rank has beside the variables of its pod; nothing where those do not say how many ranks there are."""
+    if "WORLD_SIZE" not in common:
+        return {}
+    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": str(rank)}
+
+
 def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | None:
     """What a command that runs beside a rank of a ``pod.json`` is given; None if the pod has no such rank.
 

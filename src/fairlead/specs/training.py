@@ -59,10 +59,14 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
 class Launch(StrEnum):
-    """How ranks are started."""
+    """How ranks are started.
+
+    ``TORCHRUN`` gives a lone rank the rendezvous variables too, which several ranks find in any case.
+    """
 
     AUTO = "auto"
     EXEC = "exec"
+    TORCHRUN = "torchrun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +160,7 @@ class Training:
         expected_duration_s: How long its work takes, about, without waits, with ``nodes`` nodes; None when nobody says.
         stall_timeout_s: No progress for this long counts as a hang; None turns it off.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
-        launch: ``exec`` turns fast forking of ranks off.
+        launch: ``exec`` turns fast forking of ranks off; ``torchrun`` gives a lone rank what torchrun would set.
         kubernetes: Fields laid over each pod on Kubernetes.
     """
 
@@ -198,6 +202,19 @@ class Training:
     def world_size(self) -> int:
         """Ranks in all; of an elastic gang the fewest."""
         return self.nodes * self.ranks_on_each_node
+
+    @property
+    def has_rendezvous(self) -> bool:
+        """Whether its processes find the variables that torchrun sets, ``RANK`` and ``MASTER_ADDR`` among them.
+
+        A program takes itself for one of several ranks when it finds them, so a lone rank gets them only on request.
+        """
+        return self.launch is Launch.TORCHRUN or self.most_nodes is not None or self.world_size > 1
+
+    @property
+    def may_fork(self) -> bool:
+        """Whether ranks may be forked from a process that has their imports in memory."""
+        return self.launch is not Launch.EXEC
 
     def at(self, num_nodes: int) -> "Training":
         """The same with just so many nodes, from 1 to as many as it may have."""

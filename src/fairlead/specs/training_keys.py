@@ -344,9 +344,9 @@ TRAINING = Section(
         Key(
             name="launch",
             kind=word(training.Launch),
-            doc="`exec` turns fast forking of ranks off.",
+            doc="`torchrun` sets torchrun's variables for a lone rank too; `exec` turns fast forking of ranks off.",
             attributes=("launch",),
-            example="exec",
+            example="torchrun",
             also=("launcher", "start_method"),
         ),
         Key(

@@ -11,7 +11,6 @@ from typing import Any
 import fairlead.runtime
 from fairlead.cluster.local.home import Home
 from fairlead.runtime.launching import interpreter_for
-from fairlead.specs.training import Launch
 from fairlead.state.snapshot import Workload
 
 log = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ class Launchers:
 
     def start(self, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:
         """Have the run's launcher start a pod; False when the run has no use for one."""
-        if workload.spec.launch is Launch.EXEC or workload.spec.setup is not None:
+        if not workload.spec.may_fork or workload.spec.setup is not None:
             return False
         process = self._warm.get(workload.uid)
         if process is None or process.poll() is not None:

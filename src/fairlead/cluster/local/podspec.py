@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.cluster import contract
 from fairlead.cluster.local.home import Home
+from fairlead.runtime.ranks import rank_environment
+from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.state.snapshot import Pod, Workload
 
 LOG_MAX_BYTES = 16 * 1024 * 1024
@@ -40,22 +43,19 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
     spec = workload.spec
     ranks = spec.ranks_on_each_node
     first = pod.index * ranks
+    env = _environment(home, workload, pod, around)
     return {
         "uid": pod.uid,
         "workdir": spec.workdir or str(Path.home()),
         "command": spec.run,
         "setup": spec.setup,
         "setup_stamp": str(home.run(workload.uid) / f"setup-{pod.node}.done"),
-        "env": _environment(home, workload, pod, around),
+        "env": env,
         "ranks": [
-            {
-                "rank": first + local,
-                "local_rank": local,
-                "env": {"RANK": str(first + local), "LOCAL_RANK": str(local), "ROLE_RANK": str(first + local)},
-            }
+            {"rank": first + local, "local_rank": local, "env": rank_environment(first + local, local, env)}
             for local in range(ranks)
         ],
-        "launch": spec.launch.value,
+        "launch": "auto" if spec.may_fork else "exec",
         "grace_s": spec.grace_s,
         "cgroup": None if around.cgroup is None else str(around.cgroup),
         "log_max_bytes": LOG_MAX_BYTES,
@@ -80,7 +80,8 @@ def checkpoint_place(home: Home, workload: Workload) -> str:
 
 def _environment(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> dict[str, str]:
     spec, ranks = workload.spec, workload.spec.ranks_on_each_node
-    env = dict(around.environ)
+    # A run that is submitted by a rank of another has no part in that one.
+    env = {name: value for name, value in around.environ.items() if SET_BY_FAIRLEAD.fullmatch(name) is None}
     cores = pod.grant.cpu_milli // 1000
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))
     # Rendezvous by host name would leave loopback, and fails on machines whose name does not resolve.
@@ -90,43 +91,17 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: Surroundings)
     path = env.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{path}:{around.library}" if path else str(around.library)
     env.update(spec.env)
-    env.update(_contract(home, workload, pod, around.master_port))
-    return env
+    return env | _contract(home, workload, pod, around.master_port)
 
 
 def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, str]:
-    """What every process of a run finds, on every cluster. The first half is torchrun's."""
-    spec, ranks = workload.gang, workload.spec.ranks_on_each_node
-    contract = {
-        "WORLD_SIZE": str(spec.world_size),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": str(pod.index),
-        "GROUP_WORLD_SIZE": str(spec.nodes),
-        "NODE_RANK": str(pod.index),
-        "ROLE_NAME": "default",
-        "ROLE_WORLD_SIZE": str(spec.world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": workload.uid,
-        "TORCHELASTIC_RESTART_COUNT": str(pod.attempt),
-        "TORCHELASTIC_MAX_RESTARTS": str(spec.retry.program),
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "FAIRLEAD_RUN": spec.name,
-        "FAIRLEAD_RUN_UID": workload.uid,
-        "FAIRLEAD_TEAM": spec.team,
-        "FAIRLEAD_POD_UID": pod.uid,
-        "FAIRLEAD_ATTEMPT": str(pod.attempt),
-        "FAIRLEAD_POD_DIR": str(home.pod(workload.uid, pod.uid)),
-        "FAIRLEAD_RUN_DIR": str(home.run(workload.uid) / "files"),
-        "FAIRLEAD_CHECKPOINT_TO": checkpoint_place(home, workload),
-        "FAIRLEAD_CHECKPOINT_KEEP": str(spec.checkpoint.keep),
-        "FAIRLEAD_AGREE_PORT": str(port + 1),
-        "FAIRLEAD_GRACE_S": f"{spec.grace_s:g}",
-    }
-    if workload.spec.most_nodes is not None:
-        contract["FAIRLEAD_ELASTIC"] = "1"
-    if spec.checkpoint.every_s is not None:
-        contract["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
-    if spec.checkpoint.every_steps is not None:
-        contract["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
-    return contract
+    return contract.environment(
+        workload,
+        attempt=pod.attempt,
+        index=pod.index,
+        pod_uid=pod.uid,
+        pod_dir=str(home.pod(workload.uid, pod.uid)),
+        run_dir=str(home.run(workload.uid) / "files"),
+        checkpoint_to=checkpoint_place(home, workload),
+        master=("127.0.0.1", port),
+    )

@@ -25,6 +25,7 @@ from fairlead.cluster.names import unknown
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
+from fairlead.policy.defaults import say_rendezvous
 from fairlead.policy.quantities import say_cpu, say_memory, say_nodes
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
@@ -318,6 +319,7 @@ def _notes(given: Training, complete: Training) -> list[str]:
     if given.ranks_per_node is None:
         why = "one for each GPU" if asked.gpu is not None else "no GPU asked for"
         notes.append(f"ranks_per_node: {ranks} ({why})")
+    notes.append(say_rendezvous(complete))
     if asked.cpu_milli is None:
         cpu = say_cpu(complete.resources.cpu_milli or 0)
         notes.append(f"resources.cpu: {cpu} for each of {say_nodes(given)} (one core for each rank)")

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from fairlead.cluster import contract
 from fairlead.cluster.kubernetes.names import pod_name, service_name
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Workload
@@ -22,44 +23,18 @@ LOG_FILES = 1
 
 
 def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | None) -> dict[str, str]:
-    """The variables that every rank of a pod has in common. The first half is torchrun's."""
-    spec = workload.gang
-    ranks = spec.ranks_on_each_node
-    first = pod_name(spec, create.attempt, 0)
-    env = {
-        "WORLD_SIZE": str(spec.world_size),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": str(create.index),
-        "GROUP_WORLD_SIZE": str(spec.nodes),
-        "NODE_RANK": str(create.index),
-        "ROLE_NAME": "default",
-        "ROLE_WORLD_SIZE": str(spec.world_size),
-        "MASTER_ADDR": f"{first}.{service_name(workload)}.{spec.team}.svc",
-        "MASTER_PORT": str(MASTER_PORT),
-        "TORCHELASTIC_RUN_ID": workload.uid,
-        "TORCHELASTIC_RESTART_COUNT": str(create.attempt),
-        "TORCHELASTIC_MAX_RESTARTS": str(spec.retry.program),
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "FAIRLEAD_RUN": spec.name,
-        "FAIRLEAD_RUN_UID": workload.uid,
-        "FAIRLEAD_TEAM": spec.team,
-        "FAIRLEAD_POD_UID": f"{workload.uid}-{create.attempt}-{create.index}",
-        "FAIRLEAD_ATTEMPT": str(create.attempt),
-        "FAIRLEAD_POD_DIR": POD_DIR,
-        "FAIRLEAD_RUN_DIR": RUN_DIR,
-        "FAIRLEAD_CHECKPOINT_KEEP": str(spec.checkpoint.keep),
-        "FAIRLEAD_AGREE_PORT": str(MASTER_PORT + 1),
-        "FAIRLEAD_GRACE_S": f"{spec.grace_s:g}",
-    }
-    if checkpoint_to is not None:
-        env["FAIRLEAD_CHECKPOINT_TO"] = checkpoint_to
-    if workload.spec.most_nodes is not None:
-        env["FAIRLEAD_ELASTIC"] = "1"
-    if spec.checkpoint.every_s is not None:
-        env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
-    if spec.checkpoint.every_steps is not None:
-        env["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
-    return env
+    """The variables that every rank of a pod has in common."""
+    first = pod_name(workload.gang, create.attempt, 0)
+    return contract.environment(
+        workload,
+        attempt=create.attempt,
+        index=create.index,
+        pod_uid=f"{workload.uid}-{create.attempt}-{create.index}",
+        pod_dir=POD_DIR,
+        run_dir=RUN_DIR,
+        checkpoint_to=checkpoint_to,
+        master=(f"{first}.{service_name(workload)}.{workload.spec.team}.svc", MASTER_PORT),
+    )
 
 
 def instructions(
@@ -83,7 +58,7 @@ def instructions(
         **({} if archive is None else {"archive": archive}),
         "ranks": list(range(first, first + ranks)),
         "threads": max(1, create.grant.cpu_milli // 1000 // ranks),
-        "launch": spec.launch.value,
+        "launch": "auto" if spec.may_fork else "exec",
         "grace_s": spec.grace_s,
         "log_max_bytes": LOG_MAX_BYTES,
         "log_files": LOG_FILES,

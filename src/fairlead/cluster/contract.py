@@ -1,0 +1,67 @@
+"""The variables that the processes of a run find, the same on every cluster. A pure function of run and pod."""
+
+from fairlead.state.snapshot import Workload
+
+
+def environment(
+    workload: Workload,
+    *,
+    attempt: int,
+    index: int,
+    pod_uid: str,
+    pod_dir: str,
+    run_dir: str,
+    checkpoint_to: str | None,
+    master: tuple[str, int],
+) -> dict[str, str]:
+    """What all ranks of a pod have in common; each rank's own numbers are added where it is started.
+
+    Args:
+        index: Of the pod in its gang, from 0.
+        checkpoint_to: Place of this run's checkpoints; None for none.
+        master: Host of rank 0 and the port of the rendezvous; the port above it is for agreements among ranks.
+    """
+    spec = workload.gang
+    env = {
+        "FAIRLEAD_RUN": spec.name,
+        "FAIRLEAD_RUN_UID": workload.uid,
+        "FAIRLEAD_TEAM": spec.team,
+        "FAIRLEAD_POD_UID": pod_uid,
+        "FAIRLEAD_ATTEMPT": str(attempt),
+        "FAIRLEAD_POD_DIR": pod_dir,
+        "FAIRLEAD_RUN_DIR": run_dir,
+        "FAIRLEAD_CHECKPOINT_KEEP": str(spec.checkpoint.keep),
+        "FAIRLEAD_GRACE_S": f"{spec.grace_s:g}",
+    }
+    if checkpoint_to is not None:
+        env["FAIRLEAD_CHECKPOINT_TO"] = checkpoint_to
+    if workload.spec.most_nodes is not None:
+        env["FAIRLEAD_ELASTIC"] = "1"
+    if spec.checkpoint.every_s is not None:
+        env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
+    if spec.checkpoint.every_steps is not None:
+        env["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
+    if workload.spec.has_rendezvous:
+        env |= _rendezvous(workload, attempt, index, *master)
+    return env
+
+
+def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: int) -> dict[str, str]:
+    """What torchrun would set; programs take themselves for one of several ranks by it, even where there is one."""
+    spec = workload.gang
+    return {
+        "WORLD_SIZE": str(spec.world_size),
+        "LOCAL_WORLD_SIZE": str(spec.ranks_on_each_node),
+        "GROUP_RANK": str(index),
+        "GROUP_WORLD_SIZE": str(spec.nodes),
+        "NODE_RANK": str(index),
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(spec.world_size),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": workload.uid,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.retry.program),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "FAIRLEAD_AGREE_PORT": str(port + 1),
+    }
