@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from fairlead.api import submit
-from fairlead.cli.follow import follow
 from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, trainings
@@ -67,6 +66,8 @@ def run(
         if json_:
             print(as_json([run_json(workload) for workload in workloads]))
         return 0
+    from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
+
     return follow(cluster, workloads, json_=json_)
 
 

@@ -3,15 +3,20 @@
 The command line and the Python API speak to this alone; which cluster is behind it is chosen once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from __future__ import annotations
+
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fairlead.cluster.port import Cluster, EventRecord, LogLine
-from fairlead.cluster.selection import Selection
-from fairlead.specs.training import Training
-from fairlead.state.snapshot import Node, Pod, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from fairlead.cluster.selection import Selection
+    from fairlead.specs.training import Training
+    from fairlead.state.snapshot import Node, Pod, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +152,7 @@ class Facing(Cluster, Protocol):
         """Why what is told now may be old, such as an outage; None while all is well."""
         ...
 
-    def another(self) -> "Facing":
+    def another(self) -> Facing:
         """The same cluster for another thread."""
         ...
 

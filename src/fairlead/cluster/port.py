@@ -1,12 +1,15 @@
 """The one interface to a cluster, and what every adapter guarantees; ``tests/cluster/contract.py`` holds it to that."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from __future__ import annotations
 
-from fairlead.specs.training import Training
-from fairlead.state.plan import Plan
-from fairlead.state.reasons import Reason
-from fairlead.state.snapshot import Intent, Snapshot, Workload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from fairlead.specs.training import Training
+    from fairlead.state.plan import Plan
+    from fairlead.state.reasons import Reason
+    from fairlead.state.snapshot import Intent, Snapshot, Workload
 
 # Of runs that succeeded, the newest are told for what they say of those to come.
 MOST_COMPLETED = 500

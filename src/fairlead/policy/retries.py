@@ -9,7 +9,6 @@ may come of it however late, and end a run that reports nothing when they have c
 A quota that refuses pods is no failure: the gang is tried again for as long as it takes, and nothing is counted.
 """
 
-import hashlib
 from dataclasses import dataclass
 
 from fairlead.policy.failures import Blame, Failure
@@ -87,6 +86,8 @@ def retry_refused(workload: Workload, now: float) -> float:
     """
     spec, status = workload.spec, workload.status
     wait_s = max(spec.retry.backoff_s, REFUSED_FIRST_S) * 2.0 ** min(status.refusals, 30)
+    import hashlib  # only for a run that failed; it loads OpenSSL
+
     drawn = hashlib.blake2b(f"{workload.uid}-{status.attempt}".encode(), digest_size=4).digest()
     share = int.from_bytes(drawn) / 2**32
     return now + min(wait_s, longest_wait_s(spec)) * (1 + share) / 2

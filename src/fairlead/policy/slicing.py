@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from fairlead.policy.mig import GB
 from fairlead.policy.quantities import SHARED_BY, plural, say_ways
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node
 
+GB = 10**9  # as the makers of GPUs count
 MOST_APART_FIRST = (Sharing.MIG, Sharing.MPS, Sharing.TIME_SLICING)
 _PARTS = {Sharing.MIG: "MIG instance", Sharing.MPS: "MPS share", Sharing.TIME_SLICING: "time slice"}
 

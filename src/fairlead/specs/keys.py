@@ -3,17 +3,44 @@
 Defaults are the dataclasses' own and bounds are their rules; nothing of that is repeated in them.
 """
 
-from fairlead.specs.pool import Pool
-from fairlead.specs.pool_keys import POOL
-from fairlead.specs.simulation import Simulation
-from fairlead.specs.simulation_keys import SIMULATION
-from fairlead.specs.team import Team
-from fairlead.specs.team_keys import TEAM
-from fairlead.specs.training import Training
-from fairlead.specs.training_keys import TRAINING
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias
+
+from fairlead.specs.kinds import Section
+
+if TYPE_CHECKING:
+    from fairlead.specs.pool import Pool
+    from fairlead.specs.simulation import Simulation
+    from fairlead.specs.team import Team
+    from fairlead.specs.training import Training
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec = Training | Team | Pool | Simulation
+Spec: TypeAlias = "Training | Team | Pool | Simulation"
 
-KINDS = {"Training": TRAINING, "Team": TEAM, "Pool": POOL, "Simulation": SIMULATION}
+
+class _Kinds(Mapping[str, Section]):
+    """The table of each kind, imported when it is first asked for: most files hold runs and nothing else."""
+
+    _homes = ("Training", "Team", "Pool", "Simulation")
+
+    def __getitem__(self, kind: str) -> Section:
+        if kind not in self._homes:
+            raise KeyError(kind)
+        section: Section = getattr(import_module(f"fairlead.specs.{kind.lower()}_keys"), kind.upper())
+        return section
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._homes
+
+
+KINDS: Mapping[str, Section] = _Kinds()

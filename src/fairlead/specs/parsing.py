@@ -20,7 +20,7 @@ from fairlead.specs.suggestions import nearest, suggest
 from fairlead.specs.training_keys import TRAINING
 
 
-def read_spec(root: Node, problems: Problems, *, default_name: str | None) -> Spec | None:
+def read_spec(root: Node, problems: Problems, *, default_name: str | None) -> "Spec | None":
     """The spec in a document; None after a problem, which ``problems`` then holds."""
     return _Reader(problems=problems).document(root, default_name)
 
@@ -52,7 +52,7 @@ class _Reader:
         """Values have the types of the cluster's API, as in the Kubernetes form: one file is right for both or none."""
         return bool(self.prefix)
 
-    def document(self, root: Node, default_name: str | None) -> Spec | None:
+    def document(self, root: Node, default_name: str | None) -> "Spec | None":
         if not isinstance(root, Mapping):
             self.problems.add(root.line, "", f"{_show(root)} is not a spec; give keys, such as `run: python train.py`")
             return None

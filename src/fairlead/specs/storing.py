@@ -3,21 +3,27 @@
 Defaults are written out, so that what is stored keeps its meaning when a later version has other defaults.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
+from importlib import import_module
 from types import NoneType, UnionType
-from typing import Any, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
 from fairlead.errors import InvalidSpec
-from fairlead.specs.pool import Pool
 from fairlead.specs.rules import one_line
-from fairlead.specs.team import Team
-from fairlead.specs.training import Training
 
-_TYPES: Mapping[str, type[Training | Team | Pool]] = {"Training": Training, "Team": Team, "Pool": Pool}
+if TYPE_CHECKING:
+    from fairlead.specs.pool import Pool
+    from fairlead.specs.team import Team
+    from fairlead.specs.training import Training
+
+# By name, so that a database of runs needs none of the other kinds.
+_HOMES = {"Training": "fairlead.specs.training", "Team": "fairlead.specs.team", "Pool": "fairlead.specs.pool"}
 
 
 def to_json(spec: Training | Team | Pool) -> str:
@@ -34,9 +40,10 @@ def from_json(text: str) -> Training | Team | Pool:
     """
     try:
         content = json.loads(text)
-        if not isinstance(content, dict) or content.get("kind") not in _TYPES:
-            raise ValueError(f"kind: give one of {', '.join(_TYPES)}")
-        spec: Training | Team | Pool = _read(_TYPES[content.pop("kind")], content)
+        if not isinstance(content, dict) or content.get("kind") not in _HOMES:
+            raise ValueError(f"kind: give one of {', '.join(_HOMES)}")
+        kind = content.pop("kind")
+        spec: Training | Team | Pool = _read(getattr(import_module(_HOMES[kind]), kind), content)
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidSpec((f"<stored spec>: {one_line(str(error))}",)) from error
     return spec

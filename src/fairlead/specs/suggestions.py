@@ -1,6 +1,5 @@
 """What someone probably meant by a word that is not a key."""
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -22,6 +21,8 @@ def suggest(word: str, section: Section, whole: Section) -> str | None:
         if meant in known:
             return known[meant]
     for known in (local, foreign | everywhere | local):
+        import difflib  # 3 ms that a right word does not need
+
         near = difflib.get_close_matches(meant, known, n=1, cutoff=0.7)
         if near:
             return known[near[0]]
@@ -33,6 +34,8 @@ def nearest(word: str, words: tuple[str, ...]) -> str | None:
     if len(word) > 64:
         return None
     known = {_plain(each): each for each in words}
+    import difflib
+
     near = difflib.get_close_matches(_plain(word), known, n=1, cutoff=0.6)
     return known[near[0]] if near else None
 

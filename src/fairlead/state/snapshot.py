@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from fairlead.specs.sharing import Sharing
-from fairlead.specs.team import Team
 from fairlead.specs.training import Training
-from fairlead.state.growth import Asked, Growth
 from fairlead.state.reasons import Reason
 from fairlead.state.rules import DEFAULT, Rules
+
+if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a dataclass takes a millisecond
+    from fairlead.specs.team import Team
+    from fairlead.state.growth import Asked, Growth
 
 WHOLE_MILLI = 1000
 
@@ -338,8 +341,8 @@ class Snapshot:
     nodes: tuple[Node, ...]
     workloads: tuple[Workload, ...]
     pods: tuple[Pod, ...]
-    growth: Growth | None = None
-    asked: tuple[Asked, ...] = ()
-    teams: tuple[Team, ...] = ()
+    growth: "Growth | None" = None
+    asked: "tuple[Asked, ...]" = ()
+    teams: "tuple[Team, ...]" = ()
     completed: tuple[Completed, ...] = ()
     rules: Rules = DEFAULT

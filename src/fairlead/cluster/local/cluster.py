@@ -2,14 +2,13 @@
 
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairlead.cluster.facing import Prepared
 from fairlead.cluster.local.home import Home
@@ -23,8 +22,10 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec
 from fairlead.runtime.podfiles import is_locked, write_json
 from fairlead.specs.training import Training
-from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
+
+if TYPE_CHECKING:
+    from fairlead.state.plan import Plan
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
 LOOK_S = 0.05
@@ -83,7 +84,7 @@ class LocalCluster:
             rules=read_rules(self.home.policy),
         )
 
-    def apply(self, plan: Plan) -> tuple[bool, ...]:
+    def apply(self, plan: "Plan") -> tuple[bool, ...]:
         now = time.time()
         applied = tuple(self.store.apply(change, now) for change in plan.changes)
         for change, done in zip(plan.changes, applied, strict=True):
@@ -245,6 +246,9 @@ class LocalCluster:
         """Wake the supervisor, or start one when there is work and none runs. Returns at once."""
         if not self.supervisor_alive():
             if self.store.has_work():
+                # Here and below, not above: what only lists runs starts nothing and wakes nobody.
+                import subprocess
+
                 supervisor = subprocess.Popen(
                     [sys.executable, "-m", "fairlead.control.supervisor", str(self.home.path)],
                     stdin=subprocess.DEVNULL,
@@ -256,6 +260,8 @@ class LocalCluster:
                 # It outlives this process on purpose, so nobody is to wait for it or to warn that nobody does.
                 supervisor.returncode = 0
             return
+        import socket
+
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
             wake.setblocking(False)
             try:

@@ -4,11 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
-
 from fairlead.state.snapshot import Gpu, Node
 
 NAME = "localhost"
+# One of them is there wherever NVML can answer on Linux; the last is that of Windows' subsystem.
+DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg")
 
 
 def node() -> Node:
@@ -18,6 +18,8 @@ def node() -> Node:
 
 def gpus() -> tuple[Gpu, ...]:
     """The devices that NVML knows, without those that are split by MIG; none where there is no driver."""
+    if sys.platform == "linux" and not any(map(os.path.exists, DRIVERS)):
+        return ()  # without loading a library that would find out the same
     import pynvml
 
     try:
@@ -55,7 +57,7 @@ def _cpu_quota_milli() -> int | None:
 
 
 def _memory_bytes() -> int:
-    total = int(psutil.virtual_memory().total)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sys.platform == "linux":
         for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
             try:

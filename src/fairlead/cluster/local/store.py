@@ -4,11 +4,14 @@ Each public call is one transaction. WAL lets the faces read while the superviso
 instant leaves either all of a transaction or nothing of it.
 """
 
+from __future__ import annotations
+
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairlead.cluster.local.tables import POD, SCHEMA, SCHEMA_VERSION, WORKLOAD, PodRow, pod_of, workload_of
 from fairlead.cluster.port import EventRecord
@@ -17,9 +20,11 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, NameTaken, NotFound
 from fairlead.specs.storing import to_json
 from fairlead.specs.training import Training
-from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Status, Workload
+
+if TYPE_CHECKING:
+    from fairlead.state.plan import Change, CreatePod, Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,9 @@ class Store:
                     f"Follow it with `fairlead attach {spec.name}`, stop it with `fairlead stop {spec.name}`, "
                     "or choose another name with `--name`."
                 ) from error
+            # Here and not above: what only lists runs needs nothing of plans.
+            from fairlead.state.plan import Event
+
             self._record(uid, spec.name, Event(type="Submitted", reason=reason), now)
         return self.get(uid)
 

@@ -1,9 +1,15 @@
 """The teams of one machine: a file of Team documents in the state directory, if somebody put one there."""
 
-from pathlib import Path
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from fairlead.errors import ClusterError, InvalidSpec
-from fairlead.specs.team import Team
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fairlead.specs.team import Team
 
 
 def read_teams(path: Path) -> tuple[Team, ...]:
@@ -14,6 +20,7 @@ def read_teams(path: Path) -> tuple[Team, ...]:
     """
     # Here and not above: hardly any machine has teams, and what only lists runs need not load what reads specs.
     from fairlead.specs.reading import load_file
+    from fairlead.specs.team import Team
 
     try:
         specs = load_file(path)

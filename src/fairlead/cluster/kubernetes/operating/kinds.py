@@ -27,7 +27,7 @@ class KindObject(Generic[Spec]):
     is_leaving: bool
     observed: int
     conditions: tuple[Mapping[str, Any], ...]
-    spec: Spec | None
+    spec: "Spec | None"
     problem: str = ""
 
     def is_true(self, type_: str) -> bool:

@@ -19,7 +19,7 @@ def read_object(content: Mapping[str, Any]) -> Spec:
         InvalidSpec: It is no kind of ours, or its spec breaks a rule that the API server did not know of.
     """
     kind, metadata = content.get("kind"), content.get("metadata") or {}
-    if content.get("apiVersion") != API_VERSION or kind not in KINDS:
+    if content.get("apiVersion") != API_VERSION or not isinstance(kind, str) or kind not in KINDS:
         raise InvalidSpec((f"<object>: {content.get('apiVersion')} {kind} is none of {', '.join(KINDS)}",))
     section = KINDS[kind]
     fields = {key.metadata for key in section.keys if key.metadata}
