@@ -8,6 +8,7 @@ FairleadError
   Conflict           the workload's state does not allow what was asked
   ClusterError       the cluster itself is in trouble (database, supervisor, control plane)
     NotAllowed       the user's account lacks a right there
+    NoRoom           what has to be kept cannot be, until there is room on the disk
   RuntimeFault       the in-pod library was misused or cannot do what was asked
 
 Each message is complete in itself: what was given, what is allowed, how to fix it. The command line prints it as it is.
@@ -48,6 +49,10 @@ class ClusterError(FairleadError):
 
 class NotAllowed(ClusterError):
     """The user's account may not do this there."""
+
+
+class NoRoom(ClusterError):
+    """Nothing more can be kept where the cluster keeps its state: the disk, the quota or the inodes are used up."""
 
 
 class RuntimeFault(FairleadError):

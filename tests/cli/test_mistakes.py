@@ -250,7 +250,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_submitted_run(process: Call) -> 
     # No file may grow: what a full disk does to whoever writes, also to root.
     ended = process(shell="ulimit -f 0; {fairlead} run -d -- echo hi")
     assert ended.code == 7
-    assert "Check that the disk has room" in ended.err
+    assert "Nothing can be written to the state directory" in ended.err
     assert process("status").out.startswith("No runs yet")
 
 

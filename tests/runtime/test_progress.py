@@ -1,5 +1,6 @@
 """What a rank reports, and how seldom it costs anything."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,3 +135,28 @@ def test_without_fairlead_one_line_a_second_is_printed_by_the_first_rank(capsys:
         "step 17/20  loss 0.5  128 samples/s",
         "step 20/20  loss 0.5  128 samples/s",
     ]
+
+
+def test_events_that_cannot_be_written_wait_until_they_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(rank=0, world_size=1, directory=tmp_path / "gone")
+    reporter.event("CheckpointFailed", "first")
+    reporter.event("CheckpointFailed", "second")
+    (tmp_path / "gone").mkdir()
+    reporter.fact(checkpoint_step=3)
+    lines = (tmp_path / "gone" / "rank-0.events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["message"] for line in lines] == ["first", "second"]
+    assert capsys.readouterr().err.count("progress cannot be written") == 1
+
+
+def test_a_report_goes_over_the_last_one_when_there_is_no_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter = Reporter(rank=0, world_size=1, directory=tmp_path)
+    reporter.fact(checkpoint_step=1, stopped_step=1)
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    reporter.fact(checkpoint_step=20)
+    assert json.loads((tmp_path / "rank-0.json").read_text())["checkpoint_step"] == 20

@@ -58,7 +58,10 @@ def _here() -> list[Finding]:
         cluster = LocalCluster.open()
     except ClusterError as error:
         return [*findings, Finding(what="state", ok=False, says=str(error))]
-    return [*findings, _state(cluster), _supervisor(cluster)]
+    try:
+        return [*findings, _state(cluster), _supervisor(cluster)]
+    finally:
+        cluster.close()
 
 
 def _python() -> Finding:
@@ -97,6 +100,13 @@ def _state(cluster: LocalCluster) -> Finding:
     path = cluster.home.path
     free, mode = shutil.disk_usage(path).free, stat.S_IMODE(path.stat().st_mode)
     says = f"{path}, mode {mode:04o}, {say_memory(free)} free"
+    trouble = cluster.trouble()
+    if trouble is not None:
+        return Finding(what="state", ok=False, says=trouble)
+    try:
+        cluster.store.check()
+    except ClusterError as error:
+        return Finding(what="state", ok=False, says=str(error))
     if free < LOW_DISK_BYTES:
         return Finding(what="state", ok=False, says=f"{says}: make room, or set FAIRLEAD_HOME to another disk")
     return Finding(what="state", ok=mode == 0o700, says=says)
@@ -104,5 +114,7 @@ def _state(cluster: LocalCluster) -> Finding:
 
 def _supervisor(cluster: LocalCluster) -> Finding:
     pid = cluster.supervisor_pid()
-    says = "none runs; one is started when there is work" if pid is None else f"process {pid}"
+    says = f"process {pid}"
+    if pid is None:
+        says = "one runs" if cluster.supervisor_alive() else "none runs; one is started when there is work"
     return Finding(what="supervisor", ok=True, says=says)

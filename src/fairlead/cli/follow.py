@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fairlead.cli.show import message
 from fairlead.cli.streams import discard
+from fairlead.cli.troubles import Troubles
 from fairlead.cli.views import Json, Plain, Terminal
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
@@ -67,7 +68,7 @@ def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
     """Exit codes of the runs, each once."""
     going = [_Watch(cluster, run) for run in runs]
     codes: set[int] = set()
-    is_told = False
+    troubles = Troubles(cluster)
     while True:
         for watch in list(going):
             try:
@@ -88,10 +89,7 @@ def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
         if not going:
             return codes
         view.progress([watch.run for watch in going])
-        trouble = cluster.trouble()
-        if trouble is not None and not is_told:
-            message(f"fairlead: {trouble} What runs goes on, and is followed again as soon as there is an answer.")
-        is_told = trouble is not None
+        troubles.tell()
         cluster.wait(LOOK_S)
 
 

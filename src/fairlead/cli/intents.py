@@ -8,6 +8,7 @@ import click
 from fairlead.cli.selecting import chosen, names_or_selection
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cli.troubles import Troubles
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.selection import UNFINISHED, Selection
 from fairlead.errors import Conflict, NotFound
@@ -83,7 +84,7 @@ def resume(
 
     --all and --label mean suspended runs; stopped and failed ones are meant with --phase.
     """
-    cluster = target.open()
+    cluster = target.open(is_to_submit=True)
     can = _can_be_resumed if selection.phases else _waits_for_resume
     runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Resume", can=can)
     for run in runs:
@@ -116,8 +117,9 @@ def delete(
     for run in runs:
         cluster.set_intent(run.uid, Intent.DELETE)
     cluster.nudge()
+    troubles = Troubles(cluster)
     for run in runs:
-        gone = not no_wait and _wait_until_gone(cluster, run)
+        gone = not no_wait and _wait_until_gone(cluster, run, troubles)
         message(f"{run.spec.name} is deleted." if gone else f"{run.spec.name} will be deleted.")
     if json_:
         print(as_json([{"name": run.spec.name, "uid": run.uid, "deleted": not no_wait} for run in runs]))
@@ -153,24 +155,27 @@ def _want(cluster: Facing, runs: list[Workload], intent: Intent, until: Callable
     for run in runs:
         cluster.set_intent(run.uid, intent)
     cluster.nudge()
+    troubles = Troubles(cluster)
     for run in runs if until is not None else ():
         now, nudged = cluster.get(run.uid), time.monotonic()
         while until is not None and not until(now):
             if time.monotonic() - nudged > NUDGE_S:
                 cluster.nudge()
                 nudged = time.monotonic()
+            troubles.tell()
             cluster.wait(LOOK_S)
             now = cluster.get(run.uid)
         message(f"{run.spec.name} is {now.status.phase.value}: {now.status.reason.message}.")
 
 
-def _wait_until_gone(cluster: Facing, run: Workload) -> bool:
+def _wait_until_gone(cluster: Facing, run: Workload, troubles: Troubles) -> bool:
     while True:
         try:
             cluster.get(run.uid)
         except NotFound:
             return True
         cluster.nudge()
+        troubles.tell()
         cluster.wait(LOOK_S)
 
 

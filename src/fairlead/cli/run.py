@@ -49,7 +49,7 @@ def run(
     A FILE of `-` is the standard input; what it says of paths is relative to the current directory.
     """
     asked = asked_of(files, name, overrides)
-    cluster = target.open()
+    cluster = target.open(is_to_submit=True)
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
     admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])

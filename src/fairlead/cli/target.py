@@ -44,19 +44,26 @@ class Target:
     def is_kubernetes(self) -> bool:
         return self.cluster == KUBERNETES
 
-    def open(self) -> "Facing":
-        """The cluster; its nobody looking after it is told, and mended where that is ours to do.
+    def open(self, *, is_to_submit: bool = False) -> "Facing":
+        """The cluster; its nobody looking after it is told, and mended where that is ours to do, as is its trouble.
+
+        Args:
+            is_to_submit: Nothing comes of it while the cluster is in trouble.
 
         Raises:
-            ClusterError: It cannot be reached.
+            ClusterError: It cannot be reached, or is in trouble.
         """
         from fairlead.cli.show import message
+        from fairlead.errors import ClusterError
 
         cluster = self.quietly()
         cluster.nudge()
-        trouble = cluster.unattended()
-        if trouble is not None:
-            message(f"fairlead: {trouble}")
+        trouble = cluster.trouble()
+        if trouble is not None and is_to_submit:
+            raise ClusterError(trouble)
+        for told in (cluster.unattended(), trouble):
+            if told is not None:
+                message(f"fairlead: {told}")
         return cluster
 
     def quietly(self) -> "Facing":

@@ -16,8 +16,9 @@ from pathlib import Path
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.room import explained, hold_reserve
 from fairlead.control.loop import run_pass
-from fairlead.errors import ClusterError
+from fairlead.errors import ClusterError, NoRoom
 from fairlead.runtime.podfiles import take_lock
 
 log = logging.getLogger("fairlead.supervisor")
@@ -30,6 +31,10 @@ QUIET_WAIT_S = 2.0
 IDLE_EXIT_S = 300.0
 # After the database failed (a full disk, most often).
 TROUBLE_WAIT_S = 1.0
+# How often it is seen to that there is a reserve.
+RESERVE_EVERY_S = 2.0
+# A database that is damaged, or whose disk is read-only, is looked at for so long; a full disk is waited for.
+PATIENCE_S = 60.0
 
 
 def main(path: Path | None = None) -> None:
@@ -39,11 +44,9 @@ def main(path: Path | None = None) -> None:
         lock = take_lock(home.lock)
         if lock is None:
             return
-        _log_to(home)
-        os.ftruncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
         try:
-            _serve(home)
+            if not _serve_when_there_is_room(home, lock):
+                return
         finally:
             os.close(lock)
         # A command that came between the last look and the release saw the lock held and started nobody.
@@ -55,7 +58,35 @@ def main(path: Path | None = None) -> None:
             cluster.close()
 
 
-def _serve(home: Home) -> None:
+def _serve_when_there_is_room(home: Home, lock: int) -> bool:
+    """Serve until there is nothing to do; False when that cannot be, for a reason that waiting does not mend."""
+    told = ""
+    while True:
+        try:
+            _log_to(home)
+            pid = str(os.getpid()).encode()
+            # Over what is there, which needs no room on a full disk.
+            os.pwrite(lock, pid, 0)
+            os.ftruncate(lock, len(pid))
+            cluster = LocalCluster(home, is_loops=True)
+            try:
+                _serve(home, cluster)
+            finally:
+                cluster.close()
+            return True
+        except (ClusterError, OSError) as error:
+            found = explained(home, error) if isinstance(error, OSError) else error
+            if str(found) != told:
+                told = str(found)
+                log.error("%s", told)
+            if not isinstance(found, NoRoom) or not home.path.is_dir():
+                return False
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            time.sleep(TROUBLE_WAIT_S)
+
+
+def _serve(home: Home, cluster: LocalCluster) -> None:
     stopping = False
 
     def stop(_number: int, _frame: object) -> None:
@@ -64,21 +95,28 @@ def _serve(home: Home) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    cluster = LocalCluster(home, is_loops=True)
     agent = Agent(home, cluster.store, cluster.node())
     agent.sweep()
     wake = _listen(home)
     log.info("started, process %d", os.getpid())
     idle_since = time.monotonic()
+    reserve_at, told, told_at = 0.0, "", 0.0
     try:
         while not stopping:
             try:
                 live, changed = _step(cluster, agent)
                 unfinished = live > 0 or cluster.store.has_work()
-                wait_s = BUSY_WAIT_S if live else QUIET_WAIT_S
-            except ClusterError as error:
-                log.error("%s", error)
+                wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
+            except (ClusterError, OSError) as error:
+                if str(error) != told:
+                    told, told_at = str(error), time.monotonic()
+                    log.error("%s", told)
+                if not isinstance(error, NoRoom) and time.monotonic() - told_at > PATIENCE_S:
+                    raise
                 live, changed, unfinished, wait_s = 0, False, True, TROUBLE_WAIT_S
+            if not told and time.monotonic() >= reserve_at:
+                hold_reserve(home)
+                reserve_at = time.monotonic() + RESERVE_EVERY_S
             if unfinished:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > IDLE_EXIT_S:
@@ -88,13 +126,18 @@ def _serve(home: Home) -> None:
                 _sleep(wake, wait_s)
     finally:
         agent.close()
-        cluster.close()
         wake.close()
 
 
 def _step(cluster: LocalCluster, agent: Agent) -> tuple[int, bool]:
     """Look, decide, act; the number of live pods and whether anything was decided."""
-    live = agent.observe(time.time())
+    try:
+        live = agent.observe(time.time())
+    except NoRoom:
+        # What was seen is seen again. What is to be stopped or forgotten makes room for that.
+        run_pass(cluster, time.time())
+        agent.act(time.time())
+        raise
     changed = run_pass(cluster, time.time())
     agent.act(time.time())
     return live, changed

@@ -19,6 +19,7 @@ from typing import Any
 WRITE_EVERY_S = 0.2
 PRINT_EVERY_S = 1.0
 WINDOW_S = 15.0
+MOST_UNTOLD = 100
 
 
 class Reporter:
@@ -49,6 +50,7 @@ class Reporter:
         self._next = -math.inf
         self._unwritten = False
         self._mute = False
+        self._untold: deque[str] = deque(maxlen=MOST_UNTOLD)
 
     def progress(
         self,
@@ -93,17 +95,32 @@ class Reporter:
             return
         line = json.dumps({"at": self._wall(), "type": kind, "message": message}) + "\n"
         with self._lock:
-            try:
-                with open(self._directory / f"rank-{self._rank}.events.jsonl", "a") as file:
-                    file.write(line)
-            except OSError as error:
-                self._complain(error)
+            self._untold.append(line)
+            self._tell()
 
     def flush(self) -> None:
         """Write what was not written yet."""
         with self._lock:
             if self._unwritten:
                 self._write(self._clock())
+            self._tell()
+
+    def _tell(self) -> None:
+        """Append the events that wait; on a full disk they wait for room, and of too many the oldest are lost."""
+        if self._directory is None or not self._untold:
+            return
+        try:
+            with open(self._directory / f"rank-{self._rank}.events.jsonl", "ab", buffering=0) as file:
+                size = file.tell()
+                while self._untold:
+                    data = self._untold[0].encode()
+                    if file.write(data) != len(data):
+                        file.truncate(size)
+                        return
+                    size += len(data)
+                    self._untold.popleft()
+        except OSError as error:
+            self._complain(error)
 
     def _write(self, now: float) -> None:
         if self._directory is None:
@@ -116,9 +133,22 @@ class Reporter:
         self._unwritten = False
         path = self._directory / f"rank-{self._rank}.json"
         temporary = self._directory / f".rank-{self._rank}.json.{os.getpid()}"
+        report = json.dumps(self._report(now)).encode()
         try:
-            temporary.write_text(json.dumps(self._report(now)))
+            temporary.write_bytes(report)
             temporary.replace(path)
+        except OSError as error:
+            self._complain(error)
+            self._overwrite(path, temporary, report)
+        self._tell()
+
+    def _overwrite(self, path: Path, temporary: Path, report: bytes) -> None:
+        """Put a report where the last one is, which takes no room on most disks; whoever reads half of it reads on."""
+        try:
+            temporary.unlink(missing_ok=True)
+            with open(path, "r+b", buffering=0) as file:
+                file.write(report)
+                file.truncate(len(report))
         except OSError as error:
             self._complain(error)
 

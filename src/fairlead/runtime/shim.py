@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 TEARDOWN_S = 0.5
 TICK_S = 2.0
 SUPERVISOR_PERIOD_S = 10.0
+ROOM_BYTES = 16 * 1024
 _RETRY_S = 0.2
 _SETUP = -1
 
@@ -119,7 +120,17 @@ class Shim:
                     return False  # the pod is over, or was deleted
                 time.sleep(_RETRY_S)
             else:
+                self._hold_room()
                 return True
+
+    def _hold_room(self) -> None:
+        """Takes room for the record of the end, so that the pod can end on a disk that is full by then."""
+        with contextlib.suppress(OSError), open(os.path.join(self._dir, "room"), "wb") as file:
+            file.write(b"\0" * ROOM_BYTES)
+
+    def _release_room(self) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._dir, "room"))
 
     def _set_up(self) -> tuple[str | None, list[str]]:
         """Runs the set-up once for each stamp, one pod at a time; a sentence and its last lines when it fails."""
@@ -129,7 +140,7 @@ class Shim:
             return None, []
         if stamp is None:
             return self._run_setup()
-        while (turn := podfiles.take_lock(f"{stamp}.lock")) is None:
+        while (turn := _lock_when_there_is_room(f"{stamp}.lock")) is None:
             if self._is_stopping:
                 return None, []
             self._wait(_RETRY_S)
@@ -331,6 +342,7 @@ class Shim:
     def _record(self, message: str | None, *, setup_failed: bool, tail: Sequence[str] = ()) -> None:
         exits = [{**self._exits[rank], "tail": self._streams[rank][1].tail()} for rank in sorted(self._exits)]
         record = {"setup_failed": setup_failed, "message": message, "ranks": exits, "tail": list(tail)}
+        self._release_room()
         self._keep("exit.json", {"at": time.time(), **record})
 
     def _keep(self, name: str, value: object) -> None:
@@ -374,6 +386,13 @@ class Shim:
             self._supervisor_at = now + SUPERVISOR_PERIOD_S
             env = self._pod.get("supervisor_env") or {k: v for k, v in os.environ.items() if not _is_of_run(k)}
             ranks.start_detached(argv, env)
+
+
+def _lock_when_there_is_room(path: str) -> int | None:
+    try:
+        return podfiles.take_lock(path)
+    except OSError:
+        return None
 
 
 def _wake(_number: int, _frame: object) -> None:

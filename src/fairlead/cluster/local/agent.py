@@ -68,6 +68,8 @@ class Agent:
             seen = self._look(row)
             if seen is not None:
                 self._store.observe(seen, now)
+                if seen.progress is not None:
+                    self._progress[seen.row.pod.uid] = seen.progress
                 if seen.row.pod.phase.is_final:
                     self._tidy(seen.row.pod)
         return len(rows)
@@ -132,10 +134,7 @@ class Agent:
         progress, active_at = read_progress(path)
         if active_at is not None and active_at - (pod.active_at or 0.0) >= ACTIVE_STEP_S:
             pod = replace(pod, active_at=active_at)
-        known = self._progress.get(pod.uid)
-        if progress is not None and pod.index == 0 and progress != known:
-            self._progress[pod.uid] = progress
-        else:
+        if pod.index != 0 or progress == self._progress.get(pod.uid):
             progress = None
         events: NewEvents = read_events(path, row.event_offsets)
         if pod == row.pod and progress is None and not events.events:
@@ -198,8 +197,11 @@ class Agent:
             return
         since = pod.terminating_since or now
         if memory.notified != (since, deadline):
-            write_json(path / "stop.json", {"at": since, "grace_s": max(0.0, deadline - since)})
-            _signal(int(claimed["pid"]), signal.SIGTERM)
+            try:
+                write_json(path / "stop.json", {"at": since, "grace_s": max(0.0, deadline - since)})
+            finally:
+                # On a full disk the shim gives the grace that it was started with.
+                _signal(int(claimed["pid"]), signal.SIGTERM)
             memory.notified = (since, deadline)
         elif now > deadline + KILL_SLACK_S:
             log.error("pod %s did not end; its shim and all processes are killed", pod.uid)
@@ -220,7 +222,10 @@ class Agent:
     def _tidy(self, pod: Pod) -> None:
         """What a pod leaves behind when it is over: only its log and its records."""
         path = self._home.pod(pod.workload_uid, pod.uid)
-        (path / "pod.json").unlink(missing_ok=True)
+        try:
+            (path / "pod.json").unlink(missing_ok=True)
+        except OSError as error:  # a disk that is read-only by now; nothing starts from it, as the pod is claimed
+            log.warning("pod %s: %s", pod.uid, error)
         if self._limits.parent is not None:
             limits.remove(self._limits.parent / pod.uid)
         self._attempts.pop(pod.uid, None)

@@ -14,12 +14,13 @@ from fairlead.cluster.facing import Prepared
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.logs import read_logs
 from fairlead.cluster.local.policies import read_rules
+from fairlead.cluster.local.room import explained, release_reserve, trouble
 from fairlead.cluster.local.store import Store
 from fairlead.cluster.local.teams import read_teams
 from fairlead.cluster.names import unknown
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine
 from fairlead.cluster.selection import Selection
-from fairlead.errors import ClusterError, Conflict, InvalidSpec
+from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom
 from fairlead.runtime.podfiles import is_locked, write_json
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
 LOOK_S = 0.05
+# How often it is tried whether anything can be kept; a try writes a little and costs tens of microseconds.
+TRY_S = 2.0
 
 
 class LocalCluster:
@@ -44,7 +47,15 @@ class LocalCluster:
     def __init__(self, home: Home, *, is_loops: bool = False) -> None:
         self.home = home
         self._is_loops = is_loops
-        self.store = Store(home.database)
+        try:
+            self.store = Store(home)
+        except NoRoom:
+            # To look, and to make room, takes a little of it.
+            if not release_reserve(home):
+                raise
+            self.store = Store(home)
+        self._trouble: ClusterError | None = None
+        self._tried_at: float | None = None
         self._node: Node | None = None
         self._seen = self.store.change_counter()
 
@@ -86,13 +97,22 @@ class LocalCluster:
 
     def apply(self, plan: "Plan") -> tuple[bool, ...]:
         now = time.time()
-        applied = tuple(self.store.apply(change, now) for change in plan.changes)
-        for change, done in zip(plan.changes, applied, strict=True):
+        applied: dict[int, bool] = {}
+        no_room: NoRoom | None = None
+        # What is forgotten makes room for the rest.
+        for place, change in sorted(enumerate(plan.changes), key=lambda item: not item[1].forget):
+            try:
+                done = self.store.apply(change, now)
+            except NoRoom as error:
+                no_room, done = error, False
+            applied[place] = done
             if done and change.forget:
                 shutil.rmtree(self.home.run(change.workload_uid), ignore_errors=True)
             elif done and self._is_over(change.workload_uid):
                 self.home.environment(change.workload_uid).unlink(missing_ok=True)
-        return applied
+        if no_room is not None:
+            raise no_room
+        return tuple(applied[place] for place in range(len(plan.changes)))
 
     def prepare(self, spec: Training, directory: Path) -> Prepared:
         """With an absolute working directory, which is used where it is.
@@ -142,6 +162,12 @@ class LocalCluster:
         """Record what the user wants of a workload now; a resumed one inherits the environment given then."""
         if intent is Intent.RUN and self.store.get(uid).status.phase.is_final:
             self._keep_environment(uid, environ)
+        if intent is not Intent.RUN and isinstance(self._found_trouble(), NoRoom):
+            # A full disk must not keep anybody from ending what fills it: neither this from being recorded, nor what
+            # follows from it.
+            release_reserve(self.home)
+            if intent is Intent.DELETE:
+                self._remove_files(uid)
         return self.store.set_intent(uid, intent)
 
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
@@ -228,8 +254,9 @@ class LocalCluster:
         return None
 
     def trouble(self) -> str | None:
-        """Nothing: a database that cannot be read is an error."""
-        return None
+        """That nothing can be recorded because the state directory has no room or may not be written."""
+        found = self._found_trouble()
+        return None if found is None else str(found)
 
     def supervisor_alive(self) -> bool:
         """Whether a supervisor holds its lock."""
@@ -245,7 +272,9 @@ class LocalCluster:
     def nudge(self) -> None:
         """Wake the supervisor, or start one when there is work and none runs. Returns at once."""
         if not self.supervisor_alive():
-            if self.store.has_work():
+            found = self._found_trouble()
+            # One that meets a full disk waits for room; any other trouble it could only end on.
+            if (found is None or isinstance(found, NoRoom)) and self.store.has_work():
                 # Here and below, not above: what only lists runs starts nothing and wakes nobody.
                 import subprocess
 
@@ -269,6 +298,13 @@ class LocalCluster:
             except OSError:  # it is just starting or just ending, and looks at the database either way
                 return
 
+    def _found_trouble(self) -> ClusterError | None:
+        now = time.monotonic()
+        if self._tried_at is None or now - self._tried_at >= TRY_S:
+            self._tried_at = now
+            self._trouble = trouble(self.home)
+        return self._trouble
+
     def _pod_dirs(self, uid: str) -> tuple[tuple[int, Path], ...]:
         return tuple((pod.attempt, self.home.pod(uid, pod.uid)) for pod in self.store.pods(uid))
 
@@ -282,7 +318,10 @@ class LocalCluster:
             self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(self.home.environment(uid), dict(os.environ if environ is None else environ))
         except OSError as error:
-            raise ClusterError(
-                f"The files of a run cannot be kept in {self.home.run(uid)}: {error.strerror}. "
-                "Check that the disk has room and that you own the directory; `fairlead doctor` looks at both."
-            ) from error
+            raise explained(self.home, error) from error
+
+    def _remove_files(self, uid: str) -> None:
+        """Remove what goes with a run before that is recorded: all its files; its checkpoints while it runs."""
+        is_over = self.store.get(uid).status.phase.is_final and all(pod.phase.is_final for pod in self.store.pods(uid))
+        own = self.home.run(uid)
+        shutil.rmtree(own if is_over else own / "checkpoints", ignore_errors=True)

@@ -29,15 +29,20 @@ class Home:
             if path.stat().st_mode & 0o077:
                 path.chmod(0o700)
         except OSError as error:
-            raise ClusterError(
-                f"The state directory {path} cannot be used: {error.strerror or error}. "
-                "Set FAIRLEAD_HOME to a directory that you may write to."
-            ) from error
+            # Here and not above: what words it needs this module.
+            from fairlead.cluster.local.room import explained
+
+            raise explained(cls(path), error) from error
         return cls(path)
 
     @property
     def database(self) -> Path:
         return self.path / "fairlead.db"
+
+    @property
+    def reserve(self) -> Path:
+        """Room that is kept for ending and deleting runs on a full disk."""
+        return self.path / "reserve"
 
     @property
     def teams(self) -> Path:

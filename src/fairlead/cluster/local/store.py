@@ -7,17 +7,19 @@ instant leaves either all of a transaction or nothing of it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.room import trouble
 from fairlead.cluster.local.tables import POD, SCHEMA, SCHEMA_VERSION, WORKLOAD, PodRow, pod_of, workload_of
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.records import dump, load
 from fairlead.cluster.selection import Selection
-from fairlead.errors import ClusterError, NameTaken, NotFound
+from fairlead.errors import ClusterError, NameTaken, NoRoom, NotFound
 from fairlead.specs.storing import to_json
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
@@ -25,6 +27,27 @@ from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Pro
 
 if TYPE_CHECKING:
     from fairlead.state.plan import Change, CreatePod, Event
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def _in_the_room_there_is(
+    write: Callable[Concatenate[Store, Arguments], Result],
+) -> Callable[Concatenate[Store, Arguments], Result]:
+    """Try a transaction for which there is no room once more, in the room that the write-ahead log has already."""
+
+    @wraps(write)
+    def tried(store: Store, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return write(store, *args, **kwargs)
+        except NoRoom:
+            store.relieve()
+            return write(store, *args, **kwargs)
+
+    return tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +62,42 @@ class Observation:
 class Store:
     """The database. An instance belongs to one thread."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._path = home.database
         with self._translated():
-            # NORMAL in WAL mode: a killed process loses nothing; a power cut may lose the last moments.
-            self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-            self._refuse_newer()
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._migrate()
+            self._db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
+        try:
+            with self._translated():
+                self._refuse_strange()
+                # NORMAL in WAL mode: a killed process loses nothing; a power cut may lose the last moments.
+                self._db.execute("PRAGMA journal_mode = WAL")
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                self._migrate()
+        except ClusterError:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         self._db.close()
 
+    def relieve(self) -> None:
+        """Let the write-ahead log be written from its beginning again, which needs no more room than it has."""
+        with self._translated():
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def check(self) -> None:
+        """Read the whole database, which takes a moment.
+
+        Raises:
+            ClusterError: It is damaged.
+        """
+        with self._translated():
+            found = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
+        if found != "ok":
+            raise self._damaged(" ".join(found.split()))
+
+    @_in_the_room_there_is
     def submit(self, uid: str, spec: Training, now: float) -> Workload:
         """Keep a new workload, Pending.
 
@@ -80,6 +126,7 @@ class Store:
             self._record(uid, spec.name, Event(type="Submitted", reason=reason), now)
         return self.get(uid)
 
+    @_in_the_room_there_is
     def set_intent(self, uid: str, intent: Intent) -> Workload:
         """Record what the user wants; the same intent again changes nothing.
 
@@ -110,6 +157,7 @@ class Store:
             # It would run again, but a workload of its name was submitted in between: not now.
             return False
 
+    @_in_the_room_there_is
     def _apply(self, change: Change, now: float) -> bool:
         with self._transaction():
             row = self._db.execute(
@@ -141,6 +189,7 @@ class Store:
                 self._record(uid, row[1], change.event, now)
             return True
 
+    @_in_the_room_there_is
     def observe(self, observation: Observation, now: float) -> None:
         """Keep what was seen of a pod. Final phases stay final."""
         row, pod = observation.row, observation.row.pod
@@ -335,14 +384,18 @@ class Store:
             (at, uid, run, event.type, dump(event.reason)),
         )
 
-    def _refuse_newer(self) -> None:
-        """Before anything is changed: what a newer version wrote is not ours to touch."""
+    def _refuse_strange(self) -> None:
+        """Before anything is changed: what a newer version wrote, or is left of a lost one, is not ours to touch."""
         found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         if found > SCHEMA_VERSION:
             raise ClusterError(
                 f"{self._path} was written by a newer Fairlead (schema {found}, this one knows {SCHEMA_VERSION}). "
                 "Upgrade Fairlead, or set FAIRLEAD_HOME to another directory."
             )
+        # One that was lost, or cut to nothing, looks like one that was never used; and the files of runs that it does
+        # not know would be removed.
+        if found == 0 and any((self._home.path / "runs").glob("*/pods")):
+            raise self._damaged("it is empty, but there are files of runs")
 
     def _migrate(self) -> None:
         found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -380,7 +433,8 @@ class Store:
             try:
                 yield
             finally:
-                self._db.execute("COMMIT")
+                if self._db.in_transaction:  # a damaged database ends it by itself
+                    self._db.execute("COMMIT")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -389,7 +443,27 @@ class Store:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.Error as error:
-            raise ClusterError(
-                f"The state database {self._path} cannot be used: {error}. "
-                "Check that the disk has room and that you own the directory; `fairlead doctor` looks at both."
-            ) from error
+            raise self._explained(error) from error
+
+    def _explained(self, error: sqlite3.Error) -> ClusterError:
+        code = getattr(error, "sqlite_errorcode", None)
+        kind = None if code is None else code & 0xFF  # the rest is detail
+        if kind in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ:
+            return self._damaged(str(error))
+        found = trouble(self._home)
+        if found is not None:
+            return found
+        if kind == sqlite3.SQLITE_FULL:  # there is room by now
+            return NoRoom(f"The disk of the state directory {self._home.path} was full a moment ago; try again.")
+        return ClusterError(
+            f"The state database {self._path} cannot be used: {error}. "
+            "Check that the disk has room and that you own the directory; `fairlead doctor` looks at both."
+        )
+
+    def _damaged(self, how: str) -> ClusterError:
+        home = self._home.path
+        return ClusterError(
+            f"The state database {self._path} is damaged: {how}. What is in {home / 'runs'} (logs, checkpoints) is not "
+            f"touched. To begin anew, end what still runs with `pkill fairlead-shim`, then `mv {home} {home}.damaged`, "
+            f"which keeps those files there, and submit the runs again; or put a copy of the database back."
+        )

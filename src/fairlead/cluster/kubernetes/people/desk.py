@@ -227,7 +227,9 @@ class Desk:
 
     def trouble(self) -> str | None:
         troubles = (watch.trouble for watch in self._watches.values())
-        return next((str(trouble) for trouble in troubles if trouble is not None), None)
+        found = next((str(trouble) for trouble in troubles if trouble is not None), None)
+        goes_on = "What runs goes on, and is followed again as soon as there is an answer."
+        return None if found is None else f"{found} {goes_on}"
 
     def wait(self, timeout_s: float) -> None:
         """Return when a run has changed; the first wait begins to watch."""
