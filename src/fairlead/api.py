@@ -1,13 +1,16 @@
 """The Python API: ``fairlead.Training(run="python train.py", nodes=2).run().wait()``."""
 
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.cluster.facing import Facing
+from fairlead.cluster.output import LogQuery, parse_moment
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.control.admission import Admission, admit
 from fairlead.control.opening import open_named
@@ -110,9 +113,43 @@ class RunHandle:
             self._cluster.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic())))
         return self.status
 
-    def logs(self, *, follow: bool = False, rank: int | None = None) -> Iterator[LogLine]:
-        """Output of all ranks in order of time."""
-        return self._cluster.logs(self.uid, follow=follow, rank=rank)
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | Iterable[int] | None = None,
+        attempt: int | None = None,
+        since: str | float | datetime | None = None,
+        until: str | float | datetime | None = None,
+        grep: str | re.Pattern[str] | None = None,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """Output in order of attempts and time; a line of the stream ``f`` tells what is not there any more.
+
+        Args:
+            follow: Go on until the run is over.
+            rank: Only this one, or these.
+            attempt: Only this start of the run, from 0.
+            since: Only lines from then on: a text as ``fairlead logs --since`` takes it, a Unix time or a datetime.
+            until: Only lines up to then.
+            grep: Only lines in which this regular expression is found.
+            tail: Only the last so many lines, 1 or more; when following, and those to come.
+
+        Raises:
+            ValueError: Something of that is no time, no rank, no number of lines or no regular expression.
+        """
+        ranks = None if rank is None else frozenset([rank] if isinstance(rank, int) else rank)
+        if ranks is not None and min(ranks, default=0) < 0:
+            raise ValueError(f"rank: {min(ranks)} is no rank; they count from 0")
+        if tail is not None and tail < 1:
+            raise ValueError(f"tail: {tail} is no number of lines; give 1 or more")
+        try:
+            pattern = None if grep is None else re.compile(grep)
+        except re.error as error:
+            raise ValueError(f"grep: {grep!r} is no regular expression: {error}") from error
+        begin, end = _unix_time(since), _unix_time(until)
+        query = LogQuery(ranks=ranks, attempt=attempt, since=begin, until=end, pattern=pattern, tail=tail)
+        return self._cluster.logs(self.uid, query, follow=follow)
 
     def events(self) -> tuple[EventRecord, ...]:
         """What happened to it, oldest first."""
@@ -146,6 +183,12 @@ class RunHandle:
         check_wish(self.workload, intent)
         self._cluster.set_intent(self.uid, intent)
         self._cluster.nudge()
+
+
+def _unix_time(moment: str | float | datetime | None) -> float | None:
+    if isinstance(moment, str):
+        return parse_moment(moment, time.time())
+    return moment.timestamp() if isinstance(moment, datetime) else moment
 
 
 def find(name: str, *, team: str | None = None, context: str | None = None, namespace: str | None = None) -> RunHandle:

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.conftest import Answer, Call
 
 PROGRAM = """
@@ -96,6 +98,36 @@ def test_logs_of_several_runs_are_merged_in_order_of_time(call: Call) -> None:
     assert times == sorted(times)
     assert call("logs", "left", "right", "--tail", "2").out.splitlines() == shown[-2:]
     assert call("logs", "left").out.splitlines() == ["left 0", "left 1", "left 2"]
+
+
+def test_the_output_is_narrowed_down(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = """python -c "print('one\\ntwo\\x00\\x1b[31mred\\x1b[2J\\nthree')" """
+    Path("three.yaml").write_text(f"name: three\nrun: |\n  {command}\nranks_per_node: 2\n")
+    assert call("run", "three.yaml").code == 0
+    assert call("logs", "three", "--rank", "1", "--grep", "^t.*e$").out == "[1] three\n"
+    assert call("logs", "three", "--rank", "0,1", "--since", "1h", "--tail", "1", "-f").out.endswith("] three\n")
+    told = objects(call("logs", "three", "--rank", "0-1", "--grep", "two", "--json"))
+    assert {(each["rank"], each["text"]) for each in told} == {(rank, "two\0\x1b[31mred\x1b[2J") for rank in (0, 1)}
+    assert call("logs", "three", "--until", "1h").out == ""
+    assert "no such output" in call("logs", "three", "--since", "2999-01-01").err
+    monkeypatch.setattr("fairlead.cli.logs.is_terminal", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = call("logs", "three", "--rank", "1", "--grep", "w|hr").out.splitlines()
+    assert shown == ["[1] t\x1b[1;31mw\x1b[0mo\\x00\x1b[31mred\x1b[0m", "[1] t\x1b[1;31mhr\x1b[0mee"]
+
+
+def test_what_was_dropped_is_told_by_logs_and_status(call: Call) -> None:
+    Path("noise.py").write_text("for n in range(60000): print(n, 'x' * 90)\n")
+    Path("noise.yaml").write_text("name: noise\nrun: python noise.py\nlogs: 4Mi\n")
+    assert call("run", "-d", "noise.yaml").code == 0
+    call("attach", "noise")
+    note, first = call("logs", "noise").out.splitlines()[:2]
+    num = int(first.split()[0])
+    assert note.startswith(f"... {num:,} lines (")
+    assert note.endswith(" of rank 0 were dropped here: the limit is 4 MiB; `logs: {max: 16Mi}` raises it")
+    assert f"  output       {note[4:].replace(' here:', ':')}" in call("status", "noise").out.splitlines()
+    (dropped,) = json.loads(call("status", "noise", "--json").out)["dropped_output"]
+    assert (dropped["rank"], dropped["lines"]) == (0, num)
 
 
 def test_following_the_logs_of_several_runs_ends_with_the_last_of_them(call: Call) -> None:

@@ -63,7 +63,8 @@ def say_default(key: Key, owner: Section) -> str:
     assert MISSING not in values, key.name
     if all(value is None for value in values):
         return "-"
-    return f"`{str(key.kind.render(values[0] if len(values) == 1 else values)).lower()}`"
+    told = key.kind.render(values[0] if len(values) == 1 else values)
+    return f"`{str(told).lower() if isinstance(told, bool) else told}`"
 
 
 def commands() -> str:

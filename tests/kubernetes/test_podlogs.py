@@ -13,6 +13,7 @@ from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.operating.lastlines import last_lines
 from fairlead.cluster.kubernetes.people.podlogs import Mark, PodLogs, parse
+from fairlead.cluster.output import EVERYTHING, LogQuery
 from fairlead.cluster.port import LogLine
 from fairlead.errors import ClusterError
 from tests.kubernetes.loopback import serving
@@ -88,8 +89,8 @@ def _refused(path: str, status: int) -> ClusterError:
     return ApiError(path, status, "Reason", "the server's word")
 
 
-def read(client: Recorded, *, rank: int | None = None, attempt: int | None = None) -> list[str]:
-    logs = PodLogs(client, "ns", "u", ranks_per_pod=2, rank=rank, attempt=attempt)  # type: ignore[arg-type] # a part of it
+def read(client: Recorded, query: LogQuery = EVERYTHING) -> list[str]:
+    logs = PodLogs(client, "ns", "u", query, ranks_per_pod=2)  # type: ignore[arg-type] # a part of it
     return [f"{each.attempt}.{each.rank} {each.text}" for each in logs.all()]
 
 
@@ -103,8 +104,8 @@ WHOLE = {
 def test_all_ranks_are_merged_through_restarts() -> None:
     kept = {"0-1": "2026-01-31T12:00:02Z 3| b\n2026-01-31T12:00:09Z 3| late"}
     assert read(Recorded(WHOLE, kept)) == ["0.0 a", "0.3 b", "0.1 c", "0.3 late", "1.0 e", "1.2 f", "1.1 g"]
-    assert read(Recorded(WHOLE, kept), rank=3) == ["0.3 b", "0.3 late"]
-    assert read(Recorded(WHOLE), attempt=1, rank=2) == ["1.2 f"]
+    assert read(Recorded(WHOLE, kept), LogQuery(ranks=frozenset({3}))) == ["0.3 b", "0.3 late"]
+    assert read(Recorded(WHOLE), LogQuery(attempt=1, ranks=frozenset({2}))) == ["1.2 f"]
 
 
 def test_what_was_kept_stands_in_for_a_log_that_cannot_be_read() -> None:

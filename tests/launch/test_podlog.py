@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fairlead.runtime.podlog import MAX_LINE_BYTES, Log, Stream
+from fairlead.runtime.podlog import COUNT_EVERY_BYTES, GOES_ON, MAX_LINE_BYTES, Log, Stream
 from tests.launch.pods import PodDir
 
 
 class Sink:
     """A stream into a log, and what the log holds."""
 
-    def __init__(self, path: Path, *, max_bytes: int = 1 << 20, num_files: int = 3) -> None:
+    def __init__(self, path: Path, *, max_bytes: int = 1 << 24, num_files: int = 3) -> None:
         self.path = path / "output.log"
         self.stream = Stream(Log(str(self.path), max_bytes=max_bytes, num_files=num_files), "0", "o")
 
@@ -49,12 +51,55 @@ def test_what_is_no_text_is_replaced(sink: Sink) -> None:
     assert sink.texts() == ["caf\u00e9 \ufffd"]
 
 
-@pytest.mark.parametrize("step", [1 << 20, 1000])
-def test_a_long_line_is_cut_once(sink: Sink, step: int) -> None:
+@pytest.mark.parametrize("step", [1 << 22, 65_536, 1000])
+def test_a_line_that_is_too_long_is_told_to_go_on_and_nothing_of_it_is_lost(sink: Sink, step: int) -> None:
     data = b"x" * (MAX_LINE_BYTES * 2 + 5) + b"\nnext\n"
     for at in range(0, len(data), step):
         sink.stream.feed(data[at : at + step], 1.0)
-    assert [len(text) for text in sink.texts()] == [MAX_LINE_BYTES, 4]
+    *pieces, last = sink.texts()
+    assert last == "next"
+    mark = GOES_ON.decode()
+    assert [piece.endswith(mark) for piece in pieces] == [True] * (len(pieces) - 1) + [False]
+    assert all(len(piece) <= MAX_LINE_BYTES + len(mark) for piece in pieces)
+    assert "".join(piece.removesuffix(mark) for piece in pieces) == "x" * (MAX_LINE_BYTES * 2 + 5)
+
+
+def test_a_line_of_three_hundred_thousand_characters_is_whole(sink: Sink) -> None:
+    sink.stream.feed(b"y" * 300_000 + b"\n", 1.0)
+    assert sink.texts() == ["y" * 300_000]
+
+
+def test_no_character_is_cut_in_two(sink: Sink) -> None:
+    line = "x" + "\u20ac" * (MAX_LINE_BYTES // 3 + 1)
+    sink.stream.feed(line.encode() + b"\n", 1.0)
+    assert "".join(text.removesuffix(GOES_ON.decode()) for text in sink.texts()) == line
+
+
+def test_output_without_a_newline_comes_before_it_ends(sink: Sink) -> None:
+    for _ in range(40):
+        sink.stream.feed(b"z" * 65_536, 1.0)
+    assert len(sink.texts()) == 2
+    sink.stream.finish(1.0)
+    assert sum(len(text.removesuffix(GOES_ON.decode())) for text in sink.texts()) == 40 * 65_536
+
+
+def test_a_program_that_writes_byte_after_byte_costs_little(sink: Sink) -> None:
+    began = time.process_time()
+    for _ in range(200_000):
+        sink.stream.feed(b"b", 1.0)
+    sink.stream.feed(b"\n", 1.0)
+    assert sink.texts() == ["b" * 200_000]
+    assert time.process_time() - began < 2.0
+
+
+def test_nul_and_escape_codes_are_kept_as_they_are(sink: Sink) -> None:
+    sink.stream.feed(b"a\0b \x1b[31mred\x1b[0m \x0b\x0c \xc2\x85 \xe2\x80\xa8 end\n", 1.0)
+    assert sink.texts() == ["a\0b \x1b[31mred\x1b[0m \x0b\x0c \x85 \u2028 end"]
+
+
+def test_binary_garbage_keeps_its_lines_apart(sink: Sink) -> None:
+    sink.stream.feed(b"good\n\xff\xfe\xe2\n\x80bad\nfine\n", 1.0)
+    assert sink.texts() == ["good", "\ufffd\ufffd\ufffd", "\ufffdbad", "fine"]
 
 
 def test_of_a_progress_bar_the_newest_is_kept_five_times_a_second(sink: Sink) -> None:
@@ -94,8 +139,12 @@ def test_the_log_is_bounded_and_keeps_the_newest(tmp_path: Path, num_files: int)
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == ["output.log", "output.log.1", "output.log.2"][:num_files]
     assert all(file.stat().st_size <= 1000 for file in files)
-    kept = [line.split()[3] for file in reversed(files) for line in file.read_text().splitlines()]
+    lines = [line.split(" ", 3) for file in reversed(files) for line in file.read_text().splitlines()]
+    kept = [text for _, _, stream, text in lines if stream == "o"]
     assert kept == [f"{i:04d}" for i in range(500 - len(kept), 500)]
+    # The oldest file says what was before it.
+    _, who, stream, counts = lines[0]
+    assert (who, stream, json.loads(counts)) == ("-", "c", {"0": [500 - len(kept), 5 * (500 - len(kept))]})
 
 
 def test_a_burst_is_rotated_too(tmp_path: Path) -> None:
@@ -103,6 +152,33 @@ def test_a_burst_is_rotated_too(tmp_path: Path) -> None:
     sink.stream.feed(b"".join(b"%04d\n" % i for i in range(500)), 1.0)
     assert all(file.stat().st_size <= 1000 for file in tmp_path.iterdir())
     assert sink.texts()[-1] == "0499"
+    older = (tmp_path / "output.log.1").read_text().splitlines()
+    newer = (tmp_path / "output.log").read_text().splitlines()
+    before = [json.loads(lines[0].split(" ", 3)[3])["0"][0] for lines in (older, newer)]
+    assert before == [500 - len(newer) - len(older) + 2, 500 - len(newer) + 1]
+
+
+def test_what_is_echoed_is_counted_now_and_then_and_at_the_end(tmp_path: Path, capfdbinary: Any) -> None:
+    log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
+    streams = [Stream(log, "0", "o"), Stream(log, "1", "e")]
+    for i in range(2000):
+        streams[i % 2].feed(b"%04d\n" % i, 1.0)
+    log.close()
+    said = capfdbinary.readouterr().out.decode().splitlines()
+    counts = [(place, json.loads(line[3:])) for place, line in enumerate(said) if line.startswith("-# ")]
+    assert len(counts) == 10_000 // COUNT_EVERY_BYTES + 1
+    for place, told in counts:
+        before = [line for line in said[:place] if not line.startswith("-# ")]
+        lines = {rank: sum(line.startswith(rank) for line in before) for rank in ("0", "1")}
+        assert told == {rank: [num, 5 * num] for rank, num in lines.items()}
+    assert counts[-1] == (len(said) - 1, {"0": [1000, 5000], "1": [1000, 5000]})
+
+
+def test_little_output_is_echoed_as_it_is(tmp_path: Path, capfdbinary: Any) -> None:
+    log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
+    Stream(log, "3", "e").feed(b"one\ntwo\n", 1.0)
+    log.close()
+    assert capfdbinary.readouterr().out == b"3! one\n3! two\n"
 
 
 def test_a_hundred_thousand_lines_arrive_quickly(pod: PodDir) -> None:

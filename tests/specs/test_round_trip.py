@@ -10,7 +10,7 @@ from fairlead.specs.reading import parse
 from fairlead.specs.rendering import to_yaml
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.storing import from_json, to_json
-from fairlead.specs.training import Capacity, Checkpoint, Launch, Retry, Training
+from fairlead.specs.training import Capacity, Checkpoint, Launch, Logs, Retry, Training
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=40)
@@ -52,6 +52,7 @@ TRAININGS = st.builds(
     capacity=st.builds(Capacity, spot=st.booleans()),
     checkpoint=CHECKPOINTS,
     retry=st.builds(Retry, program=st.integers(0, 9), infrastructure=st.integers(0, 99)),
+    logs=st.builds(Logs, max_bytes=st.integers(2**22, 2**40)),
     priority=st.integers(0, 1000),
     max_duration_s=optional(SECONDS),
     stall_timeout_s=optional(SECONDS),

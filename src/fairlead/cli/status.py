@@ -22,6 +22,7 @@ from fairlead.cli.show import (
 )  # fmt: skip
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
+from fairlead.cluster.output import say_dropped
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.policy.quantities import plural, say_duration, say_nodes, say_resources
@@ -89,6 +90,7 @@ def _full_json(cluster: Facing, workload: Workload) -> dict[str, Any]:
 
     pods = [asdict(pod) for pod in cluster.pods(workload.uid)]
     told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
+    told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
     return {**run_json(workload), **told, **where}
 
@@ -128,6 +130,9 @@ def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list
     if state.last_failure is not None:
         counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
         facts.append(("restarted", f"{state.last_failure.message} ({counts})"))
+    dropped = cluster.dropped_output(workload)
+    if dropped:
+        facts.append(("output", say_dropped(dropped)))
     own = "the place that the operator was told" if cluster.has_containers else "the directory of its files"
     facts.append(("checkpoints", _checkpoints(spec, own)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from fairlead.cli.logs import format_line
+from fairlead.cli.logs import format_line, is_terminal
 from fairlead.cli.show import as_json, message, run_json, say_progress, say_reason
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
@@ -21,6 +21,7 @@ class Plain:
         self._cluster = cluster
         self._several = several
         self._told = time.monotonic()
+        self._terminal = is_terminal()
 
     def __enter__(self) -> "Plain":
         return self
@@ -29,7 +30,7 @@ class Plain:
         pass
 
     def line(self, run: Workload, line: LogLine) -> None:
-        print(format_line(line, run, with_name=self._several), flush=True)
+        print(format_line(line, run, with_name=self._several, terminal=self._terminal), flush=True)
 
     def event(self, run: Workload, event: EventRecord) -> None:
         message(_say_event(run, event, self._several))
@@ -66,7 +67,7 @@ class Terminal:
         self._live.stop()
 
     def line(self, run: Workload, line: LogLine) -> None:
-        self._print(format_line(line, run, with_name=self._several))
+        self._print(format_line(line, run, with_name=self._several, terminal=True))
 
     def event(self, run: Workload, event: EventRecord) -> None:
         self._print(_say_event(run, event, self._several), style=self._style("dim"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import Cluster, EventRecord, LogLine
 
 if TYPE_CHECKING:
@@ -119,13 +120,25 @@ class Facing(Cluster, Protocol):
     def logs(
         self,
         uid: str,
+        query: LogQuery = EVERYTHING,
         *,
-        rank: int | None = None,
-        attempt: int | None = None,
         follow: bool = False,
         stop: Callable[[], bool] | None = None,
+        watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
-        """Output of all ranks and attempts in order of time; following ends when the workload is final and drained."""
+        """Output in order of attempts and time; following ends when the workload is final and all was read.
+
+        What is not there any more is told by a line of the stream ``f`` in its place.
+
+        Args:
+            query: Which lines; those that are there are read as they are asked for.
+            stop: Whether to end now, while following.
+            watermark: Kept up to date while following.
+        """
+        ...
+
+    def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
+        """What is not there any more of a workload's output, as far as that can be told at once."""
         ...
 
     def where(self, workload: Workload) -> str:

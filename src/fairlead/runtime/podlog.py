@@ -1,20 +1,30 @@
 """A pod's log: the lines of all ranks in one bounded file, written by the shim.
 
-A line is `<unix time> <rank> <o|e> <text>`. The log must never hold the program up: what cannot be written is dropped,
-counted, and said later. Stream cuts bytes into lines, Log writes them and rotates.
+A line is `<unix time> <rank> <stream> <text>`, with the stream `o`, `e`, or `f` for what Fairlead itself says of the
+output. What rotation drops is told by the files that are left: each but the first begins with a line of the stream `c`,
+whose text is an object that gives lines and bytes of each rank before it. The log must never hold the program up: what
+cannot be written is dropped, counted, and said later. Stream cuts bytes into lines, Log writes them and rotates.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections import deque
 
-MAX_LINE_BYTES = 64 * 1024
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_LINE_BYTES = 1024 * 1024
+GOES_ON = b" ... [longer than 1 MiB: the line goes on below]"
 MAX_TAIL_LINES = 40
 MAX_TAIL_LINE_BYTES = 4 * 1024
 PROGRESS_PERIOD_S = 0.2
+COUNT_EVERY_BYTES = 8 * 1024
+COUNT_TIMES_ITSELF = 50  # so that the counts of a thousand ranks take no more than a fiftieth
 
 _LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n)")
 
@@ -23,64 +33,92 @@ class Log:
     """The file output.log with its older parts output.log.1, output.log.2 and so on."""
 
     def __init__(self, path: str, *, max_bytes: int, num_files: int, echo: bool = False) -> None:
-        """With echo, lines go to standard output too, as `<rank>| <text>`, or `<rank>! <text>` from standard error."""
-        self._echo = echo
+        """With echo, lines go to standard output too, as `<rank>| <text>`, or `<rank>! <text>` from standard error.
+
+        Whoever keeps what is echoed may drop its beginning, so `-# <counts>` comes now and then, as in the files.
+        """
+        self._echoed = _Counts() if echo else None
         self._path = path
         self._max_bytes = max_bytes
         self._num_files = max(1, num_files)
         self._fd: int | None = None
         self._size = 0
+        self._written = _Counts()
         self._num_dropped = 0
         self._trouble = ""
 
     def write(self, now: float, rank: str, stream: str, lines: list[bytes]) -> None:
         """Appends whole lines; text is UTF-8 or is made so."""
-        if self._echo:
-            self._repeat(rank, stream, lines)
+        if not lines:
+            return
+        lines = _as_utf8(lines)
+        if self._echoed is not None:
+            self._repeat(self._echoed, rank, stream, lines)
+        if self._num_dropped:
+            note = f"{now:.6f} - f {self._num_dropped} lines of output were lost: {self._trouble}\n".encode()
+            if self._append(note, len(note), now):
+                self._num_dropped = 0
         prefix = f"{now:.6f} {rank} {stream} ".encode()
-        if self._num_dropped and lines:
-            note = f"{now:.6f} - e {self._num_dropped} lines of output were lost: {self._trouble}\n"
-            self._append(note.encode(), is_note=True)
-        batch: list[bytes] = []
-        num_bytes = 0
-        for line in lines:
-            batch.append(prefix + _as_utf8(line) + b"\n")
-            num_bytes += len(batch[-1])
-            if self._size + num_bytes > self._max_bytes and len(batch) > 1:
-                last = batch.pop()
-                self._append(b"".join(batch))
-                batch, num_bytes = [last], len(last)
-        if batch:
-            self._append(b"".join(batch))
+        while lines:
+            data = _joined(prefix, lines)
+            size = self._append(data, len(prefix) + len(lines[0]) + 1, now)
+            # All of them, but for the few that end a file.
+            num = len(lines) if size in (0, len(data)) else data.count(b"\n", 0, size)
+            if size:
+                self._written.add(rank, num, size - num * len(prefix))
+            else:
+                self._num_dropped += num
+            lines = lines[num:]
 
     def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Writes nothing more; whoever reads what was echoed is told how much it was."""
+        if self._echoed is not None and self._echoed.was_told:
+            self._tell(self._echoed)
+        self._close_file()
 
-    def _repeat(self, rank: str, stream: str, lines: list[bytes]) -> None:
+    def _repeat(self, counts: _Counts, rank: str, stream: str, lines: list[bytes]) -> None:
         prefix = f"{rank}{'!' if stream == 'e' else '|'} ".encode()
-        data = b"".join(prefix + _as_utf8(line) + b"\n" for line in lines)
-        with contextlib.suppress(OSError):
-            while data:
-                data = data[os.write(1, data) :]
+        data = _joined(prefix, lines)
+        _say(data)
+        # What could not be written is missing too.
+        counts.add(rank, len(lines), len(data) - len(lines) * len(prefix))
+        if counts.num_new_bytes >= max(COUNT_EVERY_BYTES, COUNT_TIMES_ITSELF * counts.told_size):
+            self._tell(counts)
 
-    def _append(self, data: bytes, *, is_note: bool = False) -> None:
+    def _tell(self, counts: _Counts) -> None:
+        _say(b"-# " + counts.tell() + b"\n")
+
+    def _append(self, data: bytes, least: int, now: float) -> int:
+        """How many bytes of whole lines were written: as many as the file has room for, at least the first line.
+
+        Args:
+            least: The size of the first line.
+        """
         try:
-            if self._fd is not None and self._size and self._size + len(data) > self._max_bytes:
+            if self._fd is not None and self._size and self._size + least > self._max_bytes:
                 self._rotate()
-            if self._fd is None:
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                self._size = os.fstat(self._fd).st_size
-            self._write_all(self._fd, data)
+            fd = self._open(now) if self._fd is None else self._fd
+            room = max(least, self._max_bytes - self._size)
+            if len(data) > room:
+                data = data[: data.rindex(b"\n", 0, room) + 1]
+            self._write_all(fd, data)
         except OSError as error:
             self._trouble = error.strerror or str(error)
-            if not is_note:
-                self._num_dropped += data.count(b"\n")
-            return
-        self._size += len(data)
-        if is_note:
-            self._num_dropped = 0
+            return 0
+        return len(data)
+
+    def _open(self, now: float) -> int:
+        """A file that follows others begins with what was written before it."""
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._size = os.fstat(fd).st_size
+            if self._written and not self._size:
+                self._write_all(fd, f"{now:.6f} - c ".encode() + self._written.tell() + b"\n")
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return fd
 
     def _write_all(self, fd: int, data: bytes) -> None:
         left = data
@@ -92,9 +130,10 @@ class Log:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self._size)
             raise
+        self._size += len(data)
 
     def _rotate(self) -> None:
-        self.close()
+        self._close_file()
         names = [self._path, *(f"{self._path}.{i}" for i in range(1, self._num_files))]
         with contextlib.suppress(FileNotFoundError):
             os.unlink(names[-1])
@@ -102,6 +141,35 @@ class Log:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(newer, older)
         self._size = 0
+
+    def _close_file(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class _Counts:
+    """Lines and bytes of each rank so far."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        self.num_new_bytes = 0
+        self.told_size = 0
+        self.was_told = False
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def add(self, rank: str, num_lines: int, num_bytes: int) -> None:
+        counts = self._counts.setdefault(rank, [0, 0])
+        counts[0] += num_lines
+        counts[1] += num_bytes
+        self.num_new_bytes += num_bytes
+
+    def tell(self) -> bytes:
+        told = json.dumps(self._counts, separators=(",", ":")).encode()
+        self.num_new_bytes, self.told_size, self.was_told = 0, len(told), True
+        return told
 
 
 class Stream:
@@ -114,30 +182,32 @@ class Stream:
         self._log = log
         self._rank = rank
         self._name = name
-        self._rest = b""
-        self._is_cut = False
+        self._rest: list[bytes] = []
+        self._rest_size = 0
         self._progress: bytes | None = None
         self._progress_at = 0.0
         self._tail: deque[bytes] = deque(maxlen=MAX_TAIL_LINES)
 
     def feed(self, data: bytes, now: float) -> None:
-        data = self._rest + data
+        is_joined = self._rest_size + len(data) > MAX_LINE_BYTES or b"\n" in data or b"\r" in data
+        if not is_joined and not (self._rest and self._rest[-1].endswith(b"\r")):
+            # Joined when the line ends: a program may write byte after byte.
+            self._rest.append(data)
+            self._rest_size += len(data)
+            return
+        if self._rest:
+            data = b"".join((*self._rest, data))
         if b"\r" in data:
-            lines, self._rest = self._split_progress(data, now)
+            lines, rest = self._split_progress(data, now)
         else:
             lines = data.split(b"\n")
-            self._rest = lines.pop()
+            rest = lines.pop()
             if lines:
                 self._progress = None
-        if self._is_cut and lines:
-            del lines[0]
-            self._is_cut = False
-        if len(self._rest) > MAX_LINE_BYTES:
-            if not self._is_cut:
-                lines.append(self._rest)
-            self._is_cut = True
-            # A return or newline may follow; nothing else of this line is wanted.
-            self._rest = b"\r" if self._rest.endswith(b"\r") else b""
+        while len(rest) > MAX_LINE_BYTES:
+            piece, rest = _cut(rest)
+            lines.append(piece)
+        self._rest, self._rest_size = [rest] if rest else [], len(rest)
         self._emit(lines, now)
 
     def tick(self, now: float) -> None:
@@ -153,10 +223,10 @@ class Stream:
     def finish(self, now: float) -> None:
         """Writes what is left although no newline came."""
         lines = [self._progress] if self._progress is not None else []
-        rest = self._rest.rstrip(b"\r")
-        if rest and not self._is_cut:
+        rest = b"".join(self._rest).rstrip(b"\r")
+        if rest:
             lines.append(rest)
-        self._rest, self._progress = b"", None
+        self._rest, self._rest_size, self._progress = [], 0, None
         self._emit(lines, now)
 
     def tail(self) -> list[str]:
@@ -187,14 +257,44 @@ class Stream:
     def _emit(self, lines: list[bytes], now: float) -> None:
         if not lines:
             return
-        lines = [line[:MAX_LINE_BYTES] for line in lines]
-        self._tail.extend(line[:MAX_TAIL_LINE_BYTES] for line in lines[-MAX_TAIL_LINES:])
+        if max(map(len, lines)) > MAX_LINE_BYTES + len(GOES_ON):
+            lines = [piece for line in lines for piece in _pieces(line)]
+        self._tail.extend(
+            line if len(line) <= MAX_TAIL_LINE_BYTES else line[:MAX_TAIL_LINE_BYTES] + b"..."
+            for line in lines[-MAX_TAIL_LINES:]
+        )
         self._log.write(now, self._rank, self._name, lines)
 
 
-def _as_utf8(line: bytes) -> bytes:
+def _pieces(line: bytes) -> Iterator[bytes]:
+    while len(line) > MAX_LINE_BYTES + len(GOES_ON):
+        piece, line = _cut(line)
+        yield piece
+    yield line
+
+
+def _cut(line: bytes) -> tuple[bytes, bytes]:
+    """The first part of a line that is too long, which says so, and the rest; no character is cut in two."""
+    at = MAX_LINE_BYTES
+    while at > MAX_LINE_BYTES - 4 and line[at] & 0xC0 == 0x80:
+        at -= 1
+    return line[:at] + GOES_ON, line[at:]
+
+
+def _joined(prefix: bytes, lines: list[bytes]) -> bytes:
+    return prefix + (b"\n" + prefix).join(lines) + b"\n"
+
+
+def _as_utf8(lines: list[bytes]) -> list[bytes]:
+    block = b"\n".join(lines)
     try:
-        line.decode("utf-8")
+        block.decode("utf-8")
     except UnicodeDecodeError:
-        return line.decode("utf-8", "replace").encode()
-    return line
+        return block.decode("utf-8", "replace").encode().split(b"\n")
+    return lines
+
+
+def _say(data: bytes) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        while data:
+            data = data[os.write(1, data) :]

@@ -11,6 +11,7 @@ from fairlead.specs.rules import NAME, PATH, Limit, Rules, Text, broken, enforce
 
 DAY_S = 86_400.0
 DECADE_S = 3_650 * DAY_S
+MIB = 1024 * 1024
 
 CAPACITY_RULES: Rules = {"max_price": Limit(low=0.000001, high=1_000_000, zero=True)}
 
@@ -27,6 +28,8 @@ RETRY_RULES: Rules = {
     "backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
     "max_backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
 }
+
+LOGS_RULES: Rules = {"max_bytes": Limit(low=4 * MIB, high=1024 * 1024 * MIB, whole=True)}
 
 TRAINING_RULES: Rules = {
     "name": NAME,
@@ -141,6 +144,20 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """How much output is kept.
+
+    Attributes:
+        max_bytes: The most that is kept of each pod's output, its newest; on Kubernetes the nodes' kubelets bound it.
+    """
+
+    max_bytes: int = 64 * MIB
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, LOGS_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
     """A gang of ranks that runs one program to its end.
 
@@ -179,6 +196,7 @@ class Training:
     capacity: Capacity = field(default_factory=Capacity)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     retry: Retry = field(default_factory=Retry)
+    logs: Logs = field(default_factory=Logs)
     priority: int = 0
     max_duration_s: float | None = None
     expected_duration_s: float | None = None

@@ -164,6 +164,22 @@ RETRY = Section(
     ),
 )
 
+LOGS = Section(
+    type=training.Logs,
+    rules=training.LOGS_RULES,
+    shorthand="max",
+    keys=(
+        Key(
+            name="max",
+            kind=SIZE,
+            doc="The most that is kept of each node's output, its newest; on Kubernetes the kubelets have a limit.",
+            attributes=("max_bytes",),
+            example="256Mi",
+            also=("max_size", "max_bytes", "size", "limit", "log_max_size", "rotate"),
+        ),
+    ),
+)
+
 TRAINING = Section(
     type=training.Training,
     rules=training.TRAINING_RULES,
@@ -290,6 +306,14 @@ TRAINING = Section(
             attributes=("retry",),
             example="3",
             also=("retries", "restart", "restarts", "retry_policy", "restart_policy", "max_retries"),
+        ),
+        Key(
+            name="logs",
+            kind=LOGS,
+            doc="How much output is kept; a lone size is `max`.",
+            attributes=("logs",),
+            example="256Mi",
+            also=("log", "output", "logging", "log_size", "max_log_size"),
         ),
         Key(
             name="priority",

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from fairlead.cluster.facing import Prepared
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.logs import read_logs
+from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policies import read_rules
 from fairlead.cluster.local.room import explained, release_reserve, trouble
 from fairlead.cluster.local.store import Store
 from fairlead.cluster.local.teams import read_teams
 from fairlead.cluster.names import unknown
+from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom
@@ -219,18 +220,28 @@ class LocalCluster:
     def logs(
         self,
         uid: str,
+        query: LogQuery = EVERYTHING,
         *,
-        rank: int | None = None,
-        attempt: int | None = None,
         follow: bool = False,
         stop: Callable[[], bool] | None = None,
+        watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
         """Output of all ranks and attempts in order of time; following ends when the workload is final and drained."""
 
         def over() -> bool:
             return (stop is not None and stop()) or self.store.get(uid).status.phase.is_final
 
-        return read_logs(lambda: self._pod_dirs(uid), rank=rank, attempt=attempt, follow=follow, over=over)
+        return read_logs(
+            lambda: self._pod_dirs(uid),
+            query,
+            max_bytes=self.store.get(uid).spec.logs.max_bytes,
+            follow=follow,
+            over=over,
+            watermark=watermark,
+        )
+
+    def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
+        return dropped_output(self._pod_dirs(workload.uid), workload.spec.logs.max_bytes)
 
     def wait(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s

@@ -1,97 +1,377 @@
-"""Output of a run, read from the log files of its pods: merged in order of time, through rotation and restarts."""
+"""Output of a run, read from the log files of its pods: merged in order of time, through rotation and restarts.
 
+Files are opened one after the other and read in pieces, from either end, so the first and the last lines of a long log
+come at once. A reader holds the file that it is in: what is rotated away under it is read to its end all the same.
+"""
+
+import heapq
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 from pathlib import Path
 
+from fairlead.cluster.output import (
+    NOTE,
+    Counts,
+    Dropped,
+    LogQuery,
+    Watermark,
+    local_limit,
+    missing,
+    read_counts,
+)
 from fairlead.cluster.port import LogLine
 
 POLL_S = 0.1
-CHUNK = 1 << 20
+CHUNK = 1 << 16
+MOST_COUNTS = 1 << 16
+COUNTS = b"c"
+"""The stream of the line by which a file says what was written before it."""
 
 
-class Tail:
-    """Reads the log of one pod from its oldest file on, each line once."""
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of a log, as it was listed."""
 
-    def __init__(self, attempt: int, directory: Path) -> None:
-        self._attempt = attempt
+    inode: int
+    path: Path
+    size: int
+
+
+class PodLog:
+    """Reads the log of one pod, each line once."""
+
+    def __init__(self, attempt: int, directory: Path, query: LogQuery, max_bytes: int) -> None:
+        self.attempt = attempt
         self._directory = directory
-        self._inode: int | None = None
+        self._query = query
+        self._why = local_limit(max_bytes)
+        self._fd: int | None = None
+        self._inode = -1
         self._offset = 0
+        self._before: Counts | None = None  # what was read before this file, when files before it may be gone
 
     def read(self) -> Iterator[LogLine]:
-        """Complete lines that were not read before."""
-        files = self._files()
-        inodes = [inode for inode, _ in files]
-        # A file that was rotated away altogether is lost; what is left follows it.
-        start = inodes.index(self._inode) if self._inode in inodes else 0
-        for inode, path in files[start:]:
-            if inode != self._inode:
-                self._inode, self._offset = inode, 0
-            yield from self._read_file(path)
+        """Lines that were not read before, of those that are there when this begins."""
+        end = next(iter(self._files()[-1:]), None)
+        if end is None or (self._fd is None and not self._go_to(_oldest)):
+            return
+        while True:
+            yield from self._new_lines(end)
+            if self._inode == end.inode or not any(file.inode != self._inode for file in self._files()):
+                return
+            # Nothing is added to a file that was rotated; what was until then is read before the next one.
+            yield from self._new_lines(end)
+            if not self._go_to(self._next):
+                return
 
-    def _files(self) -> list[tuple[int, Path]]:
-        """Log files with their inodes, oldest first."""
-        found: list[tuple[int, int, Path]] = []
+    def last(self) -> Iterator[LogLine]:
+        """Lines that are there now, the newest first; ``read`` then goes on with those to come."""
+        if not self._go_to(_newest) or self._fd is None:
+            return
+        self._before = None
+        self._offset = _end_of_lines(self._fd)
+        fd, inode, end = os.dup(self._fd), self._inode, self._offset
+        try:
+            while True:
+                for line in _reversed_lines(fd, end):
+                    parsed = _parse(line, self.attempt)
+                    if parsed is None:
+                        continue
+                    if self._query.since is not None and parsed.at < self._query.since:
+                        return
+                    if self._query.is_wanted(parsed):
+                        yield parsed
+                older = self._older(inode)
+                if older is None:
+                    yield from self._notes(_first_line(fd), {})
+                    return
+                os.close(fd)
+                fd, inode = older
+                end = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
+    def dropped(self) -> tuple[Dropped, ...]:
+        """What is not there any more."""
+        if not self._go_to(_oldest) or self._fd is None:
+            return ()
+        _, counts = _counts(_first_line(self._fd))
+        self.close()
+        return tuple(missing(counts, {}, self.attempt, self._why))
+
+    def close(self) -> None:
+        """Hold no file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _go_to(self, choose: Callable[[list[LogFile]], LogFile | None]) -> bool:
+        """Hold a file, from its beginning or from the first line that is new enough; False if there is none."""
+        while True:
+            file = choose(self._files())
+            if file is None:
+                return False
+            fd = _open(file)
+            if fd is not None:
+                break
+        if file.inode != self._inode and choose == _oldest:
+            self._before = {}
+        self.close()
+        self._fd, self._inode = fd, file.inode
+        self._offset = 0 if self._query.since is None else _first_since(fd, self._query.since)
+        return True
+
+    def _next(self, files: list[LogFile]) -> LogFile | None:
+        """The file after the one that is held; the oldest, with what was read before it, if that one is gone."""
+        inodes = [file.inode for file in files]
+        if self._inode in inodes:
+            self._before = None
+            return next(iter(files[inodes.index(self._inode) + 1 :]), None)
+        # Others may have been rotated away altogether as well; the oldest that is left says how much they held.
+        self._before = self._counted()
+        return _oldest(files)
+
+    def _older(self, inode: int) -> tuple[int, int] | None:
+        """A descriptor of the file before another, and its inode; None when it is gone."""
+        while True:
+            files = self._files()
+            inodes = [file.inode for file in files]
+            place = inodes.index(inode) if inode in inodes else 0
+            if place == 0:
+                return None
+            fd = _open(files[place - 1])
+            if fd is not None:
+                return fd, files[place - 1].inode
+
+    def _new_lines(self, end: LogFile) -> Iterator[LogLine]:
+        """Complete lines beyond the offset that are asked for; of the file in which to end, up to its size."""
+        assert self._fd is not None
+        until = self._query.until
+        most = end.size if end.inode == self._inode else None
+        # The offset is that of the line to come; a line that is handed out was read.
+        at, rest = self._offset, b""
+        while most is None or at < most:
+            chunk = os.pread(self._fd, CHUNK if most is None else min(CHUNK, most - at), at)
+            if not chunk:
+                return
+            at += len(chunk)
+            lines = (rest + chunk).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                self._offset += len(line) + 1
+                parsed = _parse(line, self.attempt)
+                if parsed is None:
+                    if self._before is not None:
+                        yield from self._notes(line, self._before)
+                        self._before = None
+                elif self._query.is_wanted(parsed):
+                    yield parsed
+                elif until is not None and parsed.at > until:
+                    return
+
+    def _counted(self) -> Counts:
+        """What was written up to the end of the file that is held, by its first line and what follows it."""
+        assert self._fd is not None
+        counts = dict(_counts(_first_line(self._fd))[1])
+        for line in _reversed_lines(self._fd, _end_of_lines(self._fd)):
+            parsed = _parse(line, self.attempt)
+            if parsed is not None and parsed.stream != NOTE:
+                lines, num_bytes = counts.get(parsed.rank, (0, 0))
+                counts[parsed.rank] = lines + 1, num_bytes + len(line.split(b" ", 3)[3]) + 1
+        return counts
+
+    def _notes(self, first_line: bytes, before: Counts) -> list[LogLine]:
+        """What a file's first line says of output that was dropped."""
+        at, counts = _counts(first_line)
+        notes = [each.line(at) for each in missing(counts, before, self.attempt, self._why)]
+        return [note for note in notes if self._query.is_wanted(note)]
+
+    def _files(self) -> list[LogFile]:
+        """Log files, oldest first."""
+        found: list[tuple[int, LogFile]] = []
         for path in self._directory.glob("output.log*"):
             suffix = path.name.removeprefix("output.log").removeprefix(".")
             if suffix == "" or suffix.isdigit():
                 try:
-                    found.append((int(suffix or 0), path.stat().st_ino, path))
+                    stat = path.stat()
                 except FileNotFoundError:  # rotated at this moment: the next look finds it under its new name
                     continue
-        return [(inode, path) for _, inode, path in sorted(found, reverse=True)]
-
-    def _read_file(self, path: Path) -> Iterator[LogLine]:
-        try:
-            file = path.open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            if os.fstat(file.fileno()).st_ino != self._inode:
-                return
-            file.seek(self._offset)
-            rest = b""
-            while chunk := file.read(CHUNK):
-                lines = (rest + chunk).split(b"\n")
-                rest = lines.pop()
-                for line in lines:
-                    self._offset += len(line) + 1
-                    parsed = _parse(line, self._attempt)
-                    if parsed is not None:
-                        yield parsed
+                found.append((-int(suffix or 0), LogFile(stat.st_ino, path, stat.st_size)))
+        return [file for _, file in sorted(found, key=itemgetter(0))]
 
 
 def read_logs(
     directories: Callable[[], Iterable[tuple[int, Path]]],
+    query: LogQuery,
     *,
-    rank: int | None,
-    attempt: int | None,
+    max_bytes: int,
     follow: bool,
     over: Callable[[], bool],
+    watermark: Watermark | None = None,
 ) -> Iterator[LogLine]:
-    """Lines of all pods; ``directories`` gives attempt and directory of each, and is asked again while following."""
-    tails: dict[Path, Tail] = {}
-    while True:
-        last = not follow or over()
-        batch: list[LogLine] = []
-        for number, directory in directories():
-            if attempt is None or number == attempt:
-                tail = tails.setdefault(directory, Tail(number, directory))
-                batch.extend(line for line in tail.read() if rank is None or line.rank == rank)
-        yield from sorted(batch, key=lambda line: (line.attempt, line.at))
-        if last:
-            return
-        if not batch:
-            time.sleep(POLL_S)
+    """Lines of all pods that are asked for.
+
+    Args:
+        directories: Gives attempt and directory of each pod, attempts in order; asked again while following.
+        max_bytes: The limit of each pod's log, for what is said of lines that it dropped.
+    """
+    logs: dict[Path, PodLog] = {}
+    is_first, is_drained = True, -1
+    try:
+        while True:
+            began, last = time.time(), not follow or over() or (query.until is not None and time.time() > query.until)
+            for number, directory in directories():
+                if number > is_drained and query.attempt in (None, number) and directory not in logs:
+                    logs[directory] = PodLog(number, directory, query, max_bytes)
+            has_any = False
+            for line in _tail(logs.values(), query.tail) if is_first and query.tail else _merged(logs.values()):
+                has_any = True
+                yield line
+            if watermark is not None:
+                watermark.reached = began
+            if last:
+                return
+            # A gang starts again only when the start before is over.
+            is_drained = max((log.attempt for log in logs.values()), default=0) - 1
+            for directory in [directory for directory, log in logs.items() if log.attempt <= is_drained]:
+                logs.pop(directory).close()
+            is_first = False
+            if not has_any:
+                time.sleep(POLL_S)
+    finally:
+        for log in logs.values():
+            log.close()
+
+
+def dropped_output(directories: Iterable[tuple[int, Path]], max_bytes: int) -> tuple[Dropped, ...]:
+    """What is not there any more of these pods' output, by attempt and directory."""
+    everything = LogQuery()
+    return tuple(
+        each
+        for attempt, directory in directories
+        for each in PodLog(attempt, directory, everything, max_bytes).dropped()
+    )
+
+
+def _merged(logs: Iterable[PodLog]) -> Iterator[LogLine]:
+    """What is new, by attempts and time; pods of an attempt are opened when it is its turn."""
+    for _, group in groupby(logs, attrgetter("attempt")):
+        pods = list(group)
+        yield from pods[0].read() if len(pods) == 1 else heapq.merge(*(pod.read() for pod in pods), key=_at)
+
+
+def _tail(logs: Iterable[PodLog], num_lines: int) -> list[LogLine]:
+    """The last lines of what there is, in their order."""
+    found: list[LogLine] = []
+    for _, group in groupby(reversed(list(logs)), attrgetter("attempt")):
+        newest_first = heapq.merge(*(pod.last() for pod in group), key=_at, reverse=True)
+        found.extend(islice(newest_first, num_lines - len(found)))
+    return found[::-1]
+
+
+_at: Callable[[LogLine], float] = attrgetter("at")
+
+
+def _oldest(files: list[LogFile]) -> LogFile | None:
+    return files[0] if files else None
+
+
+def _newest(files: list[LogFile]) -> LogFile | None:
+    return files[-1] if files else None
+
+
+def _open(file: LogFile) -> int | None:
+    """A descriptor of the very file that was listed; None when it has been rotated meanwhile."""
+    try:
+        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    if os.fstat(fd).st_ino != file.inode:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _end_of_lines(fd: int) -> int:
+    """The offset behind the last complete line."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        begin = max(0, end - CHUNK)
+        found = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def _reversed_lines(fd: int, end: int) -> Iterator[bytes]:
+    """Complete lines before an offset behind one, the last one first."""
+    rest = b""
+    is_first = True
+    while end > 0:
+        begin = max(0, end - CHUNK)
+        lines = (os.pread(fd, end - begin, begin) + rest).split(b"\n")
+        end = begin
+        rest = lines.pop(0)
+        if is_first and lines:
+            lines.pop()  # behind the last newline
+            is_first = False
+        yield from reversed(lines)
+    if not is_first:
+        yield rest
+
+
+def _first_line(fd: int) -> bytes:
+    """The first line of a file; nothing while it is not complete."""
+    line, found, _ = os.pread(fd, MOST_COUNTS, 0).partition(b"\n")
+    return line if found else b""
+
+
+def _first_since(fd: int, since: float) -> int:
+    """The offset of a line before which none is of that time or later."""
+    low, high = 0, os.fstat(fd).st_size
+    while high - low > CHUNK:
+        middle = (low + high) // 2
+        begin = os.pread(fd, CHUNK, middle)
+        line = begin.find(b"\n") + 1
+        time_of, found, _ = begin[line : line + 40].partition(b" ")
+        if not line or not found or not _is_before(time_of, since):
+            high = middle
+        else:
+            low = middle + line
+    return low
+
+
+def _is_before(time_of: bytes, since: float) -> bool:
+    try:
+        return float(time_of) < since
+    except ValueError:
+        return False
 
 
 def _parse(line: bytes, attempt: int) -> LogLine | None:
-    parts = line.decode(errors="replace").split(" ", 3)
     try:
-        at, who, stream = float(parts[0]), parts[1], parts[2]
-    except (ValueError, IndexError):  # the end of a line that a full disk cut
+        at, who, stream, text = line.split(b" ", 3)
+        if stream == COUNTS:
+            return None
+        return LogLine(
+            at=float(at),
+            attempt=attempt,
+            rank=int(who) if who.isdigit() else -1,
+            stream=stream.decode(),
+            text=text.decode(errors="replace"),
+        )
+    except ValueError:  # the end of a line that a full disk cut
         return None
-    rank = int(who) if who.isdigit() else -1
-    return LogLine(at=at, attempt=attempt, rank=rank, stream=stream, text=parts[3] if len(parts) > 3 else "")
+
+
+def _counts(line: bytes) -> tuple[float, Counts]:
+    """Time and counts of a file's first line; no counts in one of another kind."""
+    parts = line.split(b" ", 3)
+    if len(parts) < 4 or parts[2] != COUNTS:
+        return 0.0, {}
+    return float(parts[0]), read_counts(parts[3]) or {}

@@ -12,7 +12,6 @@ from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.state.snapshot import Pod, Workload
 
-LOG_MAX_BYTES = 16 * 1024 * 1024
 LOG_FILES = 4
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
@@ -58,7 +57,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
         "launch": "auto" if spec.may_fork else "exec",
         "grace_s": spec.grace_s,
         "cgroup": None if around.cgroup is None else str(around.cgroup),
-        "log_max_bytes": LOG_MAX_BYTES,
+        "log_max_bytes": spec.logs.max_bytes // LOG_FILES,
         "log_files": LOG_FILES,
         "supervisor": [sys.executable, "-m", "fairlead.control.supervisor", str(home.path)],
         "supervisor_env": dict(around.own_environ),

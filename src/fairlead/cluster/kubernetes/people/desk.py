@@ -22,6 +22,7 @@ from fairlead.cluster.kubernetes.people.gathering import Gathering
 from fairlead.cluster.kubernetes.people.leasing import unattended
 from fairlead.cluster.kubernetes.people.podlogs import PodLogs
 from fairlead.cluster.names import unknown
+from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
@@ -187,15 +188,15 @@ class Desk:
     def logs(
         self,
         uid: str,
+        query: LogQuery = EVERYTHING,
         *,
-        rank: int | None = None,
-        attempt: int | None = None,
         follow: bool = False,
         stop: Callable[[], bool] | None = None,
+        watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
         found = self._object(uid)
         ranks = _run_of(found).spec.ranks_on_each_node
-        logs = PodLogs(self.client, found.namespace, uid, ranks_per_pod=ranks, rank=rank, attempt=attempt)
+        logs = PodLogs(self.client, found.namespace, uid, query, ranks_per_pod=ranks)
         if not follow:
             return logs.all()
 
@@ -205,7 +206,10 @@ class Desk:
             except NotFound:
                 return True
 
-        return logs.follow(over)
+        return logs.follow(over, watermark)
+
+    def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
+        return ()
 
     def where(self, workload: Workload) -> str:
         return f" in the namespace {workload.spec.team} of {self.client.access.context}"

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Unreachable
 from fairlead.cluster.kubernetes.operating.lastlines import kept_lines
+from fairlead.cluster.output import LogQuery, Watermark
 from fairlead.cluster.port import LogLine
 from fairlead.errors import ClusterError
 from fairlead.specs.overlay import RANKS
@@ -77,18 +78,15 @@ class PodLogs:
     """The logs of one run.
 
     Args:
-        rank: Only this one's output; None for all.
-        attempt: Only this start's; None for all.
+        query: Which lines.
     """
 
-    def __init__(
-        self, client: Client, namespace: str, uid: str, *, ranks_per_pod: int, rank: int | None, attempt: int | None
-    ) -> None:
+    def __init__(self, client: Client, namespace: str, uid: str, query: LogQuery, *, ranks_per_pod: int) -> None:
         self._client = client
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._namespace, self._uid = namespace, uid
-        self._rank, self._attempt = rank, attempt
-        self._index = None if rank is None else rank // ranks_per_pod
+        self._query = query
+        self._indexes = None if query.ranks is None else {rank // ranks_per_pod for rank in query.ranks}
         self._marks: dict[str, Mark] = {}
 
     def all(self) -> Iterator[LogLine]:
@@ -100,9 +98,10 @@ class PodLogs:
             if self._is_wanted(*place) and not isinstance(read.get(place), list):
                 read[place] = list(self._lines(text.splitlines(), place[0], Mark()))
         found = [line for lines in read.values() for line in (lines if isinstance(lines, list) else [lines])]
-        yield from sorted(found, key=lambda line: (line.attempt, line.at))
+        lines = sorted(found, key=lambda line: (line.attempt, line.at))
+        yield from lines if self._query.tail is None else lines[-self._query.tail :]
 
-    def follow(self, over: Callable[[], bool]) -> Iterator[LogLine]:
+    def follow(self, over: Callable[[], bool], watermark: Watermark | None = None) -> Iterator[LogLine]:
         """What there is, and then what comes, until ``over`` and everything is read."""
         yield from self.all()
         lines: SimpleQueue[LogLine] = SimpleQueue()
@@ -195,7 +194,7 @@ class PodLogs:
     def _lines(self, raws: Iterable[str], attempt: int, mark: Mark) -> Iterator[LogLine]:
         for raw in raws:
             parsed = parse(raw, attempt)
-            if parsed is not None and mark.is_new(parsed[0]) and self._rank in (None, parsed[1].rank):
+            if parsed is not None and mark.is_new(parsed[0]) and self._query.is_wanted(parsed[1]):
                 yield parsed[1]
 
     def _pods(self) -> list[LoggedPod]:
@@ -205,7 +204,7 @@ class PodLogs:
         return [pod for pod in pods if self._is_wanted(pod.attempt, pod.index)]
 
     def _is_wanted(self, attempt: int, index: int) -> bool:
-        return self._attempt in (None, attempt) and self._index in (None, index)
+        return self._query.attempt in (None, attempt) and (self._indexes is None or index in self._indexes)
 
 
 def parse(raw: str, attempt: int) -> tuple[int, LogLine] | None:

@@ -1,0 +1,169 @@
+"""The output of runs: which lines are asked for, how far reading has come, and what was dropped. No I/O."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from fairlead.cluster.port import LogLine
+from fairlead.policy.quantities import plural, say_memory
+from fairlead.specs.quantities import format_size, parse_duration
+
+NOTE = "f"
+"""The stream of lines that Fairlead itself writes about output, such as how much of it was dropped."""
+
+Counts = Mapping[int, tuple[int, int]]
+"""Lines and bytes of each rank; -1 is the set-up step."""
+
+_CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d{1,6})?)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuery:
+    """Which lines are asked for. Notes about missing output come with them, whatever the pattern.
+
+    Attributes:
+        ranks: Only these; None for all.
+        attempt: Only this start of the run, from 0; None for all.
+        since: Only lines from this Unix time on; None for the beginning.
+        until: Only lines up to this Unix time; None for the end.
+        pattern: Only lines in which it is found; None for all.
+        tail: Only the last so many of them; None for all.
+    """
+
+    ranks: frozenset[int] | None = None
+    attempt: int | None = None
+    since: float | None = None
+    until: float | None = None
+    pattern: re.Pattern[str] | None = None
+    tail: int | None = None
+
+    def is_wanted(self, line: LogLine) -> bool:
+        """Whether a line of the attempt is asked for, but for ``tail``."""
+        if self.ranks is not None and line.rank not in self.ranks and not (line.rank < 0 and line.stream == NOTE):
+            return False
+        if self.since is not None and line.at < self.since:
+            return False
+        if self.until is not None and line.at > self.until:
+            return False
+        return self.pattern is None or line.stream == NOTE or self.pattern.search(line.text) is not None
+
+
+EVERYTHING = LogQuery()
+
+
+class Watermark:
+    """How far one thread that follows output has come, for another that waits for it.
+
+    Attributes:
+        wanted: The Unix time up to which output is waited for; set by the one that waits.
+        reached: All output that was there at this Unix time has been handed out; set by the one that reads.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = 0.0
+        self.reached = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Output that is not there any more.
+
+    Attributes:
+        rank: Whose it was; -1 for the set-up step, None where it cannot be told.
+        lines: How many lines; None where it cannot be told.
+        num_bytes: How much text, line ends included; None where it cannot be told.
+        why: By which limit, and what raises it.
+    """
+
+    attempt: int
+    rank: int | None
+    lines: int | None
+    num_bytes: int | None
+    why: str
+
+    def line(self, at: float) -> LogLine:
+        """The note that stands where the output was."""
+        rank = -1 if self.rank is None else self.rank
+        text = f"... {say_dropped((self,), here=True)}"
+        return LogLine(at=at, attempt=self.attempt, rank=rank, stream=NOTE, text=text)
+
+
+def say_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
+    """One sentence about output that was dropped; ``dropped`` is not empty.
+
+    Args:
+        here: It is said in the place where the output was.
+    """
+    each = list(dropped)
+    ranks = sorted({one.rank for one in each if one.rank is not None})
+    whose = ""
+    if len(ranks) == 1:
+        whose = " of the set-up step" if ranks[0] < 0 else f" of rank {ranks[0]}"
+    elif ranks:
+        whose = f" of {plural(len(ranks), 'rank')}"
+    known = [one for one in each if one.lines is not None]
+    place, why = " here" if here else "", each[0].why
+    if not known:
+        return f"the beginning of the output{whose} was dropped{place}: {why}"
+    num_lines = sum(one.lines or 0 for one in known)
+    size = say_memory(sum(one.num_bytes or 0 for one in known))
+    least = "" if len(known) == len(each) else "at least "
+    what = "1 line" if num_lines == 1 else f"{num_lines:,} lines"
+    return f"{least}{what} ({size}){whose} {'was' if num_lines == 1 else 'were'} dropped{place}: {why}"
+
+
+def local_limit(max_bytes: int) -> str:
+    """The limit of a pod's log on this machine, and what raises it."""
+    return f"the limit is {say_memory(max_bytes)}; `logs: {{max: {format_size(4 * max_bytes)}}}` raises it"
+
+
+def read_counts(text: str | bytes) -> dict[int, tuple[int, int]] | None:
+    """The counts that a shim wrote; None when it is something else."""
+    try:
+        content = json.loads(text)
+        return {
+            int(rank) if rank != "-" else -1: (int(lines), int(num_bytes))
+            for rank, (lines, num_bytes) in content.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def missing(counted: Counts, seen: Counts, attempt: int, why: str) -> Iterator[Dropped]:
+    """What was dropped of each rank between what was seen and what the shim has counted."""
+    for rank, (lines, num_bytes) in sorted(counted.items()):
+        seen_lines, seen_bytes = seen.get(rank, (0, 0))
+        if lines > seen_lines:
+            left = max(0, num_bytes - seen_bytes)
+            yield Dropped(attempt=attempt, rank=rank, lines=lines - seen_lines, num_bytes=left, why=why)
+
+
+def parse_moment(text: str, now: float) -> float:
+    """A Unix time, from how long ago it is (``10m``), a date and time, a time of today, or ``@`` and a Unix time.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    text = text.strip()
+    if text.startswith("@"):
+        try:
+            return float(text[1:])
+        except ValueError:
+            raise ValueError(_MOMENTS.format(text)) from None
+    try:
+        if _CLOCK.fullmatch(text):
+            today = datetime.fromtimestamp(now).strftime("%Y-%m-%d")
+            return datetime.fromisoformat(f"{today}T{text:0>5}" if len(text) < 6 else f"{today}T{text:0>8}").timestamp()
+        if re.match(r"\d{4}-?\d\d-?\d\d", text):
+            return datetime.fromisoformat(text).timestamp()
+        return now - parse_duration(text)
+    except ValueError:
+        raise ValueError(_MOMENTS.format(text)) from None
+
+
+_MOMENTS = (
+    "{!r} is no point in time; give how long ago, such as 10m or 1h30m, a time, such as 2026-01-31T14:05 or 14:05:30, "
+    "or a Unix time, such as @1769860800"
+)
