@@ -167,12 +167,26 @@ class RunHandle:
         """
         self._want(Intent.SUSPEND)
 
-    def resume(self) -> None:
+    def resume(self, **changes: Any) -> None:
         """Let a suspended, stopped or failed run go on from its newest good checkpoint.
 
+        Args:
+            **changes: Keys of its spec given anew, as in ``resume(resources={"memory": "2Gi"}, max_duration="2h")``.
+                What a mapping does not name stays as it is; None leaves a key out.
+
         Raises:
-            Conflict: It has succeeded, or is about to have failed.
+            InvalidSpec: A key or value is wrong; nothing was changed.
+            CannotFit: With the changes it would not fit even if nothing else ran.
+            Conflict: It has succeeded, is about to have failed, or has pods and so cannot change.
         """
+        if changes:
+            from fairlead.control.updates import carry_out, plan_update
+            from fairlead.specs.settings import setting_of
+
+            given = [setting for key, value in changes.items() for setting in setting_of(key, value)]
+            directory = Path.cwd() if "workdir" in changes else None
+            update = plan_update(self._cluster, self.workload, given, directory=directory, source="resume()")
+            carry_out(self._cluster, update)
         self._want(Intent.RUN)
 
     def delete(self) -> None:

@@ -38,7 +38,8 @@ def test_plan_of_another_spec_under_a_name_that_is_under_way_says_what_differs(c
     Path("t.yaml").write_text("run: sleep 60\npriority: 7\n")
     ended = call("plan", "t.yaml")
     assert ended.code == 6
-    assert "`priority` (not given there, 7 here)" in ended.err
+    assert "priority: 0 -> 7" in ended.err
+    assert "`fairlead suspend t`, then `fairlead resume t` with the file" in ended.err
     assert call("run", "t.yaml").code == 6
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.errors import ClusterError, FairleadError, NameTaken, NotFound
+from fairlead.errors import ClusterError, Conflict, FairleadError, NameTaken, NotFound
+from fairlead.policy.spec_updates import CHANGEABLE
 from fairlead.specs.training import Checkpoint, Retry
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code, Reason
@@ -83,6 +84,71 @@ class KeepingContract:
     def test_an_intent_for_nothing_is_not_found(self, harness: Harness, intent: Intent) -> None:
         with pytest.raises(NotFound):
             harness.cluster.set_intent(UNKNOWN, intent)
+
+    @pytest.mark.parametrize("phase", CHANGEABLE)
+    def test_a_spec_changes_while_no_pod_is_of_it_and_an_event_tells(self, harness: Harness, phase: Phase) -> None:
+        run = harness.cluster.submit(replace(harness.program(), retry=Retry(program=2)))
+        failed = status(phase, program_failures=2, disruptions=1, last_failure=BECAUSE, failed_step=7)
+        apply(harness, run, status=failed, intent=Intent.STOP)
+        before = see(harness, run)
+        spec = replace(before.spec, retry=Retry(program=5), max_duration_s=90.0)
+        updated = harness.cluster.update(run.uid, spec, version=before.version)
+        assert (updated.spec, updated.intent, updated.status.phase) == (spec, Intent.STOP, phase)
+        assert updated.version > before.version
+        assert (updated.status.program_failures, updated.status.disruptions) == (0, 0)
+        assert (updated.status.last_failure, updated.status.failed_step) == (None, None)
+        told = "retry.program: 2 -> 5, max_duration: none -> 1m30s"
+        harness.until(lambda: any(each.type == "Changed" for each in harness.cluster.events(run.uid)))
+        assert [e.reason.message for e in harness.cluster.events(run.uid) if e.type == "Changed"] == [told]
+        harness.crash()
+        assert see(harness, run).spec == spec
+        assert see(harness, run).status == updated.status
+
+    @pytest.mark.parametrize("phase", sorted(set(Phase) - set(CHANGEABLE)))
+    def test_a_spec_does_not_change_while_pods_may_be_of_it(self, harness: Harness, phase: Phase) -> None:
+        run = harness.cluster.submit(harness.program())
+        apply(harness, run, status=status(phase))
+        before = see(harness, run)
+        with pytest.raises(Conflict, match=phase.value.lower() if phase.is_final else phase.value):
+            harness.cluster.update(run.uid, replace(before.spec, nodes=3), version=before.version)
+        assert see(harness, run) == before
+        assert all(each.type != "Changed" for each in harness.cluster.events(run.uid))
+
+    def test_a_spec_made_for_an_earlier_version_is_refused(self, harness: Harness) -> None:
+        run = harness.cluster.submit(harness.program())
+        apply(harness, run, status=status(Phase.SUSPENDED))
+        with pytest.raises(Conflict, match="has changed"):
+            harness.cluster.update(run.uid, replace(run.spec, nodes=3), version=run.version)
+        assert see(harness, run).spec == run.spec
+
+    def test_a_change_decided_on_the_spec_before_is_dropped(self, harness: Harness) -> None:
+        run = harness.cluster.submit(harness.program())
+        apply(harness, run, status=status(Phase.PENDING))
+        before = see(harness, run)
+        harness.cluster.update(run.uid, replace(before.spec, nodes=3), version=before.version)
+        late = change(before, status=status(Phase.STARTING), create=members(before.spec, "anywhere"))
+        assert harness.cluster.apply(plan(late)) == (False,)
+        assert see(harness, run).status.phase is Phase.PENDING
+
+    def test_the_spec_that_is_there_changes_nothing(self, harness: Harness) -> None:
+        run = harness.cluster.submit(harness.program())
+        apply(harness, run, status=status(Phase.RUNNING))
+        before = see(harness, run)
+        assert harness.cluster.update(run.uid, before.spec, version=before.version) == before
+
+    @pytest.mark.parametrize("key", ["name", "team"])
+    def test_name_and_team_stay(self, harness: Harness, key: str) -> None:
+        run = harness.cluster.submit(harness.program())
+        apply(harness, run, status=status(Phase.FAILED), intent=Intent.STOP)
+        before = see(harness, run)
+        other = replace(before.spec, name="speech") if key == "name" else replace(before.spec, team="speech")
+        with pytest.raises(Conflict, match=f"{key} cannot change"):
+            harness.cluster.update(run.uid, other, version=before.version)
+        assert see(harness, run) == before
+
+    def test_a_spec_for_nothing_is_not_found(self, harness: Harness) -> None:
+        with pytest.raises(NotFound):
+            harness.cluster.update(UNKNOWN, harness.program(), version=1)
 
     def test_a_finished_workload_is_not_resumed_while_another_has_its_name(self, harness: Harness) -> None:
         spec = harness.program()

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.definitions import UNCHANGEABLE, definitions
+from fairlead.cluster.kubernetes.rendering.definitions import definitions
 from fairlead.cluster.kubernetes.rendering.manifests import read_object, write_object
 from fairlead.cluster.kubernetes.rendering.statuses import training_status
+from fairlead.policy.spec_updates import CHANGEABLE
 from fairlead.specs.reading import parse
-from fairlead.state.snapshot import Progress
+from fairlead.state.snapshot import Phase, Progress
 from tests.kubernetes.builders import a_training, a_workload
 from tests.kubernetes.judges import Verdict, our_verdict, predicate, server_verdict
 from tests.kubernetes.objects import RIGHT, mutated, whole
@@ -92,12 +93,45 @@ def test_numbers_of_nodes_are_judged_alike(plane: ControlPlane, nodes: object) -
     assert not is_told or {*map(predicate, ours.sentences)} & {*map(predicate, server.sentences)}
 
 
-def test_a_run_that_was_submitted_does_not_change(plane: ControlPlane, namespace: str) -> None:
+@pytest.mark.parametrize("phase", [None, *Phase])
+def test_a_run_changes_in_the_phases_in_which_no_pod_is_of_its_spec(
+    plane: ControlPlane, namespace: str, phase: Phase | None
+) -> None:
     path = TRAININGS.format(namespace)
     plane.request("POST", path, write_object(a_training(team=namespace, name="fixed")))
+    if phase is not None:
+        plane.request("PATCH", f"{path}/fixed/status", {"status": {"phase": phase}}, kind="merge-patch+json")
+    edit = {"spec": {"nodes": 3, "resources": {"memory": "700Mi"}}}
+    if phase is None or phase in CHANGEABLE:
+        assert plane.request("PATCH", f"{path}/fixed", edit, kind="merge-patch+json")["spec"]["nodes"] == 3
+        return
     with pytest.raises(urllib.error.HTTPError) as refused:
-        plane.request("PATCH", f"{path}/fixed", {"spec": {"nodes": 3}}, kind="merge-patch+json")
-    assert UNCHANGEABLE in json.load(refused.value)["message"]
+        plane.request("PATCH", f"{path}/fixed", edit, kind="merge-patch+json")
+    told = json.load(refused.value)["message"]
+    wanted = "it has succeeded" if phase is Phase.SUCCEEDED else f"it is {phase} with the spec that it was started with"
+    assert wanted in told
+    assert ("annotate training fixed fairlead.dev/intent=suspend" in told) == (phase is not Phase.SUCCEEDED)
+    label = {"metadata": {"labels": {"a": "b"}}}
+    assert plane.request("PATCH", f"{path}/fixed", label, kind="merge-patch+json")["metadata"]["labels"] == {"a": "b"}
+
+
+def test_the_place_of_checkpoints_stays_once_there_are_some(plane: ControlPlane, namespace: str) -> None:
+    path = TRAININGS.format(namespace)
+    plane.request("POST", path, write_object(a_training(team=namespace, name="saver")))
+
+    def move(place: str | None) -> None:
+        moved = {"spec": {"checkpoint": {"to": place}}}
+        plane.request("PATCH", f"{path}/saver", moved, kind="merge-patch+json")
+
+    move("s3://here/now")
+    saved = {"status": {"phase": "Failed", "checkpointStep": 7}}
+    plane.request("PATCH", f"{path}/saver/status", saved, kind="merge-patch+json")
+    for place in ("s3://there/now", None):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            move(place)
+        told = json.load(refused.value)["message"]
+        assert "spec.checkpoint.to: Invalid value: " in told
+        assert "it cannot change: its checkpoints are there" in told
 
 
 def test_a_stored_object_reads_as_what_was_submitted(plane: ControlPlane, namespace: str) -> None:

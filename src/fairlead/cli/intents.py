@@ -1,4 +1,4 @@
-"""``fairlead stop``, ``suspend``, ``resume`` and ``delete``: what the user wants of runs from now on."""
+"""``fairlead stop``, ``suspend`` and ``delete``: what the user wants of runs from now on."""
 
 import time
 from collections.abc import Callable
@@ -11,15 +11,12 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cli.troubles import Troubles
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.selection import UNFINISHED, Selection
-from fairlead.errors import Conflict, NotFound
+from fairlead.errors import NotFound
 from fairlead.policy.lifecycle import check_wish
 from fairlead.state.snapshot import Intent, Phase, Workload
 
 LOOK_S = 0.5
 NUDGE_S = 1.0
-
-# All that a person can wish for again: what has succeeded has nothing left to do.
-RESUMABLE = frozenset({Phase.FAILED, Phase.STOPPED, *UNFINISHED})
 
 wait_option = click.option("--no-wait", is_flag=True, help="Return at once instead of when it is so.")
 json_option = click.option("--json", "json_", is_flag=True, help="The runs as they are then, as JSON.")
@@ -74,28 +71,6 @@ def suspend(
 
 
 @click.command()
-@names_or_selection(phases=RESUMABLE, what="suspended runs, or with --phase stopped and failed ones,")
-@json_option
-@cluster_options
-def resume(
-    target: Target, names: tuple[str, ...], selection: Selection, everything: bool, yes: bool, json_: bool
-) -> None:
-    """Let NAMES go on from their newest good checkpoints; on this machine with the environment of this shell.
-
-    --all and --label mean suspended runs; stopped and failed ones are meant with --phase.
-    """
-    cluster = target.open(is_to_submit=True)
-    can = _can_be_resumed if selection.phases else _waits_for_resume
-    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Resume", can=can)
-    for run in runs:
-        check_wish(run, Intent.RUN)
-    _want(cluster, runs, Intent.RUN, None)
-    for run in runs:
-        message(f"{run.spec.name} goes on. Follow it with `fairlead attach {cluster.named(run)}`.")
-    _show(cluster, runs, json_)
-
-
-@click.command()
 @names_or_selection(phases=Phase, what="runs")
 @wait_option
 @json_option
@@ -131,19 +106,6 @@ def _is_unfinished(run: Workload) -> bool:
 
 def _can_be_suspended(run: Workload) -> bool:
     return _is_unfinished(run) and run.intent is Intent.RUN
-
-
-def _waits_for_resume(run: Workload) -> bool:
-    return _is_unfinished(run) and run.intent is Intent.SUSPEND
-
-
-def _can_be_resumed(run: Workload) -> bool:
-    """Whether it is not wanted to run, and can."""
-    try:
-        check_wish(run, Intent.RUN)
-    except Conflict:
-        return False
-    return run.intent is not Intent.RUN or run.status.phase.is_final
 
 
 def _is_suspended(run: Workload) -> bool:

@@ -24,7 +24,7 @@ COMMANDS = {
     "attach": ("attach", "Follow a run that is under way."),
     "stop": ("intents", "Stop runs, with a checkpoint."),
     "suspend": ("intents", "Stop runs for now; they hold nothing."),
-    "resume": ("intents", "Let suspended, stopped or failed runs go on."),
+    "resume": ("resume", "Let suspended, stopped or failed runs go on."),
     "delete": ("intents", "Stop runs and remove all that is kept of them."),
     "simulate": ("simulate", "Replay a trace on a cluster that need not exist."),
     "validate": ("validate", "Check spec files; tells every mistake at once."),

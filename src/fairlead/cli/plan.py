@@ -17,6 +17,7 @@ from fairlead.control.admission import IGNORABLE, Admission, admit
 from fairlead.errors import NameTaken, NotAllowed
 from fairlead.policy.forecasting import expected_starts
 from fairlead.policy.training import decide
+from fairlead.specs.differences import differences as of_specs
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
@@ -72,13 +73,8 @@ def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: t
             print(f"chosen: {note}")
         if run is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
-        elif status.reason.code is UNKNOWN:
-            print(f"{spec.name}: what would happen to it cannot be told: {status.reason.message}")
         else:
-            verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
-            print(f"{spec.name}: {verb}: {status.reason.message}")
-            if status.phase is Phase.PENDING and starts_at is not None:
-                print(f"{spec.name}: it would start {say_start(starts_at)}")
+            print("\n".join(say_outcome(spec.name, status, starts_at)))
     return CHANGES if new else 0
 
 
@@ -93,28 +89,18 @@ def _under_way(cluster: Facing, admitted: Admission) -> Workload | None:
     run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
     if run is None:
         return None
-    differences = _differences(run.spec, spec)
+    # Others may put labels on a run that is under way.
+    labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
+    differences = [str(each) for each in of_specs(run.spec, replace(spec, labels=labels))]
     if admitted.directory is not None and not cluster.has_files_of(run, admitted.directory):
         differences.append(f"the files of `workdir` (they have changed in {admitted.directory})")
     if not differences:
         return run
     raise NameTaken(
         f"{spec.name} is {run.status.phase.value} with another spec: {', '.join(differences)}. "
-        f"A run keeps the spec that it was submitted with: stop it first (`fairlead stop {spec.name}`), or give the "
-        "file another `name`."
+        f"`fairlead suspend {spec.name}`, then `fairlead resume {spec.name}` with the file gives it this one; or give "
+        "the file another `name`."
     )
-
-
-def _differences(old: Training, new: Training) -> list[str]:
-    """What differs, key by key, as written in files."""
-    from fairlead.specs.rendering import render_short
-
-    if new.labels.items() <= old.labels.items():
-        # Others may put labels on a run that is under way.
-        old = replace(old, labels=new.labels)
-    before, after = render_short(old), render_short(new)
-    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    return [f"`{key}` ({before.get(key, 'not given')} there, {after.get(key, 'not given')} here)" for key in keys]
 
 
 def _named(cluster: Facing, admitted: Admission) -> Admission:
@@ -126,19 +112,31 @@ def _named(cluster: Facing, admitted: Admission) -> Admission:
 
 
 def _decide(cluster: Facing, specs: list[Training]) -> list[tuple[Status, float | None]]:
-    """What the loop would decide on all of them at its next pass, and when they would start at the latest."""
+    """What the loop would decide on new runs at its next pass, and when they would start at the latest."""
     now = time.time()
+    fresh = _fresh("submitted", now)
+    # Submitted one after the other, as `run` would, so that each waits behind those before it.
+    return decide_on(
+        cluster,
+        [
+            Workload(
+                uid=f"planned-{n}", spec=spec, intent=Intent.RUN, status=fresh, version=1, created_at=now + n / 1e6
+            )
+            for n, spec in enumerate(specs)
+        ],
+        now,
+    )
+
+
+def decide_on(cluster: Facing, asked: list[Workload], now: float) -> list[tuple[Status, float | None]]:
+    """What the loop would decide on runs that wait, in place of those of their uids, and when they would start."""
     try:
         snapshot = cluster.snapshot()
     except NotAllowed as error:
-        return [(_fresh(str(error), now), None)] * len(specs)
-    fresh = _fresh("submitted", now)
-    # Submitted one after the other, as `run` would, so that each waits behind those before it.
-    asked = tuple(
-        Workload(uid=f"planned-{n}", spec=spec, intent=Intent.RUN, status=fresh, version=1, created_at=now + n * 1e-6)
-        for n, spec in enumerate(specs)
-    )
-    snapshot = replace(snapshot, workloads=(*snapshot.workloads, *asked))
+        return [(_fresh(str(error), now), None)] * len(asked)
+    uids = {run.uid for run in asked}
+    others = (run for run in snapshot.workloads if run.uid not in uids)
+    snapshot = replace(snapshot, workloads=(*others, *asked))
     decided = decide(snapshot, now)
     found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
     settled = (Phase.PENDING, Phase.STOPPING)
@@ -147,7 +145,18 @@ def _decide(cluster: Facing, specs: list[Training]) -> list[tuple[Status, float 
         for run in snapshot.workloads
     )
     starts = expected_starts(replace(snapshot, workloads=after), now)
-    return [(found.get(run.uid, fresh), starts.get(run.uid)) for run in asked]
+    return [(found.get(run.uid, run.status), starts.get(run.uid)) for run in asked]
+
+
+def say_outcome(name: str, status: Status, starts_at: float | None) -> list[str]:
+    """What would happen to a run that is asked for, in sentences."""
+    if status.reason.code is UNKNOWN:
+        return [f"{name}: what would happen to it cannot be told: {status.reason.message}"]
+    verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
+    told = [f"{name}: {verb}: {status.reason.message}"]
+    if status.phase is Phase.PENDING and starts_at is not None:
+        told.append(f"{name}: it would start {say_start(starts_at)}")
+    return told
 
 
 def _fresh(message: str, now: float) -> Status:

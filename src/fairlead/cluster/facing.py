@@ -44,11 +44,12 @@ class Facing(Cluster, Protocol):
         """Whether programs run in images of their own, with their own ``/dev/shm``."""
         ...
 
-    def prepare(self, spec: Training, directory: Path) -> Prepared:
+    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
         """The spec as this cluster would keep it; nothing is sent.
 
         Args:
-            directory: Of the spec file, to which a relative ``workdir`` is relative.
+            directory: Of the spec file, to which a relative ``workdir`` is relative; None for a run that is there and
+                keeps its files.
 
         Raises:
             Conflict: The working directory or the team cannot be honoured.
@@ -65,6 +66,14 @@ class Facing(Cluster, Protocol):
 
         Raises:
             NameTaken: An unfinished workload of that team has the name.
+        """
+        ...
+
+    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
+        """Give a run that is there another admitted spec, and the files of a directory as they are now.
+
+        Raises:
+            NotFound, Conflict: As ``update``.
         """
         ...
 

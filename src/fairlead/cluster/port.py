@@ -98,6 +98,21 @@ class Cluster(Protocol):
         """
         ...
 
+    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
+        """Give a workload another spec, with the event ``Changed``; its pods to come are of the new one.
+
+        It raises the version, and what was decided for the old spec is void; the spec that is there already changes
+        nothing. The event may come with the loop's next look.
+
+        Args:
+            version: Of the workload as it was seen; another one by now is a Conflict.
+
+        Raises:
+            NotFound: No such workload.
+            Conflict: It has changed since, or ``fairlead.policy.spec_updates`` says no; nothing was changed.
+        """
+        ...
+
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
         """All workloads, newest first, finished ones too."""
         ...

@@ -32,11 +32,13 @@ class Admission:
     taken: str | None = None
 
 
-def admit(cluster: Facing, spec: Training, directory: Path, *, ignore: frozenset[str] = frozenset()) -> Admission:
+def admit(
+    cluster: Facing, spec: Training, directory: Path | None, *, ignore: frozenset[str] = frozenset()
+) -> Admission:
     """Admit a spec to a cluster, which keeps it in its own terms.
 
     Args:
-        directory: Of the spec file, to which a relative ``workdir`` is relative.
+        directory: Of the spec file, to which a relative ``workdir`` is relative; None for a run that keeps its files.
         ignore: Fields that the user agrees to leave out; of ``IGNORABLE``.
 
     Raises:
@@ -50,6 +52,22 @@ def admit(cluster: Facing, spec: Training, directory: Path, *, ignore: frozenset
         raise Conflict(f"`{min(ignore)}` is honoured on this cluster; leave `--ignore {min(ignore)}` out.")
     # Nodes may come and go there, so whether it fits is the operator's to say.
     return Admission(spec=prepared.spec, notes=prepared.notes, directory=prepared.directory, taken=prepared.taken)
+
+
+def left_open(cluster: Facing, spec: Training) -> Training:
+    """An admitted spec without what is chosen for it anyway, so that it is chosen anew where something else changes."""
+    nodes = () if cluster.has_containers else cluster.nodes()
+
+    def filled(spec: Training) -> Training:
+        return cluster.prepare(spec, None).spec if cluster.has_containers else complete(spec, nodes).spec
+
+    whole = filled(spec)
+    opened = replace(spec, resources=replace(spec.resources, memory_bytes=None))
+    spec = opened if filled(opened) == whole else spec
+    opened = replace(spec, resources=replace(spec.resources, cpu_milli=None))
+    spec = opened if filled(opened) == whole else spec
+    opened = replace(spec, ranks_per_node=None)
+    return opened if filled(opened) == whole else spec
 
 
 def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = frozenset()) -> Admission:

@@ -9,6 +9,7 @@ from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.resources import Resources
 from fairlead.specs.rules import NAME, PATH, Limit, Rules, Text, broken, enforce, quote
 
+DEFAULT_TEAM = "default"
 DAY_S = 86_400.0
 DECADE_S = 3_650 * DAY_S
 MIB = 1024 * 1024
@@ -183,7 +184,7 @@ class Training:
 
     name: str
     run: str
-    team: str = "default"
+    team: str = DEFAULT_TEAM
     setup: str | None = None
     workdir: str | None = None
     image: str | None = None

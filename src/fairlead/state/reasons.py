@@ -36,6 +36,7 @@ class Code(StrEnum):
     SUSPENDED = "Suspended"
     STOPPED = "Stopped"
     RESUMED = "Resumed"
+    SPEC_CHANGED = "SpecChanged"
     NAME_TAKEN = "NameTaken"
     REPORTED = "Reported"
     DELETE_REQUESTED = "DeleteRequested"

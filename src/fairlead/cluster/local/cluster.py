@@ -115,7 +115,7 @@ class LocalCluster:
             raise no_room
         return tuple(applied[place] for place in range(len(plan.changes)))
 
-    def prepare(self, spec: Training, directory: Path) -> Prepared:
+    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
         """With an absolute working directory, which is used where it is.
 
         Raises:
@@ -124,7 +124,7 @@ class LocalCluster:
         # Here and not above: only what submits needs it.
         from fairlead.cluster.preflight import command_problem, workdir_problem
 
-        base = directory.absolute()
+        base = Path.home() if directory is None else directory.absolute()
         workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
         if (problem := workdir_problem(workdir)) is not None:
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
@@ -138,6 +138,9 @@ class LocalCluster:
         workload = self.submit(spec, environ=environ)
         self.nudge()
         return workload
+
+    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
+        return self.update(workload.uid, spec, version=workload.version)
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
         """Always: it runs where they are."""
@@ -170,6 +173,9 @@ class LocalCluster:
             if intent is Intent.DELETE:
                 self._remove_files(uid)
         return self.store.set_intent(uid, intent)
+
+    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
+        return self.store.update(uid, spec, version, time.time())
 
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
         return self.store.workloads(limit)

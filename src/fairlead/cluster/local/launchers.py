@@ -11,6 +11,7 @@ from typing import Any
 import fairlead.runtime
 from fairlead.cluster.local.home import Home
 from fairlead.runtime.launching import interpreter_for
+from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class Launchers:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._warm: dict[str, subprocess.Popen[bytes]] = {}
+        self._specs: dict[str, Training] = {}
         self._cold: list[subprocess.Popen[bytes]] = []
 
     def start(self, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:
@@ -31,6 +33,11 @@ class Launchers:
         if not workload.spec.may_fork or workload.spec.setup is not None:
             return False
         process = self._warm.get(workload.uid)
+        if process is not None and self._specs[workload.uid] != workload.spec:
+            # What it has imported, and its environment, are those of the spec that the run had.
+            self._let_go(process)
+            self._cold.append(process)
+            process = None
         if process is None or process.poll() is not None:
             argv = interpreter_for(spec["command"], spec["env"])
             if argv is None:
@@ -40,7 +47,7 @@ class Launchers:
             except OSError as error:  # no such interpreter or directory: the shim says so in the run's own words
                 log.info("no launcher for %s: %s", workload.spec.name, error)
                 return False
-            self._warm[workload.uid] = process
+            self._warm[workload.uid], self._specs[workload.uid] = process, workload.spec
         try:
             assert process.stdin is not None
             process.stdin.write(json.dumps({"pod": str(pod_dir)}).encode() + b"\n")
@@ -70,14 +77,19 @@ class Launchers:
         """Collect what has ended, and let the launchers of finished runs go."""
         self._cold = [shim for shim in self._cold if shim.poll() is None]
         for uid, process in list(self._warm.items()):
-            if uid not in unfinished and process.stdin is not None and not process.stdin.closed:
-                process.stdin.close()
+            if uid not in unfinished:
+                self._let_go(process)
             if process.poll() is not None:
-                del self._warm[uid]
+                del self._warm[uid], self._specs[uid]
 
     def close(self) -> None:
         """Let all launchers go."""
         self.reap(set())
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        """Tell a launcher that no more pods come; it ends by itself."""
+        if process.stdin is not None and not process.stdin.closed:
+            process.stdin.close()
 
     def _spawn(self, uid: str, argv: tuple[str, ...], spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         with open(

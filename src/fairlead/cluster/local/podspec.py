@@ -1,5 +1,6 @@
 """What a pod's shim is told: the command, the ranks, the whole environment. Pure functions of run and pod."""
 
+import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
         "workdir": spec.workdir or str(Path.home()),
         "command": spec.run,
         "setup": spec.setup,
-        "setup_stamp": str(home.run(workload.uid) / f"setup-{pod.node}.done"),
+        "setup_stamp": str(home.run(workload.uid) / f"setup-{pod.node}-{_digest(spec.setup or '')}.done"),
         "env": env,
         "ranks": [
             {"rank": first + local, "local_rank": local, "env": rank_environment(first + local, local, env)}
@@ -64,6 +65,11 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
         "supervisor_lock": str(home.lock),
         "poke": str(home.socket),
     }
+
+
+def _digest(text: str) -> str:
+    """Another for another text, so that a set-up step that has changed is run again."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def checkpoint_place(home: Home, workload: Workload) -> str:

@@ -16,7 +16,8 @@ from fairlead.cluster.simulated.course import Course
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.state import Due, State
-from fairlead.errors import NameTaken, NotFound
+from fairlead.errors import Conflict, NameTaken, NotFound
+from fairlead.policy.spec_updates import changed, changed_meanwhile, check_update, updated_status
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
@@ -164,6 +165,20 @@ class SimulatedCluster:
         if workload.intent is not intent:
             workload = replace(workload, intent=intent, version=workload.version + 1)
             self._state.keep(workload)
+        return self._seen(workload)
+
+    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
+        workload = self._state.workloads.get(uid)
+        if workload is None:
+            raise NotFound(f"No run has the uid {uid}; it may have been deleted.")
+        if workload.version != version:
+            raise Conflict(changed_meanwhile(workload.spec.name))
+        found = check_update(workload, spec)
+        if found:
+            status = updated_status(workload.status)
+            workload = replace(workload, spec=spec, status=status, version=version + 1)
+            self._state.keep(workload)
+            self._state.record(workload, changed(found), self.clock.now())
         return self._seen(workload)
 
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:

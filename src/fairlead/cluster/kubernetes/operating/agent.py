@@ -333,6 +333,9 @@ class Agent:
         """Write what was seen, where no decision has written it by now, but not often; False to look again later."""
         if found.state.written == 0:
             return True
+        if found.edited:
+            self._work.submit(found.uid, f"adopt the spec of {found.key}", partial(self._adopt, found.uid))
+            return False
         state = self._cluster.refreshed(found)
         is_shown = found.shown_phase == state.status.phase.value
         if state == found.state and is_shown and self._cluster.has_told(found.uid, members):
@@ -345,6 +348,11 @@ class Agent:
         self._refreshed[found.uid] = now
         self._work.submit(found.uid, f"refresh {found.key}", partial(self._write, found.uid))
         return False
+
+    def _adopt(self, uid: str) -> None:
+        found = self._view.find(uid)
+        if found is not None and found.edited:
+            self._cluster.adopt(found)
 
     def _write(self, uid: str) -> None:
         found = self._view.find(uid)

@@ -16,7 +16,9 @@ from fairlead.cluster.kubernetes.operating.keeping import (
     KeptEvent,
     State,
     TrainingObject,
+    adopted,
     changed,
+    filled,
     intent_of,
     read_training,
     stamped,
@@ -25,10 +27,11 @@ from fairlead.cluster.kubernetes.operating.keeping import (
 )
 from fairlead.cluster.kubernetes.operating.picture import Picture, everyone
 from fairlead.cluster.kubernetes.operating.views import TRAININGS, View, trainings_path
-from fairlead.cluster.kubernetes.rendering.manifests import write_object
+from fairlead.cluster.kubernetes.rendering.manifests import merge_patch, write_object
 from fairlead.cluster.kubernetes.rendering.statuses import training_status
 from fairlead.cluster.port import EventRecord
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
+from fairlead.policy.spec_updates import changed_meanwhile, check_update
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
@@ -138,6 +141,40 @@ class KubernetesCluster:
             raise
         return self._taken(content)
 
+    def update(
+        self, uid: str, spec: Training, *, version: int, annotations: Mapping[str, str] | None = None
+    ) -> Workload:
+        key = self._find(uid)
+        for _ in range(TRIES):
+            there = self._read(key.namespace, key.name)
+            if there is None or there[1].uid != uid:
+                break
+            content, found = there
+            run = _run_of(found)
+            if found.is_leaving:
+                raise Conflict(f"{found.name} is being deleted; submit it again when it is gone.")
+            if run.version != version:
+                raise Conflict(changed_meanwhile(found.name))
+            if not check_update(run, filled(spec)) and not annotations:
+                return run
+            metadata = {
+                "uid": uid,
+                "resourceVersion": str(found.version),
+                "annotations": dict(annotations or {}),
+                "labels": merge_patch(run.spec.labels, spec.labels),
+            }
+            body = {"metadata": metadata, "spec": merge_patch(content["spec"], write_object(spec)["spec"])}
+            try:
+                return self._taken(self.client.merge(trainings_path(found.namespace, found.name), body))
+            except ApiError as error:
+                if error.status == 422:
+                    raise Conflict(f"{found.name}: the API server refuses it: {error.said}") from error
+                if error.status not in (404, 409):
+                    raise
+        else:
+            raise Conflict(changed_meanwhile(key.name))
+        raise NotFound(f"There is no run with the id {uid!r} any more.")
+
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
         newest = sorted(self._runs(), key=lambda run: (-run.created_at, run.uid))
         return tuple(newest[:limit])
@@ -194,6 +231,13 @@ class KubernetesCluster:
                     state = replace(state, gang=replace(gang, created=True))
         progress = self._said(found.uid)
         return state if progress is None else replace(state, progress=progress)
+
+    def adopt(self, found: TrainingObject) -> bool:
+        """Write that the spec was edited, with its event; whether the object was still as it was found."""
+        return self.write(found, self._adopted(found, time.time()))
+
+    def _adopted(self, found: TrainingObject, now: float) -> State:
+        return adopted(found, self.refreshed(found), now, event_id=self._next_event(now))
 
     def _said(self, uid: str) -> Progress | None:
         """What a run last said of itself, while it ran or as a pod ended."""
@@ -265,7 +309,8 @@ class KubernetesCluster:
         now = time.time()
         live = {pod.uid for pod in everyone(self.view, found) if not pod.phase.is_final}
         change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
-        state = changed(replace(found, state=self.refreshed(found)), change, now, event_id=self._next_event(now))
+        state = self._adopted(found, now)
+        state = changed(replace(found, state=state), change, now, event_id=self._next_event(now))
         return self.write(found, state)
 
     def _forget(self, found: TrainingObject) -> bool:

@@ -5,7 +5,7 @@ on; what follows from it (pods to create and to delete) is in that write, so who
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
@@ -15,6 +15,9 @@ from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR
 from fairlead.cluster.records import build, plain
 from fairlead.errors import InvalidSpec
 from fairlead.policy.lifecycle import upgraded
+from fairlead.policy.spec_updates import changed as spec_changed
+from fairlead.policy.spec_updates import updated_status
+from fairlead.specs.differences import Difference, of_said, said
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
@@ -90,6 +93,7 @@ class State:
         ended: Pods whose objects are gone, or never came to be, as they were last seen.
         quiet: The version that a write left as it was, because it only told what was seen; 0 after a change.
         quiet_wish, quiet_leaving: The wish and the leaving at that write, which would else raise the version.
+        spec: What the spec said at ``generation``, which somebody may have edited since; 0 where nothing was kept.
         written: Rises with every write, so that each changes something; with ``writer`` it names the write.
     """
 
@@ -104,6 +108,8 @@ class State:
     quiet: int = 0
     quiet_wish: str = ""
     quiet_leaving: bool = False
+    spec: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
     written: int = 0
     writer: str = ""
 
@@ -117,6 +123,7 @@ class TrainingObject:
         workload: None when its spec breaks a rule that the API server did not know of.
         workdir: What its annotation says of the working directory that was uploaded; empty for none.
         problem: Then, what is wrong.
+        edited: What its spec says otherwise than when its status was last decided on; the status is as it follows.
         conditions: As they were read; their times live on.
         shown_phase: What ``status.phase`` shows to people; an older version may have written it.
     """
@@ -135,6 +142,7 @@ class TrainingObject:
     state: State
     workload: Workload | None
     problem: str = ""
+    edited: tuple[Difference, ...] = ()
     conditions: tuple[Mapping[str, Any], ...] = ()
     shown_phase: str = ""
 
@@ -148,10 +156,20 @@ def read_training(content: Object) -> TrainingObject:
     wish = str(annotations.get(INTENT) or "")
     is_leaving = "deletionTimestamp" in metadata
     version = int(metadata["resourceVersion"])
-    is_quiet = state.quiet and (state.quiet_wish, state.quiet_leaving) == (wish, is_leaving)
+    generation = int(metadata.get("generation") or 0)
+    is_quiet = (
+        state.quiet
+        and (state.quiet_wish, state.quiet_leaving) == (wish, is_leaving)
+        and state.generation in (0, generation)
+    )
     problem, workload = "", None
+    edited: tuple[Difference, ...] = ()
     try:
         spec = filled(_training(read_object(content)))
+        if state.generation not in (0, generation):
+            edited = of_said(state.spec, said(spec))
+        if edited:
+            state = replace(state, status=updated_status(state.status))
         workload = Workload(
             uid=metadata["uid"],
             spec=spec,
@@ -169,7 +187,7 @@ def read_training(content: Object) -> TrainingObject:
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
-        generation=int(metadata.get("generation") or 0),
+        generation=generation,
         finalizers=tuple(metadata.get("finalizers") or ()),
         is_leaving=is_leaving,
         wish=wish,
@@ -178,6 +196,7 @@ def read_training(content: Object) -> TrainingObject:
         state=state,
         workload=workload,
         problem=problem,
+        edited=edited,
         conditions=tuple(status.get("conditions") or ()),
         shown_phase=str(status.get("phase") or ""),
     )
@@ -214,6 +233,15 @@ def changed(found: TrainingObject, change: Change, now: float, *, event_id: int)
     if change.event is not None:
         state = replace(state, events=_with_event(state.events, change.event, now, event_id))
     return state
+
+
+def adopted(found: TrainingObject, state: State, now: float, *, event_id: int) -> State:
+    """The state with the spec as it is by now, and an event where somebody has edited it."""
+    if found.workload is None or state.generation == found.generation:
+        return state
+    if found.edited:
+        state = replace(state, events=_with_event(state.events, spec_changed(found.edited), now, event_id))
+    return replace(state, spec=said(found.workload.spec), generation=found.generation)
 
 
 def stamped(found: TrainingObject, state: State, writer: str, *, is_quiet: bool) -> State:

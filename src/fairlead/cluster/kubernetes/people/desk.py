@@ -28,13 +28,12 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
 from fairlead.policy.defaults import say_rendezvous
 from fairlead.policy.quantities import say_cpu, say_memory, say_nodes
-from fairlead.specs.training import Training
+from fairlead.specs.training import DEFAULT_TEAM, Training
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
 
 PERSONAL = Limits(per_second=50.0, burst=200)
 """What one person's command asks of an API server at most."""
-DEFAULT_TEAM = "default"
 SYNC_S = 30.0
 LEAST_UID = 4
 """Characters of a uid that name a run."""
@@ -70,8 +69,11 @@ class Desk:
             watch.stop()
         self.client.close()
 
-    def prepare(self, spec: Training, directory: Path) -> Prepared:
+    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
         """In the namespace that is meant, with the amounts that its pods will ask for."""
+        if directory is None:
+            complete = filled(spec)
+            return Prepared(spec=complete, notes=tuple(_notes(spec, complete)))
         if spec.team == DEFAULT_TEAM:
             spec = replace(spec, team=self.namespace)
         elif self._is_told and spec.team != self.namespace:
@@ -98,6 +100,20 @@ class Desk:
             # Told before anything is sent, so that no files are left that nothing owns.
             raise name_taken(spec)
         return self._known(luggage.send(self.client, spec, directory, place.submit))
+
+    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
+        place = self._of(workload.spec.team)
+
+        def update(spec: Training, annotations: Mapping[str, str]) -> Workload:
+            return place.update(workload.uid, spec, version=workload.version, annotations=annotations)
+
+        if directory is None:
+            return self._known(update(spec, {}))
+        return self._known(luggage.send(self.client, spec, directory, update))
+
+    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
+        namespace, _ = self._key(uid)
+        return self._known(self._of(namespace).update(uid, spec, version=version))
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
         return luggage.is_same(self._object(workload.uid).workdir, directory)

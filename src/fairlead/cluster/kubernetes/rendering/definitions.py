@@ -55,7 +55,6 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Resources: validation.sharing_rules,
     PoolGpu: validation.partition_rules,
 }
-UNCHANGEABLE = "a run does not change once it is submitted; delete it, or submit another under a new name"
 
 
 def definitions() -> list[dict[str, Any]]:
@@ -125,8 +124,6 @@ def _reads_quantity(rule: str) -> bool:
 def object_schema(kind: str) -> dict[str, Any]:
     """The structural schema of a whole object."""
     spec = _section(KINDS[kind])
-    if kind == "Training":
-        spec.setdefault("x-kubernetes-validations", []).append({"rule": "self == oldSelf", "message": UNCHANGEABLE})
     return {
         "type": "object",
         "description": _DOCS[kind],
@@ -138,7 +135,10 @@ def object_schema(kind: str) -> dict[str, Any]:
             "spec": {"description": "What is asked for.", **spec},
             "status": status_schema(kind),
         },
-        "x-kubernetes-validations": validation.name_rules(),
+        "x-kubernetes-validations": [
+            *validation.name_rules(),
+            *(validation.update_rules() if kind == "Training" else ()),
+        ],
     }
 
 

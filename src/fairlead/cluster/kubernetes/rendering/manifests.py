@@ -43,6 +43,18 @@ def write_object(spec: Spec) -> dict[str, Any]:
     return render(spec)
 
 
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7386) that turns one part of an object into another."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            patch[name] = merge_patch(before, value)
+        elif value != before:
+            patch[name] = value
+    return patch
+
+
 def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """The objects as documents of one file."""
     from fairlead.specs.writing import dump

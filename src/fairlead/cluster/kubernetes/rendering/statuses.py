@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.state.snapshot import Phase, Pod, PodPhase, Progress, Workload
 
 MESSAGE_MOST = 32_768  # what a condition's message may hold
+PHASE_MOST = 32
 CONDITIONS = ("Placed", "Running", "Suspended", "Complete", "Failed")
 
 
@@ -32,7 +33,11 @@ def status_schema(kind: str) -> dict[str, Any]:
     if kind == "Training":
         phases = ", ".join(Phase)
         properties |= {
-            "phase": {"type": "string", "description": f"Where the run is in its life: {phases}."},
+            "phase": {
+                "type": "string",
+                "maxLength": PHASE_MOST,
+                "description": f"Where the run is in its life: {phases}.",
+            },
             "reason": {"type": "string", "description": "Why it is there, as one word for programs."},
             "message": {"type": "string", "description": "Why it is there, as a sentence."},
             "remedy": {"type": "string", "description": "What would mend or unblock it."},

@@ -6,6 +6,7 @@ regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a nam
 
 import json
 
+from fairlead.policy.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs import kinds
 from fairlead.specs.advice import advice, limits_of
 from fairlead.specs.kinds import Key, Single
@@ -100,6 +101,34 @@ def name_rules() -> list[Rule]:
         rule(short, _quoted(name), say(" has "), size, say(f" characters; give at most {NAME.max_length}")),
         rule(matches(name, NAME.pattern or ""), _quoted(name), say(f" is not {NAME.what}")),
     ]
+
+
+def update_rules() -> list[Rule]:
+    """Rules for an edit of a run, by the words of ``fairlead.policy.spec_updates``; ``self`` is the object."""
+    phase, name = "self.status.phase", "self.metadata.name"
+    phases = ", ".join(json.dumps(str(each)) for each in CHANGEABLE)
+    # Written out: of a value with a default the API server knows no bound, and so of the cost to compare it.
+    given = [f"has({each}.spec.checkpoint) && has({each}.spec.checkpoint.to)" for each in ("self", "oldSelf")]
+    place = "self.spec.checkpoint.to == oldSelf.spec.checkpoint.to"
+    is_same = f"({given[0]} ? {given[1]} && {place} : !({given[1]}))"
+    unedited = f"self.spec == oldSelf.spec || !has(self.status) || !has({phase})"
+    return [
+        rule(
+            f'{unedited} || {phase} in [{phases}, "Succeeded"]',
+            *(say("it is "), phase, say(" with the spec that it was started with. Suspend it first: `kubectl ")),
+            *(say("annotate training "), name, say(" fairlead.dev/intent=suspend --overwrite`; edit it when it ")),
+            say("is Suspended, then annotate it with fairlead.dev/intent=run"),
+        ),
+        rule(
+            f'{unedited} || {phase} != "Succeeded"',
+            say("it has succeeded, so that its spec stays as it is; create another under a new name"),
+        ),
+        rule(
+            f"!has(self.status) || !has(self.status.checkpointStep) || {is_same}",
+            say(f"it cannot change: {PLACE_STAYS}"),
+            at=".spec.checkpoint.to",
+        ),
+    ]  # fmt: skip
 
 
 def names_rules(names: Text) -> list[Rule]:
