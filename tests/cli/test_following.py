@@ -35,7 +35,9 @@ def test_several_documents_run_side_by_side_and_each_line_names_its_run(call: Ca
     for name in ("left", "right"):
         assert [line for line in lines if line.startswith(f"{name} | ")] == [f"{name} | {name} {n}" for n in range(3)]
         assert f"* {name}: Running: 1 rank on 1 node started" in ended.err
-        assert f"{name} is Succeeded" in ended.err
+        assert ended.err.count(f"{name} is Succeeded: all ranks succeeded, running for ") == 1
+        assert f"* {name}: Submitted\n" in ended.err
+    assert ended.err.count("all ranks succeeded") == 2
     assert len(lines) == 6
 
 

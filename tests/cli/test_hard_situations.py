@@ -69,7 +69,7 @@ def test_out_of_memory_is_named_with_the_limit_and_the_remedy(fairlead: Fairlead
     (tmp_path / "oom.yaml").write_text("name: oom\nrun: python oom.py\nresources: {memory: 64Mi}\n")
     ended = fairlead("run", "oom.yaml")
     assert ended.returncode == 1
-    assert "ran out of memory: the pod needed more than the limit of 64 MiB" in ended.stderr
+    assert "ran out of memory: the pod needed more than its limit of 64 MiB" in ended.stderr
     assert "Raise `resources.memory`" in ended.stderr
 
 

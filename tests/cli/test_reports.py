@@ -102,7 +102,7 @@ def test_status_tells_one_run_in_full(call: Call) -> None:
         "2 on 1 node with ",
         "every 10m, 3 kept",
         "pod 0        Failed on localhost, ranks 0 to 1",
-        "Submitted: submitted",
+        "  Submitted\n",
         "`fairlead resume t`",
     ):
         assert words in ended.out, ended.out

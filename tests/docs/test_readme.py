@@ -21,4 +21,4 @@ def test_the_first_command_trains_a_model_that_knows_more_than_frequencies(desk:
     bits = re.search(r"bits per byte: unigram ([\d.]+), model ([\d.]+) .* steps 0 to 700 on 2 ranks", ended.stdout)
     assert bits is not None, ended.stdout
     assert float(bits[2]) < 0.75 * float(bits[1])
-    assert "language-model is Succeeded: every rank ended well after 700 steps" in ended.stderr
+    assert "language-model is Succeeded: all ranks succeeded after 700 steps" in ended.stderr

@@ -53,6 +53,6 @@ def test_a_new_user_gets_from_nothing_to_a_run_that_is_done(fresh: ControlPlane,
             assert shell.stdout is not None
             told = shell.stdout.read()
     assert "training.fairlead.dev/hello condition met" in told, told
-    assert "every rank ended well" in told
+    assert "all ranks succeeded" in told
     head = next(line for line in told.splitlines() if line.startswith("NAME"))
     assert head.split() == ["NAME", "PHASE", "RANKS", "PROGRESS", "AGE", "REASON"]

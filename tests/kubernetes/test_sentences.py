@@ -84,7 +84,7 @@ def test_gpus_exist_but_are_taken(runs: KubernetesCluster) -> None:
     message, remedy = told(runs, "second", "free")
     assert message.startswith("needs 1 node with 1 GPU")
     assert "node-1 has 0 of 2 GPUs" in message
-    assert "; held by first; nobody can say when: " in message
+    assert "; held by first; start unknown: first has no `max_duration`" in message
     assert remedy == "It starts when first ends; `fairlead suspend first` would free it now."
     for name in ("second", "first"):
         runs.client.delete(f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/{name}")
@@ -144,5 +144,5 @@ def test_a_run_is_out_of_memory(runs: KubernetesCluster) -> None:
     eats = "python3 -c \"b'x' * 10**9\""
     runs.submit(replace(a_run("eats", eats), retry=Retry(infrastructure=0)))
     message, remedy = told(runs, "eats", "memory")
-    assert "rank 0 of 1 ran out of memory: the pod needed more than the limit of 64 MiB" in message
+    assert "rank 0 of 1 ran out of memory: the pod needed more than its limit of 64 MiB" in message
     assert remedy.startswith("Raise `resources.memory`")

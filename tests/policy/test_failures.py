@@ -73,7 +73,7 @@ def test_out_of_memory_is_named_with_the_limit_and_the_remedy() -> None:
     spec = Training(name="train", run="x", resources=Resources(memory_bytes=512 * 1024**2))
     failure = diagnosed(gang(exited(0, by=signal.SIGKILL, oom=True)), spec=spec)
     assert (failure.blame, failure.reason.code) == (Blame.INFRASTRUCTURE, Code.OUT_OF_MEMORY)
-    assert "more than the limit of 512 MiB" in failure.reason.message
+    assert "more than its limit of 512 MiB" in failure.reason.message
     assert "resources.memory" in str(failure.reason.remedy)
 
 
@@ -93,7 +93,9 @@ def test_silence_counts_up_to_the_last_answer() -> None:
     spec = Training(name="train", run="x", stall_timeout_s=60.0)
     asked_early, asked_late = (replace(gang(phase=PodPhase.RUNNING), heard_at=at) for at in (40.0, 105.0))
     assert diagnose(spec, (asked_early,), (NODE,), None, 1000.0) is None
-    assert "no progress for 1m 5s" in diagnosed(asked_late, spec=spec, now=1000.0).reason.message
+    assert "no progress for 1m 5s; `stall_timeout`" in diagnosed(asked_late, spec=spec, now=1000.0).reason.message
+    two = replace(spec, ranks_per_node=2)
+    assert "no progress for 1m 5s on any of 2 ranks; " in diagnosed(asked_late, spec=two, now=1000.0).reason.message
 
 
 def test_a_directory_that_vanished_is_never_a_matter_of_the_path() -> None:

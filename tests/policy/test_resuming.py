@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.policy.lifecycle import upgraded
+from fairlead.policy.lifecycle import active_until, move, upgraded
 from fairlead.policy.training import decide
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
@@ -122,3 +122,17 @@ def test_a_run_that_an_older_version_had_suspended_is_read_as_suspended() -> Non
     waits = replace(reason, code=Code.WAITING_FOR_TURN)
     for plain in (status(reason=waits), replace(stopping, next_reason=waits), status(Phase.STOPPING)):
         assert upgraded(plain) == plain
+
+
+def test_the_time_that_a_run_was_running_has_nothing_of_its_waiting() -> None:
+    running = replace(status(Phase.RUNNING), since=NOW)
+    stopping = move(running, Phase.STOPPING, running.reason, NOW + 60)
+    suspended = move(stopping, Phase.SUSPENDED, running.reason, NOW + 65)
+    assert active_until(suspended, NOW + 7200) == 60
+    resumed = move(
+        move(suspended, Phase.PENDING, running.reason, NOW + 3600), Phase.STARTING, running.reason, NOW + 3700
+    )
+    again = move(resumed, Phase.RUNNING, running.reason, NOW + 3705)
+    assert active_until(again, NOW + 3715) == 70
+    over = move(again, Phase.SUCCEEDED, running.reason, NOW + 3725)
+    assert active_until(over, NOW + 9000) == 80

@@ -72,8 +72,10 @@ def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
     while True:
         for watch in list(going):
             try:
-                now = watch.look()
-                for event in watch.events():
+                now, events = watch.look(), watch.events()
+                if any(event.type in EXIT_CODES for event in events):
+                    now = watch.look()  # it may have ended in between, and its end is told once
+                for event in events:
                     view.event(now, event)
                 for line in watch.rest() if now.status.phase.is_final else watch.lines():
                     view.line(now, line)

@@ -20,7 +20,7 @@ policy_option = click.option(
     type=click.Choice(tuple(NAMED)),
     default="default",
     show_default=True,
-    help="Who starts first of those that wait; `fairlead simulate` compares them.",
+    help="Scheduling policy for pending runs; `fairlead simulate` compares them.",
 )
 
 

@@ -18,7 +18,7 @@ from fairlead.state.snapshot import Intent, Phase, Workload
 LOOK_S = 0.5
 NUDGE_S = 1.0
 
-wait_option = click.option("--no-wait", is_flag=True, help="Return at once instead of when it is so.")
+wait_option = click.option("--no-wait", is_flag=True, help="Do not wait for it to take effect.")
 json_option = click.option("--json", "json_", is_flag=True, help="The runs as they are then, as JSON.")
 
 

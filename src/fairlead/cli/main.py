@@ -15,27 +15,27 @@ from fairlead.cli.streams import discard
 COMMANDS = {
     "run": ("run", "Submit runs and follow them."),
     "plan": ("plan", "Show what a file would do, without doing it."),
-    "status": ("status", "List runs, or say how one is and why."),
+    "status": ("status", "List runs, or show one with its reasons."),
     "logs": ("logs", "Show the output of a run's ranks."),
-    "events": ("events", "Show what happened, and why."),
-    "top": ("top", "Show what runs use of what they hold."),
-    "exec": ("exec", "Run a command where a rank runs."),
-    "port-forward": ("port_forward", "Let ports of this machine lead to a rank's."),
-    "attach": ("attach", "Follow a run that is under way."),
-    "stop": ("intents", "Stop runs, with a checkpoint."),
-    "suspend": ("intents", "Stop runs for now; they hold nothing."),
-    "resume": ("resume", "Let suspended, stopped or failed runs go on."),
-    "delete": ("intents", "Stop runs and remove all that is kept of them."),
-    "simulate": ("simulate", "Replay a trace on a cluster that need not exist."),
-    "validate": ("validate", "Check spec files; tells every mistake at once."),
-    "render": ("render", "Print spec files as Kubernetes takes them, and their pods."),
-    "install": ("install", "Put Fairlead onto a Kubernetes cluster."),
-    "uninstall": ("uninstall", "Take Fairlead off a Kubernetes cluster."),
+    "events": ("events", "Show what happened to runs, and why."),
+    "top": ("top", "Show resource usage of runs."),
+    "exec": ("exec", "Run a command in a rank's environment."),
+    "port-forward": ("port_forward", "Forward local ports to a rank."),
+    "attach": ("attach", "Follow runs until they end."),
+    "stop": ("intents", "Stop runs after a checkpoint."),
+    "suspend": ("intents", "Pause runs and release what they hold."),
+    "resume": ("resume", "Continue suspended, stopped or failed runs."),
+    "delete": ("intents", "Stop runs and delete their records and files."),
+    "simulate": ("simulate", "Simulate a trace of runs on a cluster."),
+    "validate": ("validate", "Check spec files and report every problem."),
+    "render": ("render", "Print specs as Kubernetes objects."),
+    "install": ("install", "Install Fairlead on a Kubernetes cluster."),
+    "uninstall": ("uninstall", "Remove Fairlead from a Kubernetes cluster."),
     "schema": ("schema", "Print the JSON Schema of spec files."),
-    "operator": ("operator", "Keep the runs of a Kubernetes cluster going."),
-    "clusters": ("clusters", "List where runs can go."),
-    "doctor": ("doctor", "Look for what would get in the way."),
-    "completion": ("completion", "Print a shell's completion script."),
+    "operator": ("operator", "Run the operator of a Kubernetes cluster."),
+    "clusters": ("clusters", "List the clusters that runs can use."),
+    "doctor": ("doctor", "Check the setup and report problems."),
+    "completion": ("completion", "Print the completion script of a shell."),
 }
 USAGE, TROUBLE, OUR_MISTAKE, DETACHED = 2, 7, 70, 130
 EXIT_CODES = (
@@ -48,8 +48,8 @@ EXIT_CODES = (
 )
 COMPLETION = "_FAIRLEAD_COMPLETE"
 EPILOG = (
-    "Exit codes: 0 well, 1 the run failed, 2 wrong usage or spec, 3 the run was stopped, 4 it can never fit here, "
-    "5 not found, 6 its state or name does not allow it, 7 the cluster is in trouble, 70 our mistake, 130 detached."
+    "Exit codes: 0 success, 1 the run failed, 2 usage or spec error, 3 the run was stopped, 4 it can never fit, "
+    "5 not found, 6 conflict with its state or name, 7 cluster error, 70 internal error, 130 interrupted or detached."
 )
 
 
@@ -85,7 +85,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="fairlead")
 def group() -> None:
-    """Takes machine-learning work from a laptop to a cluster and keeps it running true."""
+    """Run, schedule and supervise ML training, from a laptop to Kubernetes."""
 
 
 def main() -> None:

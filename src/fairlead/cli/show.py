@@ -4,11 +4,13 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from fairlead.policy.lifecycle import active_until
 from fairlead.policy.quantities import say_duration
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Progress, Workload
@@ -38,6 +40,7 @@ def run_json(workload: Workload) -> dict[str, Any]:
         "nodes": workload.gang.nodes,
         "created_at": workload.created_at,
         "started_at": workload.status.started_at,
+        "active_s": active_until(workload.status, time.time()),
         "finished_at": workload.status.finished_at,
         "last_failure": None if workload.status.last_failure is None else asdict(workload.status.last_failure),
         "progress": None if workload.progress is None else asdict(workload.progress),
@@ -56,10 +59,18 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def run_row(workload: Workload) -> tuple[str, ...]:
-    """A run as a row of the listing."""
+def run_rows(workloads: Sequence[Workload]) -> list[tuple[str, ...]]:
+    """Runs as rows of the listing below its header; with their teams where there are several."""
+    has_teams = len({each.spec.team for each in workloads}) > 1
+    team = ("TEAM",) if has_teams else ()
+    header = ("NAME", *team, "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON")
+    return [header, *(_run_row(each, has_teams=has_teams) for each in workloads)]
+
+
+def _run_row(workload: Workload, *, has_teams: bool) -> tuple[str, ...]:
     return (
         workload.spec.name,
+        *((workload.spec.team,) if has_teams else ()),
         workload.status.phase.value,
         str(workload.gang.world_size),
         say_progress(workload.progress, short=True),
@@ -83,6 +94,11 @@ def say_progress(progress: Progress | None, *, short: bool = False) -> str:
     if progress.checkpoint_step is not None:
         parts.append(f"checkpoint at {progress.checkpoint_step}")
     return ", ".join(parts)
+
+
+def say_event(type_: str, reason: Reason) -> str:
+    """An event as its type and what is said of it; the type alone where the sentence only repeats it."""
+    return type_ if reason.message.lower() == type_.lower() else f"{type_}: {reason.message}"
 
 
 def say_time(at: float) -> str:

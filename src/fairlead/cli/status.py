@@ -14,7 +14,8 @@ from fairlead.cli.show import (
     json_option,
     message,
     run_json,
-    run_row,
+    run_rows,
+    say_event,
     say_progress,
     say_reason,
     say_time,
@@ -25,6 +26,7 @@ from fairlead.cluster.facing import Facing
 from fairlead.cluster.output import say_dropped
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.policy.lifecycle import active_until
 from fairlead.policy.quantities import plural, say_duration, say_nodes, say_resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase, Pod, PodPhase, RankExit, Workload
@@ -61,7 +63,7 @@ def status(
     if json_:
         print(as_json([run_json(run) for run in runs]))
     elif runs:
-        print(table([("NAME", "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON"), *(run_row(run) for run in runs)]))
+        print(table(run_rows(runs)))
         if is_cut:
             message("There are more: --all lists them, --limit, --phase and --label choose.")
     elif selection != Selection():
@@ -123,13 +125,17 @@ def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list
     if starts_at is not None:
         facts.append(("will start", say_start(starts_at)))
     if state.started_at is not None:
-        lasted = say_duration((state.finished_at or time.time()) - state.started_at)
-        until = "to its end" if state.finished_at else "ago"
-        facts.append(("started", f"{say_time(state.started_at)}, {lasted} {until}"))
+        facts.append(("started", say_time(state.started_at)))
+    now = time.time() if state.finished_at is None else state.finished_at
+    ran_s, known_s = active_until(state, now), say_duration(max(0.0, now - workload.created_at))
+    if ran_s or state.phase is Phase.RUNNING:
+        over = "over" if state.phase.is_final else "now"
+        ran = f"{say_duration(ran_s)}, {over} {known_s} after submission"
+        facts.append(("running" if state.phase is Phase.RUNNING else "ran", ran))
     facts.append(("progress", say_progress(workload.progress)))
     if state.last_failure is not None:
         counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
-        facts.append(("restarted", f"{state.last_failure.message} ({counts})"))
+        facts.append(("last failure", f"{state.last_failure.message} ({counts})"))
     dropped = cluster.dropped_output(workload)
     if dropped:
         facts.append(("output", say_dropped(dropped)))
@@ -185,7 +191,7 @@ def _exit(exit_: RankExit) -> str:
 
 
 def _event(event: EventRecord) -> str:
-    return f"{event.type}: {event.reason.message}"
+    return say_event(event.type, event.reason)
 
 
 def _next(cluster: Facing, workload: Workload) -> str:

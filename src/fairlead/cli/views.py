@@ -5,10 +5,11 @@ from dataclasses import asdict
 from typing import Any
 
 from fairlead.cli.logs import format_line, is_terminal
-from fairlead.cli.show import as_json, message, run_json, say_progress, say_reason
+from fairlead.cli.show import as_json, message, run_json, say_event, say_progress, say_reason
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.policy.quantities import plural, say_duration
+from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Progress, Workload
 
 PLAIN_PROGRESS_S = 5.0
@@ -33,7 +34,8 @@ class Plain:
         print(format_line(line, run, with_name=self._several, terminal=self._terminal), flush=True)
 
     def event(self, run: Workload, event: EventRecord) -> None:
-        message(_say_event(run, event, self._several))
+        if not _is_end(run, event):
+            message(_say_event(run, event, self._several))
 
     def progress(self, runs: list[Workload]) -> None:
         if time.monotonic() - self._told < PLAIN_PROGRESS_S:
@@ -70,7 +72,8 @@ class Terminal:
         self._print(format_line(line, run, with_name=self._several, terminal=True))
 
     def event(self, run: Workload, event: EventRecord) -> None:
-        self._print(_say_event(run, event, self._several), style=self._style("dim"))
+        if not _is_end(run, event):
+            self._print(_say_event(run, event, self._several), style=self._style("dim"))
 
     def progress(self, runs: list[Workload]) -> None:
         self._live.update(_bars(runs, self._style("bold")))
@@ -119,17 +122,26 @@ class Json:
         print(as_json({**content, "type": kind, "run": run.spec.name}), flush=True)
 
 
+def _is_end(run: Workload, event: EventRecord) -> bool:
+    """Whether ``end`` will say of the run what the event says."""
+    state = run.status
+    return state.phase.is_final and event.type == state.phase.value and event.at >= state.since
+
+
 def _say_event(run: Workload, event: EventRecord, with_name: bool) -> str:
-    return f"* {f'{run.spec.name}: ' if with_name else ''}{event.type}: {event.reason.message}"
+    return f"* {f'{run.spec.name}: ' if with_name else ''}{say_event(event.type, event.reason)}"
 
 
 def _conclusion(cluster: Facing, run: Workload) -> str:
     """How a run ended, and what to do next."""
     name, state = run.spec.name, run.status
     told = f"\n{name} is {state.phase.value}: {say_reason(state.reason)}"
-    if state.phase is Phase.FAILED:
+    if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:
         again = cluster.named(run)
-        told += f"\nNext: `fairlead logs {again}`; when it is mended, `fairlead resume {again}`."
+        resume = f", `fairlead resume {again}`"
+        if state.reason.code is not Code.DEADLINE_EXCEEDED:
+            resume = f"; once it is fixed, `fairlead resume {again}`"
+        told += f"\nNext: `fairlead logs {again}`{resume}."
     return told
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.policy.quantities import plural, say_cpu, say_nodes
+from fairlead.policy.quantities import plural, say_cpu, say_of_each
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 
@@ -34,7 +34,7 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
         share = max(1, min(spec.ranks_on_each_node * 1000, largest // members))
         of_ranks = share == spec.ranks_on_each_node * 1000
         why = "one core for each rank" if of_ranks else f"an equal share of {say_cpu(largest)}"
-        notes.append(f"resources.cpu: {say_cpu(share)} for each of {say_nodes(spec)} ({why})")
+        notes.append(f"resources.cpu: {say_cpu(share)}{say_of_each(spec)} ({why})")
         spec = replace(spec, resources=replace(spec.resources, cpu_milli=share))
     if spec.checkpoint.to is None:
         notes.append("checkpoint.to: the run's own directory on this cluster")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from fairlead.policy.elastic import is_resizing
 from fairlead.policy.placement import why_waiting
 from fairlead.policy.preemption import Victim
-from fairlead.policy.quantities import plural, say_cpu, say_memory, say_nodes, say_resources
+from fairlead.policy.quantities import plural, say_cpu, say_memory, say_need
 from fairlead.policy.quotas import Ledger
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.shares import Amounts, asked
@@ -19,10 +19,7 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.rules import Order
 from fairlead.state.snapshot import Phase, Workload
 
-UNKNOWN = (
-    "nobody can say when: none of those that hold the room has an `expected_duration`, a `max_duration` or runs of its "
-    "name before it"
-)
+MOST_NAMES = 5
 
 
 def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
@@ -78,7 +75,7 @@ def scavenger(workload: Workload) -> Reason:
     reason = Reason(
         code=Code.WAITING_FOR_TURN,
         message=f"takes only what is idle (priority {workload.spec.priority}), and there is no room for "
-        f"{say_nodes(workload.spec)} with {say_resources(workload.spec.resources)} each",
+        f"{say_need(workload.spec)}",
         remedy="With a `priority` of 0 or more it has a turn of its own.",
     )
     return _told(reason, workload)
@@ -128,15 +125,27 @@ def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
 
 def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
     """When a run can start with nobody being stopped for it."""
+    holders = tuple(holders)
     last = next((each for each in holders if each.uid == claim.after), None)
     if claim.start == math.inf:
-        return UNKNOWN
+        return _unknown(holders)
     if last is None:
         return "starts when the room that is free is not promised to others"
     if last.status.phase is Phase.STOPPING or last.status.next_phase is not None:
         does = "changed its size" if is_resizing(last.status) else "left"
         return f"starts when {last.spec.name} has saved its work and {does}"
     return f"starts at {say_moment(claim.start)} at the latest, when {last.spec.name} ends"
+
+
+def _unknown(holders: Iterable[Workload]) -> str:
+    """Say that no start can be promised, and whose end is not known."""
+    specs = [each.spec for each in holders]
+    endless = sorted({s.name for s in specs if s.max_duration_s is None and s.expected_duration_s is None})
+    if not endless:
+        return "start unknown"
+    more = f" and {len(endless) - MOST_NAMES} more" if len(endless) > MOST_NAMES else ""
+    has = "has" if len(endless) == 1 else "have"
+    return f"start unknown: {', '.join(endless[:MOST_NAMES])}{more} {has} no `max_duration`"
 
 
 def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) -> str:

@@ -5,7 +5,7 @@ import signal as signals
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fairlead.policy.quantities import plural, say_duration, say_memory
+from fairlead.policy.quantities import say_duration, say_memory
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, RankExit
@@ -90,11 +90,11 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None) -> Failur
     number = _signal_of(exit_)
     if exit_.out_of_memory:
         limit = spec.resources.memory_bytes
-        bound = "the memory limit" if limit is None else f"the limit of {say_memory(limit)}"
+        bound = "its memory limit" if limit is None else f"its limit of {say_memory(limit)}"
         return _failure(
             Blame.INFRASTRUCTURE,
             Code.OUT_OF_MEMORY,
-            f"{where} ran out of memory{after}: the pod needed more than {bound} of its node and was killed",
+            f"{where} ran out of memory{after}: the pod needed more than {bound} and was killed",
             "Raise `resources.memory`, or make the program smaller (batch size, data loader workers).",
             exit_.tail,
         )
@@ -128,11 +128,11 @@ def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | Non
     heard = max((pod.heard_at for pod in pods if pod.heard_at is not None), default=now)
     if heard - latest < limit:
         return None
+    of_all = f" on any of {spec.world_size} ranks" if spec.world_size > 1 else ""
     return _failure(
         Blame.INFRASTRUCTURE,
         Code.STALLED,
-        f"no progress for {say_duration(heard - latest)} on any of {plural(spec.world_size, 'rank')}; "
-        f"`stall_timeout` is {say_duration(limit)}",
+        f"no progress for {say_duration(heard - latest)}{of_all}; `stall_timeout` is {say_duration(limit)}",
         "The stacks of all ranks are at the end of its log; if such a pause is normal, raise `stall_timeout`.",
         (),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fairlead.policy.devices import matches
 from fairlead.policy.eligibility import PRICE_LABEL
 from fairlead.policy.placement import matching, takes_pods
-from fairlead.policy.quantities import plural, say_cpu, say_dollars, say_duration, say_memory, say_nodes, say_resources
+from fairlead.policy.quantities import plural, say_cpu, say_dollars, say_duration, say_memory, say_need
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.specs.training import Training
 from fairlead.state.growth import Amount, Asked, Growth, Source
@@ -210,7 +210,7 @@ def _asking(spec: Training, growth: Growth, why: Reason, *, fits_here: bool) -> 
     ask = f"{growth.by} is asked for nodes with {plural(spec.nodes, 'placeholder pod')}"
     if fits_here or why.code is Code.WAITING_FOR_TURN:
         return replace(why, message=f"{why.message}; {ask} meanwhile")
-    need = f"{say_nodes(spec)} with {say_resources(spec.resources)} each"
+    need = say_need(spec)
     return Reason(
         code=Code.WAITING_FOR_NODES,
         message=f"needs {need}, more than is here; {ask}",

@@ -13,7 +13,7 @@ MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.PENDING, Phase.STOPPED): "stopped before it started",
     (Phase.PENDING, Phase.FAILED): "no node can ever hold it, or its time is over",
     (Phase.STARTING, Phase.RUNNING): "every rank was started",
-    (Phase.STARTING, Phase.SUCCEEDED): "every rank ended well before it was seen running",
+    (Phase.STARTING, Phase.SUCCEEDED): "all ranks succeeded before it was seen running",
     (Phase.STARTING, Phase.RESTARTING): "the start failed and may be repeated",
     (Phase.STARTING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
     (Phase.STARTING, Phase.FAILED): "failed for good, no pod lives",
@@ -32,7 +32,7 @@ MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.STOPPING, Phase.FAILED): "no pod lives any more, and it had failed for good",
     (Phase.STOPPING, Phase.PENDING): "no pod lives any more, and it waits to be placed again",
     (Phase.STOPPING, Phase.SUSPENDED): "no pod lives any more, and it was asked to suspend",
-    (Phase.STOPPING, Phase.SUCCEEDED): "every rank had ended well when the stop notice came",
+    (Phase.STOPPING, Phase.SUCCEEDED): "all ranks had succeeded when the stop notice came",
     (Phase.SUSPENDED, Phase.PENDING): "resumed",
     (Phase.SUSPENDED, Phase.STOPPED): "stopped while suspended",
     (Phase.STOPPED, Phase.PENDING): "resumed",
@@ -63,6 +63,11 @@ def ran_until(status: Status, at: float) -> float:
     return status.ran_s + max(0.0, at - status.since) * (status.nodes or 1)
 
 
+def active_until(status: Status, at: float) -> float:
+    """``active_s`` with the time that it has been Running now, up to a time."""
+    return status.active_s + (max(0.0, at - status.since) if status.phase is Phase.RUNNING else 0.0)
+
+
 def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
     """The status after moving to another phase; ``changes`` are further fields of Status.
 
@@ -73,6 +78,7 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
         raise ValueError(f"no move from {status.phase} to {to}")
     if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
         changes.setdefault("ran_s", ran_until(status, now))
+    changes.setdefault("active_s", active_until(status, now))
     moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
     return replace(moved, finished_at=now) if to.is_final else moved
 

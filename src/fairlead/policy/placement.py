@@ -11,7 +11,7 @@ from typing import Protocol
 from fairlead.errors import ClusterError
 from fairlead.policy.devices import serves
 from fairlead.policy.eligibility import Doors, doors_of, keeps_apart
-from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_nodes, say_resources, say_ways
+from fairlead.policy.quantities import plural, say_cpu, say_gpu, say_memory, say_need, say_ways
 from fairlead.policy.shapes import WHOLE_GPU, Shape
 from fairlead.policy.slicing import choices, remedy, say_parts, say_shared
 from fairlead.policy.task_mix import TaskMix
@@ -220,7 +220,7 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     barred = doors_of(tuple(nodes)).barred_for_good(spec)
     if _would_hold(spec, [node for node in nodes if node.name not in barred]):
         return None
-    need = f"{say_nodes(spec)} with {say_resources(spec.resources)} each"
+    need = say_need(spec)
     if barred and _would_hold(spec, nodes):
         said = "; ".join(f"{name} is {refusal.why}" for name, refusal in list(barred.items())[:3])
         return Reason(
@@ -239,7 +239,7 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
 
 def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) -> Reason:
     """Why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
-    need = f"{say_nodes(spec)} with {say_resources(spec.resources)} each"
+    need = say_need(spec)
     shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
     freest = "; ".join(
         f"{room.node.name} is {barred[room.node.name].why}"

@@ -52,6 +52,17 @@ def say_nodes(spec: Training) -> str:
     return plural(spec.nodes, "node") if spec.most_nodes is None else f"{spec.nodes}..{spec.most_nodes} nodes"
 
 
+def say_need(spec: Training) -> str:
+    """What a run asks for, such as ``1 node with 4 CPU`` or ``4 nodes with 8 x A100 each``."""
+    each = "" if spec.nodes == 1 and spec.most_nodes is None else " each"
+    return f"{say_nodes(spec)} with {say_resources(spec.resources)}{each}"
+
+
+def say_of_each(spec: Training) -> str:
+    """What follows an amount that every node of a run gets; nothing where there is one node."""
+    return "" if spec.nodes == 1 and spec.most_nodes is None else f" for each of {say_nodes(spec)}"
+
+
 def say_dollars(amount: float) -> str:
     """Dollars, such as $3.50 or $0.0125; never rounded to another amount."""
     cents = f"{amount:.2f}"

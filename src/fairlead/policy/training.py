@@ -11,7 +11,7 @@ from fairlead.policy import elastic
 from fairlead.policy.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.elastic import is_resizing
 from fairlead.policy.failures import Blame, Failure, diagnose
-from fairlead.policy.lifecycle import move, ran_until
+from fairlead.policy.lifecycle import active_until, move, ran_until
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.reclaims import leaving, reclaim
 from fairlead.policy.retries import GiveUp, longest_wait_s, retry, retry_refused
@@ -151,10 +151,10 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
         if status.phase is Phase.SUSPENDED:
             return None
         after, code, asked = Phase.SUSPENDED, Code.SUSPENDED, Code.SUSPEND_REQUESTED
-        message, remedy = "suspended on request", f"`fairlead resume {workload.spec.name}` lets it go on."
+        message, remedy = "suspended on request", f"`fairlead resume {workload.spec.name}` continues it."
     else:
         after, code, asked = Phase.STOPPED, Code.STOPPED, Code.STOP_REQUESTED
-        message, remedy = "stopped on request", f"`fairlead resume {workload.spec.name}` lets it go on."
+        message, remedy = "stopped on request", f"`fairlead resume {workload.spec.name}` continues it."
         if workload.intent is Intent.DELETE:
             asked, message, remedy = Code.DELETE_REQUESTED, "stopped to be deleted", None
     final = Reason(code=code, message=message, remedy=remedy)
@@ -173,7 +173,8 @@ def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change |
     reason = Reason(
         code=Code.DEADLINE_EXCEEDED,
         message=f"it ran for {say_duration(limit)}, which is its `max_duration`",
-        remedy=f"`fairlead resume {workload.spec.name}` gives it as long again, from its newest checkpoint.",
+        remedy=f"`fairlead resume {workload.spec.name}` continues it from its newest checkpoint, for another "
+        f"{say_duration(limit)}.",
     )
     if live:
         return stop(workload, live, Phase.FAILED, reason, reason, now)
@@ -199,8 +200,7 @@ def _watch(
         why = must_leave.reason
         return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
-        took = say_duration(now - (status.started_at or now))
-        return change_to(workload, move(status, Phase.SUCCEEDED, _completed(workload, took), now))
+        return change_to(workload, move(status, Phase.SUCCEEDED, _completed(workload, now), now))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.gang.world_size, "rank")
         message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
@@ -223,10 +223,14 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
     return change_to(workload, replace(workload.status, reason=reason))
 
 
-def _completed(workload: Workload, took: str) -> Reason:
+def _completed(workload: Workload, now: float) -> Reason:
     step = workload.progress.step if workload.progress is not None else None
     steps = "" if step is None else f" after {plural(step, 'step')}"
-    return Reason(code=Code.COMPLETED, message=f"every rank ended well{steps}, {took} after its first start")
+    status = workload.status
+    # A short run may be over before it was seen Running.
+    unseen_s = now - status.since if status.phase is Phase.STARTING else 0.0
+    ran = say_duration(active_until(status, now) + unseen_s)
+    return Reason(code=Code.COMPLETED, message=f"all ranks succeeded{steps}, running for {ran}")
 
 
 def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, now: float) -> Change:
@@ -294,7 +298,7 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
     else:
         after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
     if after is not Phase.FAILED and _all_ended_well(workload, pods):
-        after, reason = Phase.SUCCEEDED, _completed(workload, say_duration(now - (status.started_at or now)))
+        after, reason = Phase.SUCCEEDED, _completed(workload, now)
     step = workload.progress.stopped_step if workload.progress is not None else None
     if step is not None and after is not Phase.SUCCEEDED:
         reason = replace(reason, message=f"{reason.message}; its checkpoint is of step {step}")

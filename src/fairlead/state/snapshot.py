@@ -243,7 +243,8 @@ class Status:
         reason: Why it is there.
         since: When it entered this phase.
         attempt: The gang's current or next start, from 0.
-        started_at: When it first started; None before.
+        started_at: When it first started since it was submitted, resumed, suspended, preempted or moved: what
+            ``max_duration`` counts from. None before.
         finished_at: When it came to a final phase; None before.
         next_phase: While Stopping, the phase that follows; None otherwise.
         next_reason: While Stopping, the reason for that phase; None otherwise.
@@ -261,6 +262,7 @@ class Status:
         moved_at: When it was last told to move; None when it never was.
         moved_cost_s: What that move cost at most, in seconds of the whole cluster.
         nodes: How many nodes the current or latest start of an elastic gang has; None before, and for every other gang.
+        active_s: Seconds that it was Running before its current phase, saved or not; waiting is not in it.
         ran_s: Seconds that it ran before its current start, as far as it saved; of an elastic gang times its nodes.
         room_since: While an elastic gang runs, since when it could grow; None while it could not.
     """
@@ -289,6 +291,7 @@ class Status:
     nodes: int | None = None
     room_since: float | None = None
     ran_s: float = 0.0
+    active_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

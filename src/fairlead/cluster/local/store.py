@@ -104,7 +104,7 @@ class Store:
         Raises:
             NameTaken: An unfinished workload of that team has the name.
         """
-        reason = Reason(code=Code.SUBMITTED, message="submitted; waits for its first look by the supervisor")
+        reason = Reason(code=Code.SUBMITTED, message="submitted")
         status = Status(phase=Phase.PENDING, reason=reason, since=now)
         with self._transaction():
             try:

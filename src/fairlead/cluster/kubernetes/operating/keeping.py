@@ -299,7 +299,7 @@ def _state(status: Mapping[str, Any], created_at: float) -> State:
 
 
 def _first_reason() -> Reason:
-    return Reason(code=Code.SUBMITTED, message="submitted; waits for its first look by the operator")
+    return Reason(code=Code.SUBMITTED, message="submitted")
 
 
 def filled(spec: Training) -> Training:

@@ -27,7 +27,7 @@ from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
 from fairlead.policy.defaults import say_rendezvous
-from fairlead.policy.quantities import say_cpu, say_memory, say_nodes
+from fairlead.policy.quantities import say_cpu, say_memory, say_of_each
 from fairlead.specs.training import DEFAULT_TEAM, Training
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
@@ -344,10 +344,10 @@ def _notes(given: Training, complete: Training) -> list[str]:
     notes.append(say_rendezvous(complete))
     if asked.cpu_milli is None:
         cpu = say_cpu(complete.resources.cpu_milli or 0)
-        notes.append(f"resources.cpu: {cpu} for each of {say_nodes(given)} (one core for each rank)")
+        notes.append(f"resources.cpu: {cpu}{say_of_each(given)} (one core for each rank)")
     if asked.memory_bytes is None:
         memory = say_memory(complete.resources.memory_bytes or 0)
-        notes.append(f"resources.memory: {memory} for each of {say_nodes(given)} (4 GiB for each rank)")
+        notes.append(f"resources.memory: {memory}{say_of_each(given)} (4 GiB for each rank)")
     if given.image is None:
         notes.append("image: the operator's for runs that name none")
     if given.checkpoint.to is None:
