@@ -55,7 +55,7 @@ class LocalHarness:
     ) -> Training:
         self._last_name += 1
         lines = ["trap '' TERM"] if ignores_term else []
-        lines += [f"echo started >> {shlex.quote(str(self.starts))}/$FAIRLEAD_POD_UID.$LOCAL_RANK"]
+        lines += [f"echo started >> {shlex.quote(str(self.starts))}/$FAIRLEAD_POD_UID.${{LOCAL_RANK:-0}}"]
         lines += [f"printf '%s\\n' {shlex.quote(line)}" for line in output]
         if steps:
             report = '\'{"step": %d, "updated_at": %s}\' $step $(date +%s.%N)'
@@ -63,7 +63,7 @@ class LocalHarness:
                 f"for step in $(seq {steps}); do",
                 f"sleep {duration_s / steps:g}",
                 f"printf {report} > $FAIRLEAD_POD_DIR/.report",
-                "mv $FAIRLEAD_POD_DIR/.report $FAIRLEAD_POD_DIR/rank-$RANK.json",
+                "mv $FAIRLEAD_POD_DIR/.report $FAIRLEAD_POD_DIR/rank-${RANK:-0}.json",
                 "done",
             ]
         else:

@@ -148,3 +148,9 @@ def test_what_only_the_image_can_tell_is_let_be(project: Path, command: str) -> 
     note = choose(a_training(run=command), project).note
     assert note is not None
     assert note.endswith("are taken along")
+
+
+def test_a_directory_that_goes_along_cannot_be_seen_live(project: Path) -> None:
+    with pytest.raises(Conflict, match=r"snapshot: false was asked for, but the files of .* as they are at submission"):
+        choose(a_training(run=RUN, snapshot=False), project)
+    assert choose(a_training(image=IMAGE, snapshot=False), project).directory is None

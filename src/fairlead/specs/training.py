@@ -204,6 +204,7 @@ class Training:
     stall_timeout_s: float | None = None
     grace_s: float = 30.0
     launch: Launch = Launch.AUTO
+    snapshot: bool = True
     kubernetes: Overlay = field(default_factory=Overlay)
 
     def __post_init__(self) -> None:

@@ -374,6 +374,14 @@ TRAINING = Section(
             also=("launcher", "start_method"),
         ),
         Key(
+            name="snapshot",
+            kind=FLAG,
+            doc="Whether the code is kept as of submission, so that later edits do not reach the run.",
+            attributes=("snapshot",),
+            example="false",
+            also=("keep_code", "code_snapshot", "copy_code", "save_code"),
+        ),
+        Key(
             name="kubernetes",
             kind=Laid(tree=podfields.POD),
             doc="Fields laid over each pod on Kubernetes, in its own words; other clusters do not need them.",

@@ -39,6 +39,7 @@ class Code(StrEnum):
     SPEC_CHANGED = "SpecChanged"
     NAME_TAKEN = "NameTaken"
     REPORTED = "Reported"
+    CODE_EDITED = "CodeEdited"
     DELETE_REQUESTED = "DeleteRequested"
 
 

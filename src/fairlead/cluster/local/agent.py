@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local import limits
+from fairlead.cluster.local.code.keeping import CodeStore
+from fairlead.cluster.local.code.trees import Settled
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
 from fairlead.cluster.local.podfiles import NewEvents, read_events, read_exits, read_progress
@@ -24,6 +26,8 @@ from fairlead.cluster.local.tables import PodRow
 from fairlead.errors import NotFound
 from fairlead.runtime.leftovers import kill_leftovers
 from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
+from fairlead.state.plan import Event
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload
 
 log = logging.getLogger(__name__)
@@ -55,6 +59,7 @@ class Agent:
         self._home = home
         self._store = store
         self._node = node
+        self._code = CodeStore(home)
         self._launchers = Launchers(home)
         self._attempts: dict[str, _Attempt] = {}
         self._progress: dict[str, Progress] = {}
@@ -92,15 +97,20 @@ class Agent:
         self._launchers.close()
 
     def sweep(self) -> None:
-        """Remove files of runs that were forgotten; done when a supervisor starts."""
-        runs = self._home.path / "runs"
+        """Remove files of runs that were forgotten, and settle what ended unseen; done when a supervisor starts."""
+        runs, now = self._home.path / "runs", time.time()
         for directory in runs.iterdir() if runs.is_dir() else ():
-            if time.time() - directory.stat().st_mtime < SWEEP_AGE_S:
+            if (directory / "code").is_dir():
+                for attempt in {pod.attempt for pod in self._store.pods(directory.name)}:
+                    self._settle(directory.name, attempt, now)
+            if now - directory.stat().st_mtime < SWEEP_AGE_S:
                 continue
             try:
                 self._store.get(directory.name)
             except NotFound:
+                self._code.settle(directory.name)
                 shutil.rmtree(directory, ignore_errors=True)
+        self._code.prune()
 
     def _look(self, row: PodRow) -> Observation | None:
         pod = row.pod
@@ -163,7 +173,7 @@ class Agent:
             gone = f"its kept environment is gone; submit {workload.spec.name} again from the shell it is to run in"
             self._cancel(row, path, now, gone)
             return
-        spec = self._prepare(workload, pod, environ)
+        spec = self._prepare(workload, pod, environ, now)
         write_json(path / "pod.json", spec)
         # The second try goes without a launcher: whatever kept the first one, it is not that.
         memory.through_launcher = memory.requested_at is None and self._launchers.start(workload, spec, path)
@@ -171,7 +181,12 @@ class Agent:
             self._launchers.start_cold(path)
         memory.requested_at = now
 
-    def _prepare(self, workload: Workload, pod: Pod, environ: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(self, workload: Workload, pod: Pod, environ: dict[str, Any], now: float) -> dict[str, Any]:
+        workdir = workload.spec.workdir or ""
+        place = self._code.place(workload, pod, lambda at: self._store.was_running(workdir, at))
+        if place.said is not None:
+            reason = Reason(code=Code.CODE_EDITED, message=place.said)
+            self._store.note(workload.uid, Event(type="CodeEdited", reason=reason), now)
         cgroup = None
         if workload.spec.resources.memory_bytes is not None and self._limits.parent is not None:
             cgroup = limits.create(self._limits.parent, pod.uid, workload.spec.resources.memory_bytes)
@@ -182,6 +197,7 @@ class Agent:
             library=self._library,
             cgroup=cgroup,
             has_gpus=bool(self._node.gpus),
+            place=place,
         )
         return render(self._home, workload, pod, around)
 
@@ -230,6 +246,24 @@ class Agent:
             limits.remove(self._limits.parent / pod.uid)
         self._attempts.pop(pod.uid, None)
         self._progress.pop(pod.uid, None)
+        if (self._home.run(pod.workload_uid) / "code").is_dir():
+            self._settle(pod.workload_uid, pod.attempt, time.time())
+
+    def _settle(self, uid: str, attempt: int, now: float) -> None:
+        """Move what an attempt made in a tree of its own to where it belongs, once all of its pods are over."""
+        if all(pod.phase.is_final for pod in self._store.pods(uid) if pod.attempt == attempt):
+            for settled, tree in self._code.settle(uid, attempt):
+                if settled.left:
+                    reason = Reason(code=Code.CODE_EDITED, message=_say_left(settled, tree, attempt))
+                    self._store.note(uid, Event(type="FilesLeft", reason=reason), now)
+
+
+def _say_left(settled: Settled, tree: Path, attempt: int) -> str:
+    which = ", ".join(settled.left[:3]) + (f" and {len(settled.left) - 3} more" * (len(settled.left) > 3))
+    return (
+        f"attempt {attempt} wrote {which}, which {settled.workdir} has another content of or no room for; "
+        f"it stays in {tree} until the run is deleted"
+    )
 
 
 def _finished(pod: Pod, ended: dict[str, Any], started: dict[str, Any] | None) -> Pod:

@@ -27,6 +27,7 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
 
 if TYPE_CHECKING:
+    from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.state.plan import Plan
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
@@ -98,6 +99,7 @@ class LocalCluster:
 
     def apply(self, plan: "Plan") -> tuple[bool, ...]:
         now = time.time()
+        forgotten = False
         applied: dict[int, bool] = {}
         no_room: NoRoom | None = None
         # What is forgotten makes room for the rest.
@@ -108,9 +110,13 @@ class LocalCluster:
                 no_room, done = error, False
             applied[place] = done
             if done and change.forget:
+                self._code().settle(change.workload_uid)
                 shutil.rmtree(self.home.run(change.workload_uid), ignore_errors=True)
+                forgotten = True
             elif done and self._is_over(change.workload_uid):
                 self.home.environment(change.workload_uid).unlink(missing_ok=True)
+        if forgotten:
+            self._code().prune()
         if no_room is not None:
             raise no_room
         return tuple(applied[place] for place in range(len(plan.changes)))
@@ -157,15 +163,21 @@ class LocalCluster:
         try:
             # Files first: as soon as the row is there, a supervisor may start it.
             self._keep_environment(uid, environ)
+            self._code().keep(uid, spec, time.time())
             return self.store.submit(uid, spec, time.time())
         except BaseException:
             shutil.rmtree(self.home.run(uid), ignore_errors=True)
             raise
 
     def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload:
-        """Record what the user wants of a workload now; a resumed one inherits the environment given then."""
-        if intent is Intent.RUN and self.store.get(uid).status.phase.is_final:
+        """Record what the user wants of a workload now; a resumed one inherits the environment given then.
+
+        One that is over goes on with the code of that moment, too.
+        """
+        run = self.store.get(uid)
+        if intent is Intent.RUN and run.status.phase.is_final:
             self._keep_environment(uid, environ)
+            self._code().keep(uid, run.spec, time.time())
         if intent is not Intent.RUN and isinstance(self._found_trouble(), NoRoom):
             # A full disk must not keep anybody from ending what fills it: neither this from being recorded, nor what
             # follows from it.
@@ -175,7 +187,16 @@ class LocalCluster:
         return self.store.set_intent(uid, intent)
 
     def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        return self.store.update(uid, spec, version, time.time())
+        before = self.store.get(uid).spec
+        updated = self.store.update(uid, spec, version, time.time())
+        if (before.run, before.setup, before.workdir, before.snapshot) != (
+            spec.run,
+            spec.setup,
+            spec.workdir,
+            spec.snapshot,
+        ):
+            self._code().keep(uid, spec, time.time())
+        return updated
 
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
         return self.store.workloads(limit)
@@ -330,6 +351,12 @@ class LocalCluster:
         workload = self.store.get(uid)
         return workload.status.phase.is_final and workload.intent is not Intent.RUN
 
+    def _code(self) -> "CodeStore":
+        # Here and not above: what only lists runs need not load it.
+        from fairlead.cluster.local.code.keeping import CodeStore
+
+        return CodeStore(self.home)
+
     def _keep_environment(self, uid: str, environ: Mapping[str, str] | None) -> None:
         try:
             self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -341,4 +368,6 @@ class LocalCluster:
         """Remove what goes with a run before that is recorded: all its files; its checkpoints while it runs."""
         is_over = self.store.get(uid).status.phase.is_final and all(pod.phase.is_final for pod in self.store.pods(uid))
         own = self.home.run(uid)
+        if is_over:
+            self._code().settle(uid)
         shutil.rmtree(own if is_over else own / "checkpoints", ignore_errors=True)

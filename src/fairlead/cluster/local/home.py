@@ -84,6 +84,10 @@ class Home:
         """Files of a pod, as the shim's contract names them."""
         return self.run(workload_uid) / "pods" / pod_uid
 
+    def code(self, workload_uid: str) -> Path:
+        """What was kept of the run's code at its submission and each resumption."""
+        return self.run(workload_uid) / "code.json"
+
     def environment(self, workload_uid: str) -> Path:
         """The submitter's environment, mode 0600, kept while the run may start again."""
         return self.run(workload_uid) / "environment.json"

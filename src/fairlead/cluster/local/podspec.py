@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster import contract
+from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
@@ -28,6 +29,7 @@ class Surroundings:
         library: Directory that holds the package ``fairlead`` and nothing else.
         cgroup: Group with the pod's memory limit; None for no limit.
         has_gpus: The machine has GPUs, which a pod without a grant must not see.
+        place: Where the attempt runs.
     """
 
     environ: Mapping[str, str]
@@ -36,6 +38,7 @@ class Surroundings:
     library: Path
     cgroup: Path | None
     has_gpus: bool
+    place: Place = IN_WORKDIR
 
 
 def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> dict[str, Any]:
@@ -44,12 +47,15 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
     ranks = spec.ranks_on_each_node
     first = pod.index * ranks
     env = _environment(home, workload, pod, around)
+    place = around.place
+    # What a set-up has changed among the sources, another tree lacks.
+    stamp = f"setup-{pod.node}-{_digest(spec.setup or '')}{'' if place.tree is None else f'-{pod.attempt}'}.done"
     return {
         "uid": pod.uid,
-        "workdir": spec.workdir or str(Path.home()),
-        "command": spec.run,
+        "workdir": str(place.tree or spec.workdir or Path.home()),
+        "command": place.command(spec),
         "setup": spec.setup,
-        "setup_stamp": str(home.run(workload.uid) / f"setup-{pod.node}-{_digest(spec.setup or '')}.done"),
+        "setup_stamp": str(home.run(workload.uid) / stamp),
         "env": env,
         "ranks": [
             {"rank": first + local, "local_rank": local, "env": rank_environment(first + local, local, env)}
@@ -96,6 +102,7 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: Surroundings)
     path = env.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{path}:{around.library}" if path else str(around.library)
     env.update(spec.env)
+    env["PYTHONPATH"] = around.place.python_path(env["PYTHONPATH"], spec)
     return env | _contract(home, workload, pod, around.master_port)
 
 

@@ -25,6 +25,10 @@ from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Status, Workload
 
+# A file system's clock ticks less often than ours.
+CLOCKS_DIFFER_S = 0.1
+
+
 if TYPE_CHECKING:
     from fairlead.state.plan import Change, CreatePod, Event
 
@@ -238,6 +242,28 @@ class Store:
             for at, event in observation.events:
                 name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (pod.workload_uid,)).fetchone()
                 self._record(pod.workload_uid, name[0] if name else "", event, at)
+
+    def note(self, uid: str, event: Event, now: float) -> None:
+        """Record that something happened to a workload, if it is still known."""
+        with self._transaction():
+            name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (uid,)).fetchone()
+            if name is not None:
+                self._record(uid, str(name[0]), event, now)
+
+    def was_running(self, workdir: str, at: float) -> bool:
+        """Whether a pod of any workload was running in a working directory at a time."""
+        columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
+        with self._translated():
+            rows = self._db.execute(
+                f"SELECT {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
+                "WHERE p.started_at <= ? AND json_extract(w.spec, '$.workdir') = ?",
+                (at + CLOCKS_DIFFER_S, workdir),
+            ).fetchall()
+        for pod in (pod_of(row).pod for row in rows):
+            ended = max((each.at for each in pod.exits), default=pod.active_at or pod.started_at or 0.0)
+            if not pod.phase.is_final or at <= ended + CLOCKS_DIFFER_S:
+                return True
+        return False
 
     def active(self) -> tuple[tuple[Workload, ...], tuple[Pod, ...]]:
         """Workloads that are unfinished or asked for something, and their current or live pods, at one instant."""

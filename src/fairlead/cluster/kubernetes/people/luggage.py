@@ -58,7 +58,7 @@ def choose(spec: Training, directory: Path) -> Luggage:
 
     Raises:
         InvalidSpec: It is not there, or lacks the program that only it can have.
-        Conflict: It is too large.
+        Conflict: It is too large, or the pods were to see the directory itself.
     """
     if spec.workdir is None and spec.image is not None:
         return Luggage(spec=spec)
@@ -76,6 +76,12 @@ def choose(spec: Training, directory: Path) -> Luggage:
     if problem is not None and is_certain:
         raise InvalidSpec((f"{spec.name}: run: {problem}.",))
     lack = "" if problem is None else f"; {problem}, so that the image has to have it"
+    if not spec.snapshot:
+        raise Conflict(
+            f"{spec.name}: snapshot: false was asked for, but the files of {place} go to this cluster as they are at "
+            "submission, and no pod sees later ones. Leave `snapshot` out; or have the files on a volume or in the "
+            "image, and leave `workdir` out."
+        )
     archive = pack(place)
     if archive is not None:
         num_files, size = archive.num_files, f"{say_memory(len(archive.content))} when packed"

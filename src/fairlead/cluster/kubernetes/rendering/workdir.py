@@ -1,7 +1,7 @@
 """The working directory's way into pods: packed, named by its content, and carried by ConfigMaps in pieces.
 
-What is too large for that lies where the run's checkpoints are, and only its name goes through the API.
-``.gitignore`` files count, in every directory, as git reads them; ``.git`` itself never goes.
+What is too large for that lies where the run's checkpoints are, and only its name goes through the API. Which files go
+is said in ``project_files``.
 """
 
 import base64
@@ -11,15 +11,14 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pathspec import GitIgnoreSpec
-
 from fairlead.cluster.kubernetes import names
+from fairlead.cluster.project_files import Found, walk
 from fairlead.runtime.archives import DIGEST_CHARACTERS
 from fairlead.state.snapshot import Workload
 
@@ -117,8 +116,8 @@ def packed_large(directory: Path) -> Iterator[LargeArchive]:
 
 
 def files(directory: Path) -> Iterator[Path]:
-    """The regular files below a directory that git would not ignore, sorted by name; links are left out."""
-    yield from _files(directory, ())
+    """The files below a directory that go along, sorted by name within each directory."""
+    return (directory / each.path for each in walk(directory) if isinstance(each, Found))
 
 
 def render_parts(archive: Archive, namespace: str, workload: Workload | None) -> list[dict[str, Any]]:
@@ -186,26 +185,3 @@ class _Bounded(io.BytesIO):
         if self.tell() + len(data) > MOST_BYTES:
             raise _Enough
         return super().write(data)
-
-
-def _files(directory: Path, specs: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Iterator[Path]:
-    rules = directory / ".gitignore"
-    if rules.is_file():
-        specs = (*specs, (directory, GitIgnoreSpec.from_lines(rules.read_text(errors="replace").splitlines())))
-    for path in sorted(directory.iterdir()):
-        if path.name == ".git" or path.is_symlink() or _is_ignored(path, specs):
-            continue
-        if path.is_dir():
-            yield from _files(path, specs)
-        elif path.is_file():
-            yield path
-
-
-def _is_ignored(path: Path, specs: Iterable[tuple[Path, GitIgnoreSpec]]) -> bool:
-    """Whether git would ignore it: the last rule that speaks of it decides, inner files after outer ones."""
-    ignored = False
-    for base, spec in specs:
-        name = path.relative_to(base).as_posix()
-        said = spec.check_file(f"{name}/" if path.is_dir() else name).include
-        ignored = ignored if said is None else said
-    return ignored

@@ -1,0 +1,209 @@
+"""What runs of this machine keep of their code, and the directory in which an attempt is to run it.
+
+A run's ``code.json`` names what was kept at each submission or resumption; the newest counts. An attempt runs in the
+working directory itself unless somebody edited a kept file since: then in a tree of its own (``trees``).
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.code.objects import Objects
+from fairlead.cluster.local.code.snapshots import File, Index, Snapshot, Unfit, edited, is_named, read_snapshot, take
+from fairlead.cluster.local.code.trees import Damaged, Settled, build, settle
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.revisions import read_revision
+from fairlead.runtime.podfiles import read_json, write_json
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Pod, Workload
+
+MOST_SAID = 3
+MOST_KEPT = 20  # submissions and resumptions of one run
+NOT_WANTED = "the spec says `snapshot: false`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an attempt runs.
+
+    Attributes:
+        tree: Of its own; None for the working directory.
+        paths: Of kept files and their directories, whose names in the command mean those in the tree.
+        said: What people are to know of it; None for nothing.
+    """
+
+    tree: Path | None = None
+    paths: frozenset[str] = frozenset()
+    said: str | None = None
+
+    def command(self, spec: Training) -> str:
+        """The run's command, with kept files called by their place in the tree."""
+        return spec.run if self.tree is None else self._moved(spec.run, spec)
+
+    def python_path(self, path: str, spec: Training) -> str:
+        """A PYTHONPATH, the same way."""
+        if self.tree is None:
+            return path
+        return os.pathsep.join(self._moved(each, spec) for each in path.split(os.pathsep))
+
+    def _moved(self, text: str, spec: Training) -> str:
+        workdir, tree = (spec.workdir or "/").rstrip("/"), str(self.tree)
+        if shlex.quote(tree) != tree:
+            return text  # it would fall apart in a shell, and that the command is read live was said
+
+        def instead(found: re.Match[str]) -> str:
+            below = os.path.normpath(found[1].strip("/") or ".")
+            return tree + found[1] if below == "." or below in self.paths else found[0]
+
+        return re.sub(rf"(?<![\w./-]){re.escape(workdir)}((?:/[^\s'\":=,;|&<>()]*)?)(?![\w.-])", instead, text)
+
+
+IN_WORKDIR = Place()
+
+
+class CodeStore:
+    """Of one state directory."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._path = home.path / "code"
+        self.objects = Objects(self._path / "objects")
+
+    def keep(self, uid: str, spec: Training, now: float) -> None:
+        """Keep the code of a run that is submitted, or resumed by somebody."""
+        earlier = self.kept(uid)[1 - MOST_KEPT :]
+        new: dict[str, Any] = {"at": now, "workdir": spec.workdir, "snapshot": None, "why": None}
+        if spec.workdir is None:
+            new["why"] = "it has no working directory"
+        elif not spec.snapshot:
+            new["why"] = NOT_WANTED
+        else:
+            workdir = Path(spec.workdir)
+            with self.objects.writing():
+                try:
+                    snapshot = take(workdir, self.objects, self._index(workdir), without=self._home.path)
+                    new["snapshot"] = self.objects.put(snapshot.text())
+                    revision = read_revision(workdir)
+                    if revision is not None:
+                        new["git"] = {**revision.told(), "diff": None}
+                        if revision.diff:
+                            new["git"]["diff"] = self.objects.put(revision.diff)
+                except (Unfit, FileNotFoundError, NotADirectoryError) as error:
+                    new["why"] = str(error)
+                write_json(self._home.code(uid), {"kept": [*earlier, new]})
+                return
+        write_json(self._home.code(uid), {"kept": [*earlier, new]})
+
+    def kept(self, uid: str) -> list[dict[str, Any]]:
+        """What was kept of a run, oldest first."""
+        return list((read_json(self._home.code(uid)) or {}).get("kept") or ())
+
+    def snapshot(self, kept: dict[str, Any]) -> Snapshot | None:
+        """The files that were kept; None when none were, or they cannot be read any more."""
+        content = None if kept["snapshot"] is None else self.objects.get(kept["snapshot"])
+        return None if content is None else read_snapshot(content)
+
+    def edited(self, kept: dict[str, Any], command: str, was_running: Callable[[float], bool]) -> tuple[str, ...]:
+        """The kept files that differ now."""
+        snapshot = self.snapshot(kept)
+        if snapshot is None:
+            return ()
+        workdir = Path(kept["workdir"])
+        return edited(snapshot, workdir, self._index(workdir), named=command, was_running=was_running)
+
+    def place(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
+        """Where an attempt is to run; the same for all of its pods, also after a kill."""
+        decided = self._tree(run.uid, pod.attempt).with_suffix(".decided")
+        known = read_json(decided)
+        if known is not None:
+            tree = None if known["tree"] is None else Path(known["tree"])
+            return Place(tree=tree, paths=frozenset(known["paths"]))
+        place = self._decide(run, pod, was_running)
+        if place.tree is not None or run.gang.nodes > 1:
+            decided.parent.mkdir(mode=0o700, exist_ok=True)
+            tree_said = None if place.tree is None else str(place.tree)
+            write_json(decided, {"tree": tree_said, "paths": sorted(place.paths)})
+        return place
+
+    def settle(self, uid: str, attempt: int | None = None) -> tuple[tuple[Settled, Path], ...]:
+        """Settle the trees of a run's attempts, or of one, in which nothing runs any more; each with its path."""
+        trees = self._home.run(uid) / "code"
+        paths = (trees / str(attempt),) if attempt is not None else tuple(_trees(trees))
+        return tuple((settled, tree) for tree in paths if (settled := settle(tree)) is not None)
+
+    def prune(self) -> int:
+        """Remove what no run needs any more; how many objects went."""
+        runs = self._home.path / "runs"
+        needed: set[str] = set()
+        snapshots: set[str] = set()
+        workdirs: set[str] = set()
+        for directory in runs.iterdir() if runs.is_dir() else ():
+            for kept in self.kept(directory.name):
+                workdirs.add(str(kept["workdir"]))
+                snapshots |= {kept["snapshot"]} - {None}
+                needed |= {(kept.get("git") or {}).get("diff"), kept["snapshot"]} - {None}
+        for digest in snapshots:
+            content = self.objects.get(digest)
+            needed |= set() if content is None else {file.digest for file in read_snapshot(content).files}
+        indexes = {self._index_path(Path(workdir)) for workdir in workdirs}
+        for path in (self._path / "index").glob("*"):
+            if path not in indexes and time.time() - path.stat().st_mtime > 60:
+                path.unlink(missing_ok=True)
+        return self.objects.prune(needed)
+
+    def _decide(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
+        kept = self.kept(run.uid)
+        snapshot = self.snapshot(kept[-1]) if kept else None
+        # A spec that was changed just now may be of another directory than what was kept.
+        if snapshot is None and (not kept or kept[-1]["snapshot"] is None):
+            return Place()
+        if kept[-1]["workdir"] != run.spec.workdir or not run.spec.snapshot:
+            return Place()
+        if snapshot is None:
+            return Place(
+                said=f"the code as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
+            )
+        workdir = Path(kept[-1]["workdir"])
+        command = f"{run.spec.setup or ''}\n{run.spec.run}"
+        changed = edited(snapshot, workdir, self._index(workdir), named=command, was_running=was_running)
+        if not changed or not workdir.is_dir():
+            return Place()
+        files = [
+            file for file in snapshot.files if file.is_source or file.path in changed or is_named(file.path, command)
+        ]
+        tree = self._tree(run.uid, pod.attempt)
+        try:
+            build(tree, workdir, files, self.objects)
+        except Damaged as error:
+            return Place(said=f"{error} as submitted cannot be read any more; attempt {pod.attempt} runs what is there")
+        which = ", ".join(changed[:MOST_SAID]) + (f" and {len(changed) - MOST_SAID} more" * (len(changed) > MOST_SAID))
+        verb = "was" if len(changed) == 1 else "were"
+        said = f"{which} {verb} edited since submission; attempt {pod.attempt} runs the code as submitted, in {tree}"
+        if shlex.quote(str(tree)) != str(tree) and str(workdir) in run.spec.run:
+            said += f"; but what the command calls by its full path is read from {workdir}"
+        return Place(tree=tree, paths=frozenset(_with_parents(files)), said=said)
+
+    def _tree(self, uid: str, attempt: int) -> Path:
+        return self._home.run(uid) / "code" / str(attempt)
+
+    def _index(self, workdir: Path) -> Index:
+        return Index(self._index_path(workdir))
+
+    def _index_path(self, workdir: Path) -> Path:
+        return self._path / "index" / hashlib.sha256(os.fsencode(workdir)).hexdigest()[:32]
+
+
+def _with_parents(files: Iterable[File]) -> Iterable[str]:
+    for file in files:
+        yield file.path
+        yield from (str(parent) for parent in Path(file.path).parents)
+
+
+def _trees(directory: Path) -> Iterable[Path]:
+    return (path for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else ()

@@ -1,0 +1,204 @@
+"""A working directory as of one instant: which files it has, kept by their content, and which of them differ now.
+
+Small files that belong to a run are kept; how the status of each was when it was read is remembered beside, as git's
+index does, so that an unchanged file is read once and not with every run.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.code.objects import Objects, digest_of
+from fairlead.cluster.project_files import TooMany, walk
+
+MOST_BYTES = 200 * 1024**2
+MOST_FILES = 5_000
+MOST_LOOKED_AT = 20_000
+MOST_IN_ONE = 1_000  # a directory with more entries is data
+MOST_FILE_BYTES = 10 * 1024**2
+RACY_NS = 2_000_000_000  # a file may change again within the tick of a file system's clock, and look the same
+
+# fmt: off
+SOURCES = frozenset(
+    (
+        ".bash", ".c", ".cc", ".cfg", ".cmake", ".conf", ".cpp", ".cu", ".cuh", ".cxx", ".gin", ".go", ".h", ".hpp",
+        ".ini", ".ipynb", ".j2", ".java", ".jinja", ".jl", ".js", ".kt", ".lua", ".m", ".mjs", ".php", ".pl", ".proto",
+        ".py", ".pyi", ".pyx", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".toml", ".ts", ".yaml", ".yml",
+        ".zsh",
+    )
+)
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A kept file, by its path below the working directory."""
+
+    path: str
+    digest: str
+    size: int
+    executable: bool
+
+    @property
+    def is_source(self) -> bool:
+        """Whether people write it and no program does: by its ending, or because it can be executed."""
+        return self.executable or os.path.splitext(self.path)[1].lower() in SOURCES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The kept files, and those that were left out for their size or number, by path."""
+
+    files: tuple[File, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def text(self) -> bytes:
+        """As an object."""
+        rows = [[file.path, file.digest, file.size, int(file.executable)] for file in self.files]
+        return json.dumps({"files": rows, "left_out": self.left_out}, separators=(",", ":")).encode()
+
+
+def read_snapshot(content: bytes) -> Snapshot:
+    """The snapshot that an object holds."""
+    told = json.loads(content)
+    files = tuple(File(path, digest, size, bool(executable)) for path, digest, size, executable in told["files"])
+    return Snapshot(files=files, left_out=tuple(told["left_out"]))
+
+
+class Unfit(Exception):
+    """Nothing of a directory is kept; the sentence says why."""
+
+
+class Index:
+    """Statuses and digests of one directory's files, as they were when they were last read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, list[Any]] = {}
+        self._is_changed = False
+        try:
+            told = json.loads(path.read_bytes())
+            self._known = told["files"] if isinstance(told, dict) else {}
+        except (OSError, ValueError, KeyError):
+            self._is_changed = True  # none yet, or one that a power cut left short
+
+    def digest(self, path: str, status: os.stat_result, read: Callable[[], bytes]) -> str:
+        """The digest of a file with this status, read only when it may be another than before."""
+        sign = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        known = self._known.get(path)
+        if known is not None and known[:4] == sign and known[5]:
+            return str(known[4])
+        now = time.time_ns()
+        digest = digest_of(read())
+        settled = now - max(status.st_mtime_ns, status.st_ctime_ns) > RACY_NS
+        entry = [*sign, digest, settled]
+        if entry != known:
+            self._known[path] = entry
+            self._is_changed = True
+        return digest
+
+    def keep(self, paths: Iterable[str]) -> None:
+        """Write down what is known of these paths; losing it costs reading them again."""
+        if not self._is_changed:
+            return
+        known = {path: self._known[path] for path in paths if path in self._known}
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({"files": known}, separators=(",", ":")))
+        temporary.replace(self._path)
+
+
+def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> Snapshot:
+    """Keep the files of a directory.
+
+    Args:
+        without: A directory below it whose files are not the user's.
+
+    Raises:
+        Unfit: It is no project, or too large for one.
+    """
+    home = Path(os.path.expanduser("~"))
+    if directory == home or directory in home.parents:
+        raise Unfit(f"{directory} is or holds a home directory; give the run a directory of its own")
+    found: list[tuple[str, os.stat_result]] = []
+    left_out: list[str] = []
+    num_bytes = 0
+    try:
+        for each in walk(directory, most=MOST_LOOKED_AT, most_in_one=MOST_IN_ONE, without=str(without)):
+            if isinstance(each, TooMany):
+                left_out.append(f"{each}/")
+            elif each.status.st_size > MOST_FILE_BYTES:
+                left_out.append(each.path)
+            else:
+                found.append(each)
+                num_bytes += each.status.st_size
+    except TooMany:
+        raise Unfit(f"{directory} holds more than {MOST_LOOKED_AT} files; put its data into .gitignore") from None
+    if len(found) > MOST_FILES or num_bytes > MOST_BYTES:
+        raise Unfit(
+            f"{directory} holds {len(found)} files with {num_bytes // 1024**2} MiB, more than {MOST_FILES} or "
+            f"{MOST_BYTES // 1024**2} MiB; put its data into .gitignore"
+        )
+    files = []
+    for path, status in found:
+        try:
+            digest = index.digest(path, status, (directory / path).read_bytes)
+            if not objects.has(digest, status.st_size):
+                digest = objects.put((directory / path).read_bytes())
+        except (FileNotFoundError, PermissionError):
+            left_out.append(path)
+            continue
+        files.append(File(path, digest, status.st_size, bool(status.st_mode & 0o100)))
+    index.keep([path for path, _ in found])
+    return Snapshot(files=tuple(files), left_out=tuple(sorted(left_out)))
+
+
+def edited(
+    snapshot: Snapshot,
+    directory: Path,
+    index: Index,
+    *,
+    named: str = "",
+    was_running: Callable[[float], bool] = lambda _: False,
+) -> tuple[str, ...]:
+    """The kept files that people have changed or removed since.
+
+    A file that a program may have written itself, such as a table of results, counts only where it lies beside sources
+    and changed while nothing ran there.
+
+    Args:
+        named: The command; a file that it names is a source, whatever its ending.
+        was_running: Whether a run was going in the directory at a Unix time.
+    """
+    with_sources = {os.path.dirname(file.path) for file in snapshot.files if file.is_source}
+    changed = []
+    for file in snapshot.files:
+        is_source = file.is_source or is_named(file.path, named)
+        if not is_source and os.path.dirname(file.path) not in with_sources:
+            continue
+        path = directory / file.path
+        try:
+            status = path.lstat()
+            now = index.digest(file.path, status, path.read_bytes)
+            if now == file.digest and bool(status.st_mode & 0o100) == file.executable:
+                continue
+            if is_source or not was_running(status.st_mtime):
+                changed.append(file.path)
+        except OSError:
+            if is_source:
+                changed.append(file.path)
+    return tuple(changed)
+
+
+def is_named(path: str, command: str) -> bool:
+    """Whether a command names a file."""
+    at = command.find(path)
+    return at >= 0 and not (at + len(path) < len(command) and command[at + len(path)].isalnum())

@@ -1,0 +1,74 @@
+"""The git commit of a directory, and what differs from it."""
+
+import os
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.project_files import repository
+
+ASK_S = 5.0
+MOST_DIFF_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """Where a working directory stands.
+
+    Attributes:
+        commit: None before the first one.
+        branch: None when no branch is checked out.
+        dirty: Tracked files differ from the commit.
+        diff: How, as git shows it; the first MiB of it.
+    """
+
+    commit: str | None
+    branch: str | None
+    dirty: bool
+    diff: bytes = b""
+
+    def told(self) -> dict[str, Any]:
+        """All but the diff."""
+        told = asdict(self)
+        del told["diff"]
+        return told
+
+
+def read_revision(directory: Path) -> Revision | None:
+    """What git says of a directory; None where it has no say, or takes too long."""
+    if repository(os.path.abspath(directory)) is None:
+        return None
+    said = _git(directory, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    if said is None:
+        return None
+    lines = said.decode(errors="replace").splitlines()
+    heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    commit, branch = heads.get("branch.oid"), heads.get("branch.head")
+    is_dirty = any(not line.startswith("#") for line in lines)
+    born = None if commit == "(initial)" else commit
+    diff = (
+        _git(directory, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") if is_dirty and born else None
+    )
+    return Revision(
+        commit=born,
+        branch=None if branch == "(detached)" else branch,
+        dirty=is_dirty,
+        diff=(diff or b"")[:MOST_DIFF_BYTES],
+    )
+
+
+def _git(directory: Path, *arguments: str) -> bytes | None:
+    try:
+        ended = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", "-C", str(directory), *arguments],
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.stdout if ended.returncode == 0 else None
