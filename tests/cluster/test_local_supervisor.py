@@ -14,6 +14,7 @@ import pytest
 
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.output import LogQuery
 from fairlead.errors import NameTaken, NotFound
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.resources import Resources
@@ -132,6 +133,45 @@ def test_an_elastic_gang_goes_on_with_what_another_leaves_it_and_its_ranks_are_t
     events = [event.reason.message for event in desk.cluster.events(run.uid)]
     assert any(line.startswith("makes room for urgent of team default: of its 3 nodes it keeps at") for line in events)
     assert sorted(desk.output(run)) == [*(f"attempt 0: rank {n} of 3" for n in range(3)), "attempt 1: rank 0 of 1"]
+
+
+HANG = """
+import os, threading, time
+def wait_for_all():
+    threading.Event().wait()
+def load_batch():
+    while True: pass
+print("ready", flush=True)
+if os.environ["FAIRLEAD_ATTEMPT"] == "0" or not os.path.exists("second"):
+    load_batch() if os.environ["RANK"] == "1" else wait_for_all()
+"""
+
+
+def test_a_plain_script_that_hangs_is_named_with_its_rank_and_line_and_its_stacks_are_in_the_log(desk: Desk) -> None:
+    (desk.workdir / "second").touch()
+    env = {"PATH": str(Path(PYTHON).parent)}  # neither py-spy nor gdb, which take their time
+    run = desk.submit(script(desk, HANG), nodes=3, stall_timeout_s=1.5, env=env)
+    ended = desk.ended(run)
+    assert ended.status.phase is Phase.SUCCEEDED
+    hangs = "rank 1 hangs in load_batch (script.py:6); the others are in wait_for_all (script.py:4)"
+    assert ended.status.last_failure is not None
+    assert ended.status.last_failure.code is Code.STALLED
+    assert ended.status.last_failure.message.startswith(f"{hangs}; no progress for ")
+    assert hangs in [event.reason.message for event in desk.cluster.events(run.uid)]
+    first = [line.text for line in desk.cluster.logs(run.uid, LogQuery(attempt=0))]
+    assert [text for text in first if "in load_batch" in text] == [
+        f'  File "{desk.workdir}/script.py", line 6 in load_batch'
+    ]
+    assert sum("in wait_for_all" in text for text in first) == 2
+
+
+def test_a_run_that_hangs_for_good_fails_with_the_rank_that_hangs(desk: Desk) -> None:
+    env = {"PATH": str(Path(PYTHON).parent)}
+    retry = Retry(program=0, infrastructure=0)
+    run = desk.submit(script(desk, HANG), ranks_per_node=3, stall_timeout_s=1.5, env=env, retry=retry)
+    reason = desk.ended(run).status.reason
+    assert reason.message.startswith("rank 1 hangs in load_batch (script.py:6); the others are in wait_for_all")
+    assert "`fairlead logs train --attempt 0` ends with the stacks of its ranks" in str(reason.remedy)
 
 
 def test_state_is_private_and_the_environment_goes_when_the_run_is_over(desk: Desk) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fairlead.policy.quantities import say_duration, say_memory
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, RankExit
+from fairlead.state.snapshot import Node, Phase, Pod, PodPhase, Progress, RankExit, Workload
 
 # When one rank is killed its peers fail within moments, and one wait may report them together. Inside this window a
 # kill explains an error; an error never explains a kill, since a failed pod's other ranks get 0.5 s before SIGKILL.
@@ -55,6 +55,14 @@ def diagnose(
         message = broken[0].message or f"pod {broken[0].index} could not start"
         return Failure(blame=Blame.PROGRAM, reason=Reason(code=Code.START_FAILED, message=message))
     return _stalled(spec, pods, now)
+
+
+def hung(workload: Workload, pod: Pod) -> bool:
+    """Whether a pod that is to stop belongs to a start that is torn down because it hangs."""
+    status = workload.status
+    if status.phase is Phase.RESTARTING and status.attempt == pod.attempt + 1:
+        return status.reason.code is Code.STALLED
+    return status.phase is Phase.STOPPING and status.reason.code is Code.STALLED and status.attempt == pod.attempt
 
 
 def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
@@ -133,7 +141,8 @@ def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | Non
         Blame.INFRASTRUCTURE,
         Code.STALLED,
         f"no progress for {say_duration(heard - latest)}{of_all}; `stall_timeout` is {say_duration(limit)}",
-        "The stacks of all ranks are at the end of its log; if such a pause is normal, raise `stall_timeout`.",
+        f"`fairlead logs {spec.name} --attempt {pods[0].attempt}` ends with the stacks of its ranks; if such a pause "
+        "is normal, raise `stall_timeout`.",
         (),
     )
 

@@ -7,7 +7,7 @@ order. At most one change for each workload comes out, complete in itself.
 from collections import defaultdict
 from dataclasses import replace
 
-from fairlead.policy import elastic
+from fairlead.policy import elastic, hangs
 from fairlead.policy.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.elastic import is_resizing
 from fairlead.policy.failures import Blame, Failure, diagnose
@@ -22,6 +22,8 @@ from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Work
 
 # The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
 TEARDOWN_GRACE_S = 1.0
+# Of a gang that hangs the stacks are taken first, which takes a second, or a few where py-spy or gdb is there.
+STACKS_GRACE_S = 10.0
 
 # Looking a member up on its enumeration takes longer than all else in _is_quiet and _only_waits.
 _RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
@@ -111,8 +113,8 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
     if phase is Phase.SUSPENDED:
         return requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
     if phase is Phase.RESTARTING and live:
-        return terminate(workload, live, _teardown_s(workload))
-    return None
+        return terminate(workload, live, _teardown_s(workload, workload.status.reason))
+    return _tell_hang(workload, pods) if phase is Phase.RESTARTING else None
 
 
 def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
@@ -244,7 +246,9 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
         reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}")
         if not live:
             return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
-        return stop(workload, live, Phase.FAILED, reason, reason, now, grace_s=_teardown_s(workload), **remember)
+        return stop(
+            workload, live, Phase.FAILED, reason, reason, now, grace_s=_teardown_s(workload, reason), **remember
+        )
     wait = verdict.at - now
     again = "restarts at once" if wait <= 0 else f"restarts in {say_duration(wait)}"
     since = None if progress is None else progress.checkpoint_step
@@ -254,7 +258,7 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
         workload.status, Phase.RESTARTING, reason, now,
         attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
     )  # fmt: skip
-    return replace(change_to(workload, status), terminate=notices(live, _teardown_s(workload)))
+    return replace(change_to(workload, status), terminate=notices(live, _teardown_s(workload, reason)))
 
 
 def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: float) -> Change:
@@ -262,11 +266,34 @@ def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: f
     within = say_duration(longest_wait_s(workload.spec))
     reason = replace(refused, remedy=f"It starts by itself once there is room, at most {within} later.")
     again = {"retry_at": retry_refused(workload, now), "refusals": workload.status.refusals + 1}
-    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=_teardown_s(workload), **again)
+    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=_teardown_s(workload, reason), **again)
 
 
-def _teardown_s(workload: Workload) -> float:
+def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
+    """Say who hung and where, once the pods of that start have ended; once."""
+    status = workload.status
+    said = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
+    if said is None or said in status.reason.message:
+        return None
+    failure = _said_first(said, status.last_failure or status.reason)
+    told = replace(status, reason=_said_first(said, status.reason), last_failure=failure)
+    event = Event(type=Code.STALLED.value, reason=replace(status.reason, message=said))
+    return replace(change_to(workload, told), event=event)
+
+
+def _hang(workload: Workload, pods: tuple[Pod, ...], attempt: int) -> str | None:
+    exits = [exit_ for pod in pods if pod.attempt == attempt for exit_ in pod.exits]
+    return hangs.explain(exits, workload.gang.world_size)
+
+
+def _said_first(said: str, reason: Reason) -> Reason:
+    return replace(reason, message=f"{said}; {reason.message}")
+
+
+def _teardown_s(workload: Workload, reason: Reason) -> float:
     """The grace of those that are left of a gang: whoever is asked to stop meanwhile gets no more than its own."""
+    if reason.code is Code.STALLED:
+        return STACKS_GRACE_S
     return min(TEARDOWN_GRACE_S, workload.spec.grace_s)
 
 
@@ -304,6 +331,10 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
         reason = replace(reason, message=f"{reason.message}; its checkpoint is of step {step}")
     if after in (Phase.PENDING, Phase.SUSPENDED):
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
+    said = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None
+    if said is not None:
+        failure = _said_first(said, status.last_failure or reason)
+        return change_to(workload, move(status, after, _said_first(said, reason), now, last_failure=failure))
     return change_to(workload, move(status, after, reason, now))
 
 

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.runtime import processes, ranks
+from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.preloading import shadowed
 
 # These differ between the pods of a run; nothing reads them when it is imported.
@@ -128,6 +129,8 @@ class Warm:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         ranks.release_signals()
+        with contextlib.suppress(OSError):  # it runs all the same, and its shim says that it gave no stack
+            fairlead_stackdump.register()
         # Frozen objects are never collected, and extension modules complain of leaks at the end.
         gc.unfreeze()
         main_thread: Any = threading.main_thread()

@@ -100,6 +100,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "ranks": of_ranks,
         "launch": told["launch"],
         "grace_s": told["grace_s"],
+        "stall_timeout_s": told.get("stall_timeout_s"),
         "cgroup": None,
         "echo": True,
         "log_max_bytes": told["log_max_bytes"],

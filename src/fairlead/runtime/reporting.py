@@ -41,6 +41,9 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
             for each in ranks
         ],
     }
+    hang = {each["rank"]: each["hang"] for each in ranks if each.get("hang") is not None}
+    if hang:
+        packed["hang"] = [[rank, *_whereabouts(at)] for rank, at in hang.items()]
     reports = {} if pod_dir is None else _reports(pod_dir)
     if reports:
         # Whoever failed first may have been a step behind.
@@ -55,6 +58,9 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
         # Thousands of ranks do not fit: those that ended badly, the first ones first, tell why.
         bad = sorted((each for each in packed["ranks"] if each[1] != 0), key=lambda each: float(each[3]))
         packed["ranks"], packed["of"] = bad[:20], len(ranks)
+        if "hang" in packed:
+            # Those that wait for nobody tell the most.
+            packed["hang"] = sorted(packed["hang"], key=lambda each: each[2] is not None)[:10]
         if len(_encoded(packed)) > MOST_EXIT_BYTES:
             packed.pop("progress", None)
     tail: list[str] = []
@@ -84,7 +90,7 @@ def pack_report(pod_dir: str) -> str:
     """What the ranks of a pod say now: the lowest rank's report, the newest sign of life, and the latest events."""
     started = podfiles.read_json(os.path.join(pod_dir, "started.json")) or {}
     reports = _reports(pod_dir)
-    packed: dict[str, Any] = {"form": FORM, "started_at": started.get("at"), "active_at": _active_at(pod_dir, reports)}
+    packed: dict[str, Any] = {"form": FORM, "started_at": started.get("at"), "active_at": active_at(pod_dir)}
     if reports:
         packed["progress"] = reports[min(reports)]
     events = _events(pod_dir)
@@ -109,14 +115,19 @@ def _reports(pod_dir: str) -> dict[int, dict[str, Any]]:
     return found
 
 
+def _whereabouts(at: Mapping[str, Any]) -> list[Any]:
+    """Place, call and step, short enough that those of a node's ranks fit."""
+    return [_cut(at.get("place"), 120), _cut(at.get("waits_in"), 60), at.get("step")]
+
+
 def _step(report: Mapping[str, Any]) -> int:
     step = report.get("step")
     return step if isinstance(step, int) else 0
 
 
-def _active_at(pod_dir: str, reports: Mapping[int, Mapping[str, Any]]) -> float | None:
-    """Of ranks that report, the newest report; else the time of the newest output."""
-    said = [each.get("updated_at") for each in reports.values()]
+def active_at(pod_dir: str) -> float | None:
+    """The last sign of progress: of ranks that report, the newest report; else the time of the newest output."""
+    said = [each.get("updated_at") for each in _reports(pod_dir).values()]
     times = [float(at) for at in said if isinstance(at, (int, float))]
     if times:
         return max(times)

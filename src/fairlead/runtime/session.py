@@ -5,11 +5,8 @@ ranks. It works the same under Fairlead, under torchrun and under a plain python
 """
 
 import contextlib
-import faulthandler
-import io
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +21,7 @@ from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import Store, open_store
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import Misuse
+from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.links import Links
 from fairlead.runtime.progress import Reporter
 
@@ -405,11 +403,9 @@ class Run:
         if threading.current_thread() is threading.main_thread():
             before = signal.signal(signal.SIGTERM, self._stop_notice)
             self._restore_signals.append(lambda: signal.signal(signal.SIGTERM, before or signal.SIG_DFL))
-        # Fairlead asks for the stacks of a rank that hangs before it ends it. Under a captured stderr there is no file.
-        if hasattr(faulthandler, "register") and sys.__stderr__ is not None:
-            with contextlib.suppress(io.UnsupportedOperation, ValueError):
-                faulthandler.register(signal.SIGUSR2, file=sys.__stderr__, all_threads=True)
-                self._restore_signals.append(lambda: faulthandler.unregister(signal.SIGUSR2))
+        # Where the command has its own PYTHONPATH, or ignores it, nothing has asked for the stacks of a hang before.
+        with contextlib.suppress(OSError):
+            fairlead_stackdump.register()
 
     def _stop_notice(self, number: int, frame: FrameType | None) -> None:
         # Nothing else: the handler may run in the middle of a report that holds its lock.

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
-from fairlead.runtime import podfiles, podlog, processes, ranks
+from fairlead.runtime import podfiles, podlog, processes, ranks, stacks
 from fairlead.runtime.launching import Exec, plan_launch
 
 TYPE_CHECKING = False
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 # What the other ranks get when one has failed: time for their last lines. The end of an interpreter that has torch in
 # it takes half a second of CPU for each rank, which the gang would wait for and which nobody needs.
 TEARDOWN_S = 0.5
+# The pods of a gang hear that it hangs one after another; a rank that ends would move those that wait for it.
+HOLD_S = 1.5
+STACKS_S = 8.0
+SILENT_PART = 0.9  # clocks differ a little
 TICK_S = 2.0
 SUPERVISOR_PERIOD_S = 10.0
 ROOM_BYTES = 16 * 1024
@@ -84,6 +88,8 @@ class Shim:
         self._has_notice = False
         self._is_stopping = False
         self._is_terminated = False
+        self._is_taking_stacks = False
+        self._stacks: dict[int, stacks.Taken] | None = None
         self._kill_at: float | None = None
         self._tick_at = 0.0
         self._supervisor_at = 0.0
@@ -105,6 +111,7 @@ class Shim:
                 return True
             self._watch()
             self._record(None, setup_failed=False)
+            self._forget_stacks()
         self._log.close()
         self._poke()
         self._look_for_supervisor(time.monotonic())
@@ -178,7 +185,9 @@ class Shim:
             why = "no launcher was at hand"
         is_forked = warm is not None and why is None
         for rank in self._pod["ranks"]:
-            env = {**self._pod["env"], **rank["env"]}
+            env = self._env_of(rank)
+            if self._pod.get("stall_timeout_s") is not None:
+                env = stacks.prepare(env, self._dir, rank["rank"])
             if self._start_rank(rank["rank"], plan.argv, env, warm if is_forked else None):
                 return True
         self._keep(
@@ -293,7 +302,8 @@ class Shim:
             self._exits[rank] = {**ended, "out_of_memory": is_oom}
             self._signal_group(pid, signal.SIGKILL)  # what it left in its group holds its pipes
             # A rank that honours a stop notice leaves the others their time.
-            if code != 0 and not (self._is_stopping and (code == 143 or number == signal.SIGTERM)):
+            is_heeding = self._is_stopping and (code == 143 or number == signal.SIGTERM)
+            if code != 0 and not is_heeding and not self._is_taking_stacks:
                 self._end_within(min(TEARDOWN_S, self._grace_s))
 
     def _follow_stop(self) -> None:
@@ -301,12 +311,62 @@ class Shim:
         if stop is not None:
             grace_s = float(stop["grace_s"])
             grace_s = min(grace_s, float(stop["at"]) + grace_s - time.time())
+            hangs = bool(stop.get("hangs"))
         elif self._has_notice and not self._is_stopping:
             grace_s = self._grace_s
+            hangs = self._is_silent()
         else:
             return
+        if self._is_taking_stacks:
+            self._kill_within(grace_s)
+            return
         self._is_stopping = True
+        if hangs and self._stacks is None and self._alive and _SETUP not in self._alive.values() and grace_s > 0:
+            grace_s = self._take_stacks(grace_s)
         self._end_within(grace_s)
+
+    def _is_silent(self) -> bool:
+        """Whether a stop notice that gives no reason may come because the run hangs, as on Kubernetes.
+
+        A pod is told nothing there but to stop; its own ranks' silence has to say why.
+        """
+        limit_s: float | None = self._pod.get("stall_timeout_s")
+        if limit_s is None or not self._alive:
+            return False
+        from fairlead.runtime import reporting
+
+        at = reporting.active_at(self._dir)
+        started = podfiles.read_json(os.path.join(self._dir, "started.json")) or {}
+        latest = max(at or 0.0, float(started.get("at") or time.time()))
+        return time.time() - latest >= SILENT_PART * limit_s
+
+    def _take_stacks(self, grace_s: float) -> float:
+        """Puts the ranks' stacks into the log before any of them is told to end; the grace that is left for that."""
+        self._is_taking_stacks = True
+        begun = time.monotonic()
+        self._kill_within(grace_s)
+        try:
+            taken = stacks.take(
+                dict(self._alive),
+                env=lambda rank: next((self._env_of(each) for each in self._pod["ranks"] if each["rank"] == rank), {}),
+                files=lambda rank: stacks.file_of(self._dir, rank),
+                keep=lambda rank, lines: self._log.write(
+                    time.time(), str(rank), "e", [line.encode("utf-8", "replace") for line in lines]
+                ),
+                wait=self._wait,
+                until=begun + min(STACKS_S, grace_s),
+            )
+            self._stacks = {each.rank: each for each in taken}
+            if len(self._pod["ranks"]) < int(self._pod["env"].get("WORLD_SIZE") or 0):
+                while self._alive and time.monotonic() < begun + min(HOLD_S, grace_s):
+                    self._wait(0.05)
+        finally:
+            self._is_taking_stacks = False
+        left_s = grace_s - (time.monotonic() - begun)
+        return max(0.0, min(TEARDOWN_S, left_s))
+
+    def _env_of(self, rank: Mapping[str, Any]) -> dict[str, str]:
+        return {**self._pod["env"], **rank["env"]}
 
     def _end_within(self, grace_s: float) -> None:
         """Tells the ranks to stop, once, and kills what is left after grace_s, or before if that was due."""
@@ -315,6 +375,9 @@ class Shim:
         elif not self._is_terminated and self._alive:
             self._signal(signal.SIGTERM)
         self._is_terminated = self._is_terminated or bool(self._alive)
+        self._kill_within(grace_s)
+
+    def _kill_within(self, grace_s: float) -> None:
         at = time.monotonic() + max(0.0, grace_s)
         self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
 
@@ -340,10 +403,23 @@ class Shim:
             processes.kill([pid], number)
 
     def _record(self, message: str | None, *, setup_failed: bool, tail: Sequence[str] = ()) -> None:
-        exits = [{**self._exits[rank], "tail": self._streams[rank][1].tail()} for rank in sorted(self._exits)]
+        exits: list[dict[str, Any]] = [
+            {**self._exits[rank], "tail": self._streams[rank][1].tail()} for rank in sorted(self._exits)
+        ]
+        for each in exits if self._stacks is not None else ():
+            each["hang"] = self._whereabouts(each["rank"])
         record = {"setup_failed": setup_failed, "message": message, "ranks": exits, "tail": list(tail)}
         self._release_room()
         self._keep("exit.json", {"at": time.time(), **record})
+
+    def _whereabouts(self, rank: int) -> dict[str, Any] | None:
+        """Where a rank was when the run hung, and its last step; None of one that had ended."""
+        taken = (self._stacks or {}).get(rank)
+        if taken is None:
+            return None
+        report = podfiles.read_json(os.path.join(self._dir, f"rank-{rank}.json")) or {}
+        step = report.get("step")
+        return {**stacks.whereabouts(taken.frames), "step": step if isinstance(step, int) else None}
 
     def _keep(self, name: str, value: object) -> None:
         """Replaces a file of the pod. A full disk is waited for: what became of the pod must not be lost."""
@@ -356,6 +432,11 @@ class Shim:
                 self._wait(_RETRY_S)
             else:
                 return
+
+    def _forget_stacks(self) -> None:
+        for each in self._pod["ranks"]:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(stacks.file_of(self._dir, each["rank"]))
 
     def _take_signals(self) -> None:
         self._wake_read, wake_write = os.pipe()

@@ -143,6 +143,21 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """Where one rank's main thread was when its run hung, as its stack told.
+
+    Attributes:
+        place: The innermost call of the program's own code, as in "load_batch (train.py:42)"; None if unknown.
+        waits_in: The call in which it waited for other ranks, as in "all_reduce"; None when it waited for none.
+        step: The step that it had reported last; None when it reports none.
+    """
+
+    place: str | None = None
+    waits_in: str | None = None
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
     """How one rank ended.
 
@@ -152,6 +167,7 @@ class RankExit:
         at: When it ended.
         out_of_memory: The kernel killed it at the pod's memory limit.
         tail: Last lines of its error output, at most 40.
+        hang: Where it was when its run hung; None when it ended otherwise, or nobody looked.
     """
 
     rank: int
@@ -160,6 +176,7 @@ class RankExit:
     at: float
     out_of_memory: bool = False
     tail: tuple[str, ...] = ()
+    hang: Whereabouts | None = None
 
     @property
     def ok(self) -> bool:

@@ -24,6 +24,7 @@ from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.store import Observation, Store
 from fairlead.cluster.local.tables import PodRow
 from fairlead.errors import NotFound
+from fairlead.policy.failures import hung
 from fairlead.runtime.leftovers import kill_leftovers
 from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
 from fairlead.state.plan import Event
@@ -213,8 +214,11 @@ class Agent:
             return
         since = pod.terminating_since or now
         if memory.notified != (since, deadline):
+            notice: dict[str, Any] = {"at": since, "grace_s": max(0.0, deadline - since)}
+            if hung(self._store.get(pod.workload_uid), pod):
+                notice["hangs"] = True
             try:
-                write_json(path / "stop.json", {"at": since, "grace_s": max(0.0, deadline - since)})
+                write_json(path / "stop.json", notice)
             finally:
                 # On a full disk the shim gives the grace that it was started with.
                 _signal(int(claimed["pid"]), signal.SIGTERM)

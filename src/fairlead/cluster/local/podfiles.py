@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Progress, RankExit
+from fairlead.state.snapshot import Progress, RankExit, Whereabouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,7 @@ def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:
             at=float(rank["at"]),
             out_of_memory=bool(rank.get("out_of_memory")),
             tail=tuple(rank.get("tail") or ()),
+            hang=None if rank.get("hang") is None else Whereabouts(**rank["hang"]),
         )
         for rank in ended.get("ranks") or ()
     )

@@ -63,6 +63,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
         ],
         "launch": "auto" if spec.may_fork else "exec",
         "grace_s": spec.grace_s,
+        "stall_timeout_s": spec.stall_timeout_s,
         "cgroup": None if around.cgroup is None else str(around.cgroup),
         "log_max_bytes": spec.logs.max_bytes // LOG_FILES,
         "log_files": LOG_FILES,

@@ -278,7 +278,10 @@ class Store:
             columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
             pods = self._db.execute(
                 f"SELECT {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
-                f"WHERE p.final = 0 OR (p.attempt = w.attempt AND ({wanted})) ORDER BY p.uid"
+                # How the pods of a start that failed ended is still to be told when the next one is counted.
+                "WHERE p.final = 0 OR "
+                f"((p.attempt = w.attempt OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) "
+                f"AND ({wanted})) ORDER BY p.uid"
             ).fetchall()
         return tuple(workload_of(row) for row in rows), tuple(pod_of(row).pod for row in pods)
 

@@ -1,17 +1,23 @@
-# The launcher's way into an interpreter that was started as `python script.py`: see fairlead/runtime/forking.py.
+# Our way into an interpreter before it runs the program: with FAIRLEAD_LAUNCHER it becomes the launcher (see
+# fairlead/runtime/forking.py), else its stacks can be asked for when the run hangs (fairlead/runtime/stacks.py).
 # It must parse in any Python, and must never return in the launcher itself, as the script would run there.
 import os
 import sys
 
+_here = os.path.dirname(os.path.abspath(__file__))
+
+
+def _leave():
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
+    sys.path_importer_cache.pop(_here, None)
+
 
 def _serve():
-    here = os.path.dirname(os.path.abspath(__file__))
-    launcher = os.path.join(os.path.dirname(here), "launcher.py")
+    launcher = os.path.join(os.path.dirname(_here), "launcher.py")
     try:
         if sys.version_info < (3, 9):  # noqa: UP036 (the interpreter is the run's, not ours)
             raise RuntimeError("Python before 3.9 cannot be forked")
-        sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
-        sys.path_importer_cache.pop(here, None)
+        _leave()
         with open(launcher, "rb") as file:
             code = compile(file.read(), launcher, "exec")
         namespace = {"__name__": "fairlead_launcher", "__file__": launcher}
@@ -27,6 +33,20 @@ def _serve():
     serve()
 
 
-_serve()
+def _register():
+    try:
+        from fairlead_stackdump import register
+
+        register()
+    except Exception as error:  # noqa: BLE001 (the program runs all the same; its shim says that it gave no stack)
+        os.environ["FAIRLEAD_STACKS_REFUSED"] = repr(error)
+    sys.modules.pop("fairlead_stackdump", None)
+    _leave()
+
+
+if "FAIRLEAD_LAUNCHER" in os.environ:
+    _serve()
+else:
+    _register()
 del sys.modules["sitecustomize"]
 import sitecustomize  # noqa: E402,F401 (the one that we stand before; without it this raises what site expects)

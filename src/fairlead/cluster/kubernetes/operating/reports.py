@@ -13,7 +13,7 @@ from fairlead.runtime.reporting import FORM
 from fairlead.specs.overlay import RANKS
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Progress, RankExit
+from fairlead.state.snapshot import Progress, RankExit, Whereabouts
 
 SIGKILL = 9
 
@@ -116,6 +116,7 @@ def _ended(pod: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _ending(content: Mapping[str, Any], *, out_of_memory: bool) -> Ending:
     tail_of, tail = content.get("tail_of"), tuple(str(line) for line in content.get("tail") or ())
+    hang = {int(rank): Whereabouts(place=place, waits_in=call, step=step) for rank, place, call, step in _hang(content)}
     exits = tuple(
         RankExit(
             rank=int(rank),
@@ -125,10 +126,16 @@ def _ending(content: Mapping[str, Any], *, out_of_memory: bool) -> Ending:
             # The kernel may kill one rank and leave the shim, which cannot see why in a container.
             out_of_memory=bool(oom) or (out_of_memory and number == SIGKILL),
             tail=tail if rank == tail_of else (),
+            hang=hang.get(int(rank)),
         )
         for rank, code, number, at, oom in content.get("ranks") or ()
     )
     return Ending(exits=exits, message=content.get("message"), setup_failed=bool(content.get("setup_failed")))
+
+
+def _hang(content: Mapping[str, Any]) -> list[list[Any]]:
+    given = content.get("hang") or ()
+    return [each for each in given if isinstance(each, list) and len(each) == 4]
 
 
 def _progress(report: Any) -> Progress | None:

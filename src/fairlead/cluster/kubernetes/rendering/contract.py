@@ -60,6 +60,7 @@ def instructions(
         "threads": max(1, create.grant.cpu_milli // 1000 // ranks),
         "launch": "auto" if spec.may_fork else "exec",
         "grace_s": spec.grace_s,
+        **({} if spec.stall_timeout_s is None else {"stall_timeout_s": spec.stall_timeout_s}),
         "log_max_bytes": LOG_MAX_BYTES,
         "log_files": LOG_FILES,
         "env": environment(workload, create, checkpoint_to=checkpoint_to),
