@@ -1,9 +1,12 @@
 """Following runs until all are over: their output as it comes, what happens to them, and how far they are."""
 
+import math
 import queue
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from fairlead.cli.show import message
@@ -11,6 +14,7 @@ from fairlead.cli.streams import discard
 from fairlead.cli.troubles import Troubles
 from fairlead.cli.views import Json, Plain, Terminal
 from fairlead.cluster.facing import Facing
+from fairlead.cluster.output import Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import FairleadError, NotFound
 from fairlead.state.snapshot import Phase, Workload
@@ -22,7 +26,12 @@ DETACHED = 130
 WORST_FIRST = (1, DELETED, 3, 0)
 LOOK_S = 0.2
 NUDGE_S = 1.0
+CATCH_UP_S = 0.02
 DRAIN_S = 10.0
+MOST_HELD_S = 5.0
+"""An event is shown then in any case: the output before it may be what cannot be read."""
+MOST_LINES = 10_000  # before the run is looked at again
+MOST_WAITING = 100_000
 
 
 class View(Protocol):
@@ -72,13 +81,14 @@ def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
     while True:
         for watch in list(going):
             try:
-                now, events = watch.look(), watch.events()
-                if any(event.type in EXIT_CODES for event in events):
+                now = watch.look()
+                if any(event.type in EXIT_CODES for event in watch.see()):
                     now = watch.look()  # it may have ended in between, and its end is told once
-                for event in events:
-                    view.event(now, event)
-                for line in watch.rest() if now.status.phase.is_final else watch.lines():
-                    view.line(now, line)
+                for each in watch.news(is_over=now.status.phase.is_final):
+                    if isinstance(each, LogLine):
+                        view.line(now, each)
+                    else:
+                        view.event(now, each)
             except NotFound:
                 message(f"\n{watch.run.spec.name} was deleted.")
                 codes.add(DELETED)
@@ -92,19 +102,33 @@ def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
             return codes
         view.progress([watch.run for watch in going])
         troubles.tell()
-        cluster.wait(LOOK_S)
+        cluster.wait(CATCH_UP_S if any(watch.is_waiting for watch in going) else LOOK_S)
 
 
 class _Watch:
-    """What is new of one run: its state, events and lines of output."""
+    """What is new of one run: its state, and its output and events in their order.
+
+    An event comes after the output that was there when it happened: it is held back until the reader has been through
+    all pods once more since the event was seen.
+    """
 
     def __init__(self, cluster: Facing, run: Workload) -> None:
         self.run = run
         self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
+        self._is_read = False
+        self._watermark = Watermark()
+        self._events: deque[EventRecord] = deque()
+        self._held: list[LogLine] = []  # lines after the first event that waits
+        self._held_until = 0.0
         self._last_event = 0
         self._nudged = time.monotonic()
         threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an event waits for the output before it."""
+        return bool(self._events)
 
     def look(self) -> Workload:
         """The run as it is; somebody looks after it."""
@@ -114,37 +138,69 @@ class _Watch:
         self.run = self._cluster.get(self.run.uid)
         return self.run
 
-    def events(self) -> tuple[EventRecord, ...]:
-        """What has happened since."""
+    def see(self) -> tuple[EventRecord, ...]:
+        """Events since, which ``news`` shows in their place."""
         new = self._cluster.events(self.run.uid, after=self._last_event)
-        self._last_event = new[-1].id if new else self._last_event
+        if new:
+            if not self._events:
+                self._held_until = time.monotonic() + MOST_HELD_S
+            self._last_event = new[-1].id
+            self._events.extend(new)
+            self._watermark.wanted = time.time()
         return new
 
-    def lines(self) -> list[LogLine]:
-        """Output that has come since."""
-        found = []
-        while not self._lines.empty():
-            line = self._lines.get()
-            if line is not None:
-                found.append(line)
-        return found
+    def news(self, *, is_over: bool) -> Iterator[LogLine | EventRecord]:
+        """Output and events seen since, as far as their order is known; of a run that is over, the rest of both."""
+        # Asked first: what was there by then is in the queue.
+        reached = self._watermark.reached
+        for line in self._coming(is_over=is_over):
+            # What is read at first comes in order; what follows does not, where pods are read by several threads.
+            while self._events and reached == 0.0 and line.at > self._events[0].at and not self._is_last(is_over):
+                yield self._events.popleft()
+            if self._events and line.at > self._events[0].at and not self._is_last(is_over):
+                self._held.append(line)
+            else:
+                yield line
+        if is_over or self._is_read or reached >= self._watermark.wanted or time.monotonic() > self._held_until:
+            yield from self._released(is_over=is_over)
 
-    def rest(self) -> list[LogLine]:
-        """The rest of the output of a run that is over."""
-        found = []
-        try:
-            while (line := self._lines.get(timeout=DRAIN_S)) is not None:
-                found.append(line)
-        except queue.Empty:  # its disk hangs; what came so far is better than nothing
-            message(f"The end of the output of {self.run.spec.name} could not be read in time.")
-        return found
+    def _is_last(self, is_over: bool) -> bool:
+        """Whether only the event is left with which the run ended: whatever the clocks say, no output follows it."""
+        return is_over and len(self._events) == 1
+
+    def _released(self, *, is_over: bool) -> Iterator[LogLine | EventRecord]:
+        while self._events:
+            at = math.inf if self._is_last(is_over) else self._events[0].at
+            yield from (line for line in self._held if line.at <= at)
+            yield self._events.popleft()
+            self._held = [line for line in self._held if line.at > at]
+        yield from self._held
+        self._held = []
+
+    def _coming(self, *, is_over: bool) -> Iterator[LogLine]:
+        """Output that has come since; of a run that is over, all that is to come."""
+        num = 0
+        while not self._is_read and (is_over or num < MOST_LINES):
+            try:
+                line = self._lines.get(timeout=DRAIN_S) if is_over else self._lines.get_nowait()
+            except queue.Empty:
+                if is_over:  # its disk hangs; what came so far is better than nothing
+                    message(f"The end of the output of {self.run.spec.name} could not be read in time.")
+                return
+            if line is None:
+                self._is_read = True
+            else:
+                num += 1
+                yield line
 
     def _read(self) -> None:
         try:
             # A connection of its own: one belongs to one thread.
             cluster = self._cluster.another()
-            for line in cluster.logs(self.run.uid, follow=True):
+            for line in cluster.logs(self.run.uid, follow=True, watermark=self._watermark):
                 self._lines.put(line)
+                while self._lines.qsize() > MOST_WAITING:
+                    time.sleep(0.01)  # whoever shows it is slower
             cluster.close()
         except FairleadError as error:
             # A run that was deleted is told of elsewhere; anything else goes on without its output.

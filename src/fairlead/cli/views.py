@@ -1,5 +1,6 @@
 """The three ways in which followed runs are shown: on a terminal, as plain text, as JSON lines."""
 
+import sys
 import time
 from dataclasses import asdict
 from typing import Any
@@ -31,13 +32,15 @@ class Plain:
         pass
 
     def line(self, run: Workload, line: LogLine) -> None:
-        print(format_line(line, run, with_name=self._several, terminal=self._terminal), flush=True)
+        print(format_line(line, run, with_name=self._several, terminal=self._terminal))
 
     def event(self, run: Workload, event: EventRecord) -> None:
+        flush()
         if not _is_end(run, event):
             message(_say_event(run, event, self._several))
 
     def progress(self, runs: list[Workload]) -> None:
+        flush()
         if time.monotonic() - self._told < PLAIN_PROGRESS_S:
             return
         self._told = time.monotonic()
@@ -46,6 +49,7 @@ class Plain:
                 message(f"* {f'{run.spec.name}: ' if self._several else ''}{say_progress(run.progress)}")
 
     def end(self, run: Workload) -> None:
+        flush()
         message(_conclusion(self._cluster, run))
 
 
@@ -108,8 +112,10 @@ class Json:
     def event(self, run: Workload, event: EventRecord) -> None:
         content = asdict(event)
         self._print("event", run, {"event": content.pop("type"), **content})
+        flush()
 
     def progress(self, runs: list[Workload]) -> None:
+        flush()
         for run in runs:
             if run.progress is not None and run.progress != self._told.get(run.uid):
                 self._told[run.uid] = run.progress
@@ -117,9 +123,16 @@ class Json:
 
     def end(self, run: Workload) -> None:
         self._print("end", run, run_json(run))
+        flush()
 
     def _print(self, kind: str, run: Workload, content: dict[str, Any]) -> None:
-        print(as_json({**content, "type": kind, "run": run.spec.name}), flush=True)
+        print(as_json({**content, "type": kind, "run": run.spec.name}))
+
+
+def flush() -> None:
+    """Show what was printed; each line by itself would cost more than all else that is done for it."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _is_end(run: Workload, event: EventRecord) -> bool:

@@ -26,6 +26,7 @@ from fairlead.cluster.output import (
 from fairlead.cluster.port import LogLine
 
 POLL_S = 0.1
+CATCH_UP_S = 0.01
 CHUNK = 1 << 16
 MOST_COUNTS = 1 << 16
 COUNTS = b"c"
@@ -241,7 +242,7 @@ def read_logs(
                 logs.pop(directory).close()
             is_first = False
             if not has_any:
-                time.sleep(POLL_S)
+                time.sleep(POLL_S if watermark is None or watermark.wanted <= began else CATCH_UP_S)
     finally:
         for log in logs.values():
             log.close()
