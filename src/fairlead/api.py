@@ -14,7 +14,7 @@ from fairlead.cluster.output import LogQuery, parse_moment
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.control.admission import Admission, admit
 from fairlead.control.opening import open_named
-from fairlead.errors import Conflict, InvalidSpec, NotFound
+from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound
 from fairlead.policy.lifecycle import check_wish
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
@@ -87,6 +87,13 @@ class RunHandle:
     def __init__(self, cluster: Facing, uid: str) -> None:
         self._cluster = cluster
         self.uid = uid
+
+    def __repr__(self) -> str:
+        try:
+            run = self.workload
+        except FairleadError as error:  # it was deleted, or its cluster does not answer
+            return f"RunHandle(uid={self.uid!r}: {error})"
+        return f"RunHandle(name={run.spec.name!r}, uid={self.uid!r}, phase={run.status.phase.value!r})"
 
     @property
     def workload(self) -> Workload:

@@ -117,4 +117,11 @@ def _supervisor(cluster: LocalCluster) -> Finding:
     says = f"process {pid}"
     if pid is None:
         says = "one runs" if cluster.supervisor_alive() else "none runs; one is started when there is work"
-    return Finding(what="supervisor", ok=True, says=says)
+        return Finding(what="supervisor", ok=True, says=says)
+    if cluster.supervisor_answers(ANSWER_S) or not cluster.supervisor_alive():
+        return Finding(what="supervisor", ok=True, says=says)
+    remedy = f"`kill -CONT {pid}` if somebody stopped it; else `kill -9 {pid}`: the next command starts another."
+    unheard = (
+        f"{says} does not answer within {ANSWER_S:.0f} s; what runs goes on, but nothing starts, stops or restarts"
+    )
+    return Finding(what="supervisor", ok=False, says=unheard, remedy=remedy)

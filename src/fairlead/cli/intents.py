@@ -119,8 +119,11 @@ def _want(cluster: Facing, runs: list[Workload], intent: Intent, until: Callable
     cluster.nudge()
     troubles = Troubles(cluster)
     for run in runs if until is not None else ():
-        now, nudged = cluster.get(run.uid), time.monotonic()
+        now, nudged, is_told = cluster.get(run.uid), time.monotonic(), False
         while until is not None and not until(now):
+            if now.status.phase is Phase.STOPPING and not is_told:
+                is_told = True
+                message(f"{run.spec.name} is Stopping: {now.status.reason.message}.")
             if time.monotonic() - nudged > NUDGE_S:
                 cluster.nudge()
                 nudged = time.monotonic()

@@ -118,7 +118,12 @@ def _run(arguments: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as error:
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:
+        return DETACHED
+    except KeyboardInterrupt:
+        # `run` tells by itself once it has begun; before, there is nothing that it could have submitted.
+        has_begun = arguments[:1] != ["run"] or "fairlead.cli.run" in sys.modules
+        print("\nInterrupted." if has_begun else "\nInterrupted; nothing was submitted.", file=sys.stderr)
         return DETACHED
     except Exception as error:  # noqa: BLE001 (a user is to see a sentence, not a traceback)
         return _explain(error)

@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -13,10 +14,13 @@ from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, trainings
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
-from fairlead.control.admission import IGNORABLE, admit
-from fairlead.errors import NameTaken
+from fairlead.control.admission import IGNORABLE, Admission, admit
+from fairlead.errors import FairleadError, NameTaken
 from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
+from fairlead.state.snapshot import Workload
+
+DETACHED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,52 @@ class Asked:
 
     spec: Training
     directory: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class _Submission:
+    """How far a submission has come, for who interrupts it.
+
+    Attributes:
+        wanted: All that is to be submitted, once all of it was admitted.
+    """
+
+    began_at: float = field(default_factory=time.time)
+    cluster: Facing | None = None
+    wanted: list[Admission] = field(default_factory=list)
+    submitted: list[Workload] = field(default_factory=list)
+
+    def say(self) -> str:
+        """What was submitted and what was not."""
+        if self.cluster is None or not self.wanted:
+            return "Interrupted; nothing was submitted."
+        doubt, left = "", self.wanted[len(self.submitted) :]
+        try:
+            # The interruption may have come between the submission itself and its answer.
+            found = self._there(self.cluster, left[0].spec) if left else None
+        except FairleadError:
+            doubt = f" Whether {left[0].spec.name} was submitted is not known; `fairlead status` tells."
+            found, left = None, left[1:]
+        runs = self.submitted if found is None else [*self.submitted, found]
+        missing = [each.spec.name for each in left[len(runs) - len(self.submitted) :]]
+        if not runs:
+            return f"Interrupted; {'no other run' if doubt else 'nothing'} was submitted.{doubt}"
+        names, again = ", ".join(run.spec.name for run in runs), self.cluster.named(*runs)
+        lacking = f"; not submitted: {', '.join(missing)}" if missing else ""
+        told = f"Interrupted; submitted: {names}{lacking}.{doubt}"
+        return f"{told} `fairlead attach {again}` follows, `fairlead stop {again}` stops."
+
+    def _there(self, cluster: Facing, spec: Training) -> Workload | None:
+        own = cluster.another()
+        try:
+            for run in own.unfinished(spec.team):
+                is_of_name = run.spec.name == spec.name or run.spec.name.startswith(f"{spec.name[:45]}-")
+                if is_of_name and run.created_at >= self.began_at and run.uid not in {r.uid for r in self.submitted}:
+                    own.nudge()
+                    return run
+        finally:
+            own.close()
+        return None
 
 
 @click.command()
@@ -46,14 +96,27 @@ def run(
 ) -> int:
     """Submit the runs of FILES and follow them; or a command: `fairlead run -- python train.py`.
 
+    Ctrl-C while it submits says what was submitted and what was not; while it follows, the runs continue. Both end with
+    exit code 130.
+
     A FILE of `-` is the standard input; what it says of paths is relative to the current directory.
     """
-    asked = asked_of(files, name, overrides)
-    cluster = target.open(is_to_submit=True)
+    submission = _Submission()
+    try:
+        return _run(target, asked_of(files, name, overrides), submission, ignore=ignore, detach=detach, json_=json_)
+    except KeyboardInterrupt:
+        message(f"\n{submission.say()}")
+        return DETACHED
+
+
+def _run(
+    target: Target, asked: list[Asked], submission: "_Submission", *, ignore: tuple[str, ...], detach: bool, json_: bool
+) -> int:
+    cluster = submission.cluster = target.open(is_to_submit=True)
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
     admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])
-    workloads = []
+    submission.wanted, workloads = admitted, submission.submitted
     for wanted in admitted:
         if wanted.taken is not None and not json_:
             message(wanted.taken)

@@ -29,7 +29,7 @@ def top(name: str | None, target: Target, json_: bool) -> None:
     if json_:
         print(as_json(asdict(found)))
     elif found.pods:
-        head = ("RUN", "POD", "NODE", "CPU", "MEMORY", "GPU", "GPU MEMORY")
+        head = ("RUN", "POD", "PHASE", "NODE", "CPU", "MEMORY", "GPU", "GPU MEMORY")
         print(table([head, *(_row(pod) for pod in found.pods)]))
     else:
         message("Nothing runs now." if name is None else f"{name} has no pod that runs now.")
@@ -62,6 +62,7 @@ def _row(pod: PodUsage) -> tuple[str, ...]:
     return (
         pod.run,
         str(pod.index),
+        pod.phase,
         pod.node,
         f"{cpu} of {pod.granted_cpu_milli / 1000:g}" if pod.granted_cpu_milli else cpu,
         f"{memory} of {say_memory(pod.granted_memory_bytes)}" if pod.granted_memory_bytes else memory,

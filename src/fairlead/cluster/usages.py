@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from fairlead.state.snapshot import PodPhase
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUsage:
@@ -21,9 +23,10 @@ class GpuUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodUsage:
-    """A pod that runs; None is what is not known.
+    """A pod that runs or starts; None is what is not known.
 
     Attributes:
+        phase: ``Running`` or ``Starting``; one that starts uses nothing yet.
         cpu_milli: Thousandths of a processor, over the last moments.
         granted_cpu_milli, granted_memory_bytes: What it may use at most, or asked for; 0 for nothing said.
     """
@@ -33,6 +36,7 @@ class PodUsage:
     pod: str
     index: int
     node: str
+    phase: str = PodPhase.RUNNING.value
     cpu_milli: float | None = None
     memory_bytes: int | None = None
     granted_cpu_milli: int = 0

@@ -191,7 +191,9 @@ def _follow(watched: _Watched, type_: str, at_s: float) -> bool:
     if phase is None:
         return False
     if phase in HOLDING and watched.holding_since is None:
-        watched.holding_since = at_s
+        # The clock began at another time than 0, and what was added to that and taken from it again may have lost its
+        # last digits: nothing holds anything before it arrived.
+        watched.holding_since = max(at_s, watched.arrival.at_s)
     elif phase not in HOLDING and watched.holding_since is not None:
         watched.held.append((watched.holding_since, at_s))
         watched.holding_since = None
@@ -239,7 +241,7 @@ def _told(
         phase=workload.status.phase,
         reason=workload.status.reason,
         held=tuple(held),
-        ended_s=None if finished is None else finished - began,
+        ended_s=None if finished is None else max(finished - began, watched.arrival.at_s),
         spent=spent_by(pods, prices),
     )
 

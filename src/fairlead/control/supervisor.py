@@ -4,6 +4,7 @@ One for each state directory, proved by a lock. It may be killed at any instant:
 or by any command, works on from the database and the files.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -152,13 +153,18 @@ def _listen(home: Home) -> socket.socket:
 
 
 def _sleep(wake: socket.socket, wait_s: float) -> None:
-    """Wait for a datagram or for the time to pass, and take all datagrams that came together as one."""
+    """Wait for a datagram or for the time to pass, and take all datagrams that came together as one.
+
+    One from a socket with an address of its own asks whether anybody is there, and is answered.
+    """
     wake.settimeout(wait_s)
     try:
-        wake.recv(1)
-        wake.setblocking(False)
         while True:
-            wake.recv(1)
+            _, asker = wake.recvfrom(1)
+            wake.setblocking(False)
+            if asker:
+                with contextlib.suppress(OSError):  # it waits no longer
+                    wake.sendto(b"", asker)
     except (TimeoutError, BlockingIOError, InterruptedError):
         return
 

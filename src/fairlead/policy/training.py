@@ -161,11 +161,20 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
             asked, message, remedy = Code.DELETE_REQUESTED, "stopped to be deleted", None
     final = Reason(code=code, message=message, remedy=remedy)
     if live or status.phase in (Phase.STARTING, Phase.RUNNING):
-        why = Reason(code=asked, message=f"{asked.value.removesuffix('Requested').lower()} was requested")
+        requested = f"{asked.value.removesuffix('Requested').lower()} was requested"
+        why = Reason(code=asked, message=f"{requested}; {_awaited(workload)}" if live else requested)
         return stop(workload, live, after, final, why, now)
     if after is Phase.SUSPENDED:
         return requeue(workload, code, message, now, remedy=remedy)
     return change_to(workload, move(status, after, final, now))
+
+
+def _awaited(workload: Workload) -> str:
+    """What a run that has its stop notice does before it ends, and how long it may take."""
+    grace, progress = say_duration(workload.spec.grace_s), workload.progress
+    if progress is None or progress.step is None:
+        return f"waiting for its ranks to end (grace {grace})"
+    return f"waiting for it to save a checkpoint of step {progress.step} (grace {grace})"
 
 
 def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:

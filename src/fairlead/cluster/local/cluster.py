@@ -307,6 +307,30 @@ class LocalCluster:
         text = self.home.lock.read_text()
         return int(text) if text.isdigit() else None
 
+    def supervisor_answers(self, timeout_s: float) -> bool:
+        """Whether the supervisor that holds the lock answers within so many seconds."""
+        import socket
+        import tempfile
+
+        with (
+            tempfile.TemporaryDirectory(prefix="fairlead-") as place,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking,
+        ):
+            asking.bind(os.path.join(place, "answer"))
+            until = time.monotonic() + timeout_s
+            while time.monotonic() < until:
+                try:
+                    asking.settimeout(max(LOOK_S, until - time.monotonic()))
+                    asking.sendto(b"?", os.fspath(self.home.socket))
+                    asking.recv(1)
+                except TimeoutError:
+                    return False
+                except OSError:  # it is just starting or just ending, and has no socket
+                    time.sleep(LOOK_S)
+                else:
+                    return True
+        return False
+
     def nudge(self) -> None:
         """Wake the supervisor, or start one when there is work and none runs. Returns at once."""
         if not self.supervisor_alive():

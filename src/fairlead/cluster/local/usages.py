@@ -16,7 +16,7 @@ SAMPLE_S = 0.5
 
 def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float = SAMPLE_S) -> Usages:
     """Look twice, ``sample_s`` seconds apart: processor time is only seen to pass."""
-    pods = [(run, pod) for run in runs for pod in cluster.pods(run.uid) if pod.phase is PodPhase.RUNNING]
+    pods = [(run, pod) for run in runs for pod in cluster.pods(run.uid) if not pod.phase.is_final]
     processes = {pod.uid: _processes(cluster.home.pod(run.uid, pod.uid)) for run, pod in pods}
     before, begun = {uid: _cpu_s(found) for uid, found in processes.items()}, time.monotonic()
     if pods:
@@ -31,8 +31,11 @@ def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float =
                 pod=pod.uid,
                 index=pod.index,
                 node=pod.node,
-                cpu_milli=1000 * max(0.0, _cpu_s(processes[pod.uid]) - before[pod.uid]) / passed_s,
-                memory_bytes=_memory_bytes(processes[pod.uid]),
+                phase=_phase(pod).value,
+                cpu_milli=None
+                if _phase(pod) is PodPhase.STARTING
+                else 1000 * max(0.0, _cpu_s(processes[pod.uid]) - before[pod.uid]) / passed_s,
+                memory_bytes=None if _phase(pod) is PodPhase.STARTING else _memory_bytes(processes[pod.uid]),
                 granted_cpu_milli=pod.grant.cpu_milli,
                 granted_memory_bytes=pod.grant.memory_bytes,
                 gpus=_own(gpus, pod),
@@ -41,6 +44,10 @@ def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float =
         ),
         missing=missing,
     )
+
+
+def _phase(pod: Pod) -> PodPhase:
+    return PodPhase.RUNNING if pod.phase is PodPhase.RUNNING else PodPhase.STARTING
 
 
 def _processes(directory: Path) -> list[psutil.Process]:

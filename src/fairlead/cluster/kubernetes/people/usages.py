@@ -10,11 +10,13 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import pod_requests, quantity
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.errors import ClusterError
+from fairlead.state.snapshot import PodPhase
 
 EXPORTERS = "app in (nvidia-dcgm-exporter, dcgm-exporter)", "app.kubernetes.io/name=dcgm-exporter"
 EXPORTER_PORT = 9400
 AT_ONCE = 8
 MIB = 2**20
+PHASES = {"Running": PodPhase.RUNNING, "Pending": PodPhase.STARTING}
 _SAMPLE = re.compile(r"(\w+)\{([^}]*)\}\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # The share of the engine's time works for parts of a GPU too, but not every exporter is told to give it.
@@ -45,7 +47,7 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
     pods = [
         pod
         for pod in client.items(f"/api/v1/namespaces/{namespace}/pods", query)
-        if (pod.get("status") or {}).get("phase") == "Running"
+        if (pod.get("status") or {}).get("phase") in PHASES
     ]
     used, missing = _used(client, namespace, query)
     gpus: dict[str, tuple[GpuUsage, ...]] = {}
@@ -107,7 +109,8 @@ def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[Gpu
         team=str(metadata["namespace"]),
         pod=name,
         index=int(labels.get(names.INDEX) or 0),
-        node=str(pod["spec"].get("nodeName") or ""),
+        node=str(pod["spec"].get("nodeName") or "-"),
+        phase=PHASES[pod["status"]["phase"]].value,
         cpu_milli=cpu,
         memory_bytes=memory,
         granted_cpu_milli=asked.cpu_milli,

@@ -1,0 +1,32 @@
+"""`fairlead doctor` on a supervisor that is there and does not answer."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from fairlead.cli import doctor
+from fairlead.cluster.local.cluster import LocalCluster
+from tests.cli.conftest import Call
+
+
+def test_a_supervisor_that_was_stopped_is_noticed_with_what_helps(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ANSWER_S", 2.0)
+    call("run", "-d", "--name", "busy", "--", "sleep", "60")
+    cluster = LocalCluster.open()
+    while (pid := cluster.supervisor_pid()) is None:
+        cluster.nudge()
+        time.sleep(0.05)
+    assert cluster.supervisor_answers(30.0)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        ended = call("doctor")
+        assert ended.code == 1
+        assert f"!!  supervisor     process {pid} does not answer within 2 s" in ended.out
+        assert f"`kill -CONT {pid}`" in ended.out
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert cluster.supervisor_answers(30.0)
+    cluster.close()
+    call("delete", "--yes", "busy")
