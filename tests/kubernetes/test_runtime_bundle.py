@@ -254,3 +254,22 @@ def test_the_bundle_fits_into_a_configmap_and_is_the_same_each_time() -> None:
     time.sleep(0.01)
     assert bundle() == before
     assert manifest["metadata"]["name"] == bundle_name()
+
+
+@pytest.mark.parametrize("framework", ["lightning", "huggingface"])
+def test_a_program_in_a_pod_finds_the_callbacks(container: Container, framework: str) -> None:
+    # A stand-in: only what is asked of a framework when its callback is imported.
+    for name, content in {
+        "lightning/__init__.py": "",
+        "lightning/pytorch.py": "class Callback: pass\nclass Trainer: pass\nclass LightningModule: pass\n",
+        "transformers.py": "\n".join(
+            f"class {each}: pass"
+            for each in ("Trainer", "TrainerCallback", "TrainerControl", "TrainerState", "TrainingArguments")
+        ),
+    }.items():
+        path = container.path / "image" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    container.program(f"from fairlead.{framework} import FairleadCallback", "print(FairleadCallback.__module__)")
+    code, out = container.run("python3 program.py")
+    assert (code, out) == (0, f"0| fairlead.runtime.frameworks.{framework}\n")

@@ -13,6 +13,7 @@ from fairlead.cli.streams import discard
 
 # Each command lives in a file of its own, imported only when it is used.
 COMMANDS = {
+    "init": ("init", "Write a spec file and a program to start from."),
     "run": ("run", "Submit runs and follow them."),
     "plan": ("plan", "Show what a file would do, without doing it."),
     "status": ("status", "List runs, or show one with its reasons."),

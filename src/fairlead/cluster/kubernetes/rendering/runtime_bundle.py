@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes import names
 FILE = "runtime.pyz"
 MOST_BYTES = 1024 * 1024  # of all a ConfigMap holds
 _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
+_BESIDE = ("__init__.py", "errors.py", "huggingface.py", "lightning.py")  # what programs import of the package itself
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -27,7 +28,7 @@ def bundle() -> bytes:
     package = Path(fairlead.runtime.__file__).parent
     root = package.parent
     files = {"__main__.py": _MAIN.encode()}
-    files |= {f"fairlead/{name}": (root / name).read_bytes() for name in ("__init__.py", "errors.py")}
+    files |= {f"fairlead/{name}": (root / name).read_bytes() for name in _BESIDE}
     for path in sorted(package.rglob("*.py")):
         files[f"fairlead/{path.relative_to(root).as_posix()}"] = path.read_bytes()
     buffer = io.BytesIO()

@@ -1,0 +1,51 @@
+"""A framework's own checkpoint as files of a run: every rank writes its part, and reads the parts of all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fairlead.runtime.session import Run
+
+
+@contextlib.contextmanager
+def resumed_files(run: Run) -> Iterator[Path]:
+    """A directory with the files of all ranks of the newest good checkpoint; empty when there is none."""
+    if os.environ.get("FAIRLEAD_RUN"):
+        own = run.dir / f"resumed-{run.rank}"
+        shutil.rmtree(own, ignore_errors=True)  # of an attempt that was killed
+        own.mkdir(parents=True)
+    else:
+        own = Path(tempfile.mkdtemp(prefix="fairlead-resumed-"))
+    try:
+        run.resume(load=lambda files: gather(files, own))
+        yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def gather(files: Path, into: Path) -> None:
+    """Bring the files of all ranks of a checkpoint together, without a copy where the file system allows it.
+
+    Args:
+        files: What the checkpoint has of one rank: ``rank-N/files``.
+    """
+    if into.exists() and any(into.iterdir()):  # of a checkpoint that could not be loaded
+        shutil.rmtree(into)
+    for each in sorted(files.parent.parent.glob("rank-*/files")):
+        shutil.copytree(each, into, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass  # written alike by several ranks
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,59 @@
+"""Environments of their own for libraries that are no requirement of a checkout; they share this one's torch."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WANTED = {
+    "lightning": ("lightning==2.6.6",),
+    "huggingface": ("transformers==5.23.0", "accelerate==1.15.0"),
+}
+INSTALL_TIMEOUT_S = 600.0
+SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+
+
+def interpreter_with(framework: str) -> Path:
+    """The Python of an environment that has the framework; made at first, kept beside this one's packages.
+
+    Skips the test when it cannot be made, as without a package index.
+    """
+    packages = WANTED[framework]
+    tag = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:8]
+    home = Path(sys.prefix) / "frameworks" / f"{framework}-{tag}"
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        problem = _make(home, python, packages)
+        if problem is not None:
+            pytest.skip(f"no environment with {' '.join(packages)}: {problem}")
+        (home / "complete").touch()
+    return python
+
+
+def _make(home: Path, python: Path, packages: tuple[str, ...]) -> str | None:
+    """Why it could not be made; None when it is there."""
+    uv = Path(sys.executable).parent / "uv"
+    if not uv.exists():
+        return "there is no uv beside this Python"
+    home.parent.mkdir(exist_ok=True)
+    without_torch = home.parent / "without-torch.txt"
+    without_torch.write_text('torch ; sys_platform == "none"\n')
+    for argv in (
+        ["venv", "--python", sys.executable, str(home)],
+        ["pip", "install", "--python", str(python), "--override", str(without_torch), *packages],
+    ):
+        try:
+            ended = subprocess.run(
+                [str(uv), "--no-config", *argv], capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"uv {argv[0]} took longer than {INSTALL_TIMEOUT_S:.0f} s"
+        if ended.returncode != 0:
+            return (ended.stderr.strip().splitlines() or ["uv failed"])[-1]
+    shared = Path(sys.prefix) / SITE
+    (home / SITE / "shared.pth").write_text(f"import site; site.addsitedir({str(shared)!r})\n")
+    return None
