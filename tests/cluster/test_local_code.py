@@ -15,6 +15,7 @@ import pytest
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.code import snapshots
+from fairlead.cluster.local.code.environments import interpreter_of
 from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.code.trees import settle
 from fairlead.runtime.podfiles import take_lock
@@ -341,3 +342,39 @@ def test_a_commit_and_what_differs_from_it_are_kept(desk: Desk) -> None:
     diff = desk.code.objects.get(dirty["diff"])
     assert diff is not None
     assert b"+print(2)" in diff
+
+
+def test_what_a_run_ran_with_is_known_afterwards(desk: Desk) -> None:
+    desk.write(train_py="print(1)")
+    run = desk.submit(f"{PYTHON} train.py")
+
+    def python() -> dict[str, Any]:
+        return dict((desk.cluster.code(run.uid).environment or {}).get("python") or {})
+
+    desk.run(run)
+    desk.until(lambda: bool(python()))
+    assert python()["executable"] == PYTHON
+    assert python()["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert "pytest" in python()["packages"]
+    # A Python whose packages are as they were is not asked again.
+    desk.run(run)
+    assert (desk.cluster.code(run.uid).environment or {})["python"]["packages"] == python()["packages"]
+    assert desk.agent._environments._asked == []
+
+
+def test_the_python_of_a_command_is_found(tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("#!/opt/python3.9 -s\n")
+    (tmp_path / "tool").chmod(0o755)
+    (tmp_path / "other").write_text("#!/bin/sh\n")
+    (tmp_path / "other").chmod(0o755)
+    env = {"PATH": f"{Path(PYTHON).parent}:."}
+    python = str(Path(PYTHON).parent / "python")
+    for command, wanted in (
+        ("python train.py", python),
+        ("cd x && python train.py", python),
+        ("./tool --flag", "/opt/python3.9"),
+        ("tool", "/opt/python3.9"),
+        ("./other", None),
+        ("missing", None),
+    ):
+        assert interpreter_of(command, str(tmp_path), env) == wanted

@@ -3,8 +3,10 @@
 Everything is asked for with the rights of the role that a team's users have.
 """
 
+import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.people.desk import Desk
 from fairlead.cluster.kubernetes.people.luggage import send
 from fairlead.cluster.kubernetes.people.uploads import STALE_S, UPLOADS
 from fairlead.cluster.kubernetes.rendering.roles import render_binding, render_roles
@@ -113,3 +116,28 @@ def test_what_somebody_has_sent_again_meanwhile_stays(person: Person) -> None:
     assert person.run("twice") == (left,)
     time.sleep(3)  # the garbage collector takes away what has only owners that are gone, within moments
     assert person.parts() == {left: ["twice"]}
+
+
+def test_what_went_along_and_its_commit_are_shown_with_a_users_rights(person: Person) -> None:
+    place = person.directory / "looked-at"
+    (place / "pkg").mkdir(parents=True)
+    (place / "pkg" / "train.py").write_text("print(1)\n")
+    git = ["git", "-C", str(place), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-qb", "trunk"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    (place / "pkg" / "train.py").write_text("print(2)\n")
+    submit = KubernetesCluster(person.client, namespace=person.namespace).submit
+    run = send(person.client, gang(person.namespace, "looked-at", gpus=0), place, submit)
+    desk = Desk(person.client, namespace=person.namespace)
+    code = desk.code(desk.find("looked-at").uid)
+    assert code.files is not None
+    assert [file.path for file in code.files] == ["pkg/train.py"]
+    assert code.read("pkg/train.py") == b"print(2)\n"
+    assert code.git is not None
+    assert (code.git["branch"], code.git["dirty"]) == ("trunk", True)
+    assert code.diff is not None
+    assert "+print(2)" in code.diff
+    # Of one that has no files of its own, that is what is said.
+    bare = desk.submit(replace(gang(person.namespace, "bare", gpus=0), image="python:3.12"))
+    assert desk.code(bare.uid).why == "no files went along with it: its image or its volumes have the program"
+    assert run.uid == desk.find("looked-at").uid

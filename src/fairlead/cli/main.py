@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("run", "Submit runs and follow them."),
     "plan": ("plan", "Show what a file would do, without doing it."),
     "status": ("status", "List runs, or show one with its reasons."),
+    "show": ("show_run", "Show a run's spec and code, or how two runs differ."),
     "logs": ("logs", "Show the output of a run's ranks."),
     "events": ("events", "Show what happened to runs, and why."),
     "top": ("top", "Show resource usage of runs."),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.selection import Selection
     from fairlead.specs.training import Training
     from fairlead.state.snapshot import Node, Pod, Workload
@@ -148,6 +149,14 @@ class Facing(Cluster, Protocol):
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
         """What is not there any more of a workload's output, as far as that can be told at once."""
+        ...
+
+    def code(self, uid: str) -> KeptCode:
+        """What is kept of a workload's code, and what it ran with.
+
+        Raises:
+            NotFound: No such workload.
+        """
         ...
 
     def where(self, workload: Workload) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local import limits
+from fairlead.cluster.local.code.environments import Environments
 from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.code.trees import Settled
 from fairlead.cluster.local.home import Home
@@ -61,6 +62,7 @@ class Agent:
         self._store = store
         self._node = node
         self._code = CodeStore(home)
+        self._environments = Environments(home, self._code.objects, node)
         self._launchers = Launchers(home)
         self._attempts: dict[str, _Attempt] = {}
         self._progress: dict[str, Progress] = {}
@@ -91,10 +93,12 @@ class Agent:
             except OSError as error:
                 # A full disk or a missing directory hurts one pod; the others go on, and the next pass tries again.
                 log.warning("pod %s: %s", row.pod.uid, error)
+        self._environments.collect()
         self._launchers.reap({workload.uid for workload in self._store.active()[0]})
 
     def close(self) -> None:
         """Let the warm launchers go; pods live on under their shims."""
+        self._environments.close()
         self._launchers.close()
 
     def sweep(self) -> None:
@@ -181,6 +185,8 @@ class Agent:
         if not memory.through_launcher:
             self._launchers.start_cold(path)
         memory.requested_at = now
+        if pod.index == 0:
+            self._environments.record(workload.uid, pod.attempt, spec, now)
 
     def _prepare(self, workload: Workload, pod: Pod, environ: dict[str, Any], now: float) -> dict[str, Any]:
         workdir = workload.spec.workdir or ""

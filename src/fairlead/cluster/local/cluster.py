@@ -27,6 +27,7 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
 
 if TYPE_CHECKING:
+    from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.state.plan import Plan
 
@@ -168,6 +169,10 @@ class LocalCluster:
         except BaseException:
             shutil.rmtree(self.home.run(uid), ignore_errors=True)
             raise
+
+    def code(self, uid: str) -> "KeptCode":
+        """What is kept of a workload's code, and what it ran with."""
+        return self._code().shown(uid)
 
     def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload:
         """Record what the user wants of a workload now; a resumed one inherits the environment given then.

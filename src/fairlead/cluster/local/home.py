@@ -88,6 +88,10 @@ class Home:
         """What was kept of the run's code at its submission and each resumption."""
         return self.run(workload_uid) / "code.json"
 
+    def environments(self, workload_uid: str) -> Path:
+        """What the newest attempts ran with: machine, GPUs, Python."""
+        return self.run(workload_uid) / "ran.json"
+
     def environment(self, workload_uid: str) -> Path:
         """The submitter's environment, mode 0600, kept while the run may start again."""
         return self.run(workload_uid) / "environment.json"

@@ -41,6 +41,22 @@ def gpus() -> tuple[Gpu, ...]:
         pynvml.nvmlShutdown()
 
 
+def gpu_driver() -> str | None:
+    """The version of the GPUs' driver; None where there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return _text(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def _cpu_milli() -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cpu_quota_milli()

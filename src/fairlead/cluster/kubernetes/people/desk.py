@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.facing import Prepared
+from fairlead.cluster.kept_code import KeptCode
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.api.watching import Cache
@@ -18,6 +19,7 @@ from fairlead.cluster.kubernetes.operating.keeping import TrainingObject, filled
 from fairlead.cluster.kubernetes.operating.rooms import node_of
 from fairlead.cluster.kubernetes.operating.views import NODES, TRAININGS, trainings_path
 from fairlead.cluster.kubernetes.people import luggage
+from fairlead.cluster.kubernetes.people.code import read_code
 from fairlead.cluster.kubernetes.people.gathering import Gathering
 from fairlead.cluster.kubernetes.people.leasing import unattended
 from fairlead.cluster.kubernetes.people.podlogs import PodLogs
@@ -120,6 +122,15 @@ class Desk:
 
     def submit(self, spec: Training) -> Workload:
         return self.launch(spec)
+
+    def code(self, uid: str) -> KeptCode:
+        namespace, name = self._key(uid)
+        try:
+            return read_code(self.client, namespace, name, uid)
+        except ApiError as error:
+            if error.status == 404:
+                raise NotFound(f"The run {name} is not there any more.") from error
+            raise _explained(error, namespace) from error
 
     def set_intent(self, uid: str, intent: Intent) -> Workload:
         namespace, _ = self._key(uid)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.people.code import revision_of
 from fairlead.cluster.kubernetes.people.stores import Store, Submit, store_of
 from fairlead.cluster.kubernetes.people.uploads import STORED, Uploads
 from fairlead.cluster.kubernetes.rendering import workdir
@@ -116,7 +117,7 @@ def send(client: Client, spec: Training, directory: Path, submit: Submit) -> Wor
             return _send_large(client, spec, directory, submit, uploads)
         uploads.begin(archive.annotation, time.time())
         _put(client, spec.team, archive, None)
-    workload = submit(spec, {WORKDIR: archive.annotation})
+    workload = submit(spec, {WORKDIR: archive.annotation, **revision_of(directory)})
     with _explained(spec.team):
         # Once more as a whole: another run's end may have taken them away meanwhile.
         _put(client, spec.team, archive, workload)
@@ -140,7 +141,7 @@ def _send_large(client: Client, spec: Training, directory: Path, submit: Submit,
     with packed_large(directory) as archive:
         folder = uploads.begin(f"{archive.digest}{STORED}", time.time())
         place = store.keep(archive, folder, uploads.stored(), client, submit)
-        workload = submit(spec, {WORKDIR: archive.annotation(place)})
+        workload = submit(spec, {WORKDIR: archive.annotation(place), **revision_of(directory)})
         uploads.end(f"{archive.digest}{STORED}")
     return workload
 

@@ -5,6 +5,7 @@ working directory itself unless somebody edited a kept file since: then in a tre
 """
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -14,8 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.cluster.kept_code import KeptCode, KeptFile
 from fairlead.cluster.local.code.objects import Objects
-from fairlead.cluster.local.code.snapshots import File, Index, Snapshot, Unfit, edited, is_named, read_snapshot, take
+from fairlead.cluster.local.code.snapshots import (
+    File,
+    Index,
+    Snapshot,
+    Unfit,
+    differing,
+    edited,
+    is_named,
+    read_snapshot,
+    take,
+)
 from fairlead.cluster.local.code.trees import Damaged, Settled, build, settle
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.revisions import read_revision
@@ -109,13 +121,43 @@ class CodeStore:
         content = None if kept["snapshot"] is None else self.objects.get(kept["snapshot"])
         return None if content is None else read_snapshot(content)
 
-    def edited(self, kept: dict[str, Any], command: str, was_running: Callable[[float], bool]) -> tuple[str, ...]:
-        """The kept files that differ now."""
-        snapshot = self.snapshot(kept)
-        if snapshot is None:
-            return ()
-        workdir = Path(kept["workdir"])
-        return edited(snapshot, workdir, self._index(workdir), named=command, was_running=was_running)
+    def shown(self, uid: str) -> KeptCode:
+        """The newest of what was kept of a run, for people."""
+        kept = self.kept(uid)
+        ran = (read_json(self._home.environments(uid)) or {}).get("attempts") or {}
+        environment = dict(ran[max(ran, key=int)]) if ran else None
+        if environment is not None and environment["python"] is not None:
+            record = self.objects.get(environment["python"])
+            environment["python"] = None if record is None else json.loads(record)
+        if not kept:
+            return KeptCode(why="it was submitted before code was kept", environment=environment)
+        newest = kept[-1]
+        snapshot = self.snapshot(newest)
+        why = newest["why"]
+        if snapshot is None and why is None:
+            why = f"what was kept in {self._path} is not there any more"
+        git = newest.get("git")
+        diff = self.objects.get(git["diff"]) if git is not None and git["diff"] is not None else None
+        files = () if snapshot is None else snapshot.files
+        digests = {file.path: file.digest for file in files}
+        workdir = Path(newest["workdir"] or "/")
+        return KeptCode(
+            at=newest["at"],
+            workdir=newest["workdir"],
+            files=None
+            if snapshot is None
+            else tuple(
+                KeptFile(path=file.path, size=file.size, digest=file.digest, executable=file.executable)
+                for file in files
+            ),
+            why=why,
+            left_out=() if snapshot is None else snapshot.left_out,
+            edited=None if snapshot is None else differing(snapshot, workdir, self._index(workdir)),
+            git=None if git is None else {name: git[name] for name in ("commit", "branch", "dirty")},
+            diff=None if diff is None else diff.decode(errors="replace"),
+            environment=environment,
+            read=lambda path: self.objects.get(digests[path]) if path in digests else None,
+        )
 
     def place(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
         """Where an attempt is to run; the same for all of its pods, also after a kill."""
@@ -148,6 +190,8 @@ class CodeStore:
                 workdirs.add(str(kept["workdir"]))
                 snapshots |= {kept["snapshot"]} - {None}
                 needed |= {(kept.get("git") or {}).get("diff"), kept["snapshot"]} - {None}
+            ran = (read_json(self._home.environments(directory.name)) or {}).get("attempts") or {}
+            needed |= {each.get("python") for each in ran.values()} - {None}
         for digest in snapshots:
             content = self.objects.get(digest)
             needed |= set() if content is None else {file.digest for file in read_snapshot(content).files}

@@ -198,6 +198,20 @@ def edited(
     return tuple(changed)
 
 
+def differing(snapshot: Snapshot, directory: Path, index: Index) -> tuple[str, ...]:
+    """All kept files that are other or gone now, whoever wrote them."""
+    changed = []
+    for file in snapshot.files:
+        path = directory / file.path
+        try:
+            status = path.lstat()
+            if index.digest(file.path, status, path.read_bytes) != file.digest:
+                changed.append(file.path)
+        except OSError:
+            changed.append(file.path)
+    return tuple(changed)
+
+
 def is_named(path: str, command: str) -> bool:
     """Whether a command names a file."""
     at = command.find(path)

@@ -1,0 +1,107 @@
+"""The code of a run as people look at it afterwards: its files, its commit, and what it ran with."""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_LINES = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFile:
+    """One file; its digest differs where its content does, and serves nothing else."""
+
+    path: str
+    size: int
+    digest: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCode:
+    """All that is known of it.
+
+    Attributes:
+        at: When it was kept, in Unix seconds; None where that is the run's submission.
+        workdir: Where the files are from; None where that is not known.
+        files: None where none are kept, or they cannot be read.
+        why: Why there are none; None where there are.
+        left_out: Paths that were left where they are, for their size or number.
+        edited: Paths that differ in the working directory now; None where that cannot be told.
+        git: ``commit``, ``branch`` and ``dirty``; None where git had no say.
+        diff: Of the working directory against the commit, as git shows it; bounded.
+        environment: What the newest attempt ran with: machine, GPUs, Python and its packages; None where unknown.
+        read: The content of a file by its path; None when it is not there any more.
+    """
+
+    at: float | None = None
+    workdir: str | None = None
+    files: tuple[KeptFile, ...] | None = None
+    why: str | None = None
+    left_out: tuple[str, ...] = ()
+    edited: tuple[str, ...] | None = None
+    git: Mapping[str, Any] | None = None
+    diff: str | None = None
+    environment: Mapping[str, Any] | None = None
+    read: Callable[[str], bytes | None] = field(repr=False, compare=False, default=lambda _: None)
+
+    def told(self) -> dict[str, Any]:
+        """As an object for programs."""
+        files = None
+        if self.files is not None:
+            files = [
+                {"path": file.path, "size": file.size, "digest": file.digest, "executable": file.executable}
+                for file in self.files
+            ]
+        return {
+            "at": self.at,
+            "workdir": self.workdir,
+            "files": files,
+            "why": self.why,
+            "left_out": list(self.left_out),
+            "edited": None if self.edited is None else list(self.edited),
+            "git": None if self.git is None else {**self.git, "diff": self.diff},
+            "environment": self.environment,
+        }
+
+
+def file_differences(old: KeptCode, new: KeptCode) -> Iterator[str]:
+    """The lines of a unified diff of all files; of those that are no text, that they differ."""
+    before = {file.path: file for file in old.files or ()}
+    after = {file.path: file for file in new.files or ()}
+    for path in sorted({*before, *after}):
+        if path in before and path in after and before[path] == after[path]:
+            continue
+        texts = [_lines(code, path) if path in files else [] for code, files in ((old, before), (new, after))]
+        if texts[0] is None or texts[1] is None:
+            yield f"Binary files a/{path} and b/{path} differ"
+        elif texts[0] == texts[1]:
+            yield f"{path}: only its mode differs"
+        else:
+            old_name = f"a/{path}" if path in before else "/dev/null"
+            new_name = f"b/{path}" if path in after else "/dev/null"
+            yield from (line.rstrip("\n") for line in difflib.unified_diff(texts[0], texts[1], old_name, new_name))
+
+
+def package_differences(old: KeptCode, new: KeptCode) -> list[str]:
+    """Python and its packages, one line for each that differs; nothing where one of both is not known."""
+    pythons = [((code.environment or {}).get("python") or {}) for code in (old, new)]
+    if not all(pythons):
+        return []
+    first, second = ({"python": each.get("version"), **(each.get("packages") or {})} for each in pythons)
+    names = sorted({*first, *second}, key=str.lower)
+    return [
+        f"{name}: {first.get(name, '-')} -> {second.get(name, '-')}"
+        for name in names
+        if first.get(name) != second.get(name)
+    ]
+
+
+def _lines(code: KeptCode, path: str) -> list[str] | None:
+    """The lines of a file; None when it is no text, or not there any more."""
+    content = code.read(path)
+    if content is None or b"\0" in content[:8192]:
+        return None
+    lines = content.decode(errors="replace").splitlines(keepends=True)
+    return lines if len(lines) <= MOST_LINES else None

@@ -1,0 +1,145 @@
+"""What an attempt ran with: the machine, its GPUs, and the Python of the program with its packages.
+
+A Python is asked once, beside the program and at the lowest priority, and again when the directories of its packages
+have changed. What nobody could ask is left out.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import fairlead.runtime
+from fairlead.cluster.local.code.objects import Objects
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.preflight import read_command
+from fairlead.runtime.podfiles import read_json, write_json
+from fairlead.state.snapshot import Node
+
+SCRIPT = Path(fairlead.runtime.__file__).resolve().parent / "interpreter.py"
+MOST_ATTEMPTS = 20
+
+
+class Environments:
+    """Those of one state directory, for the one supervisor."""
+
+    def __init__(self, home: Home, objects: Objects, node: Node) -> None:
+        self._home = home
+        self._objects = objects
+        self._node = node
+        self._asked: list[tuple[subprocess.Popen[bytes], str, int, Path]] = []
+        self._driver: str | None = None
+        self._has_driver = False
+
+    def record(self, uid: str, attempt: int, spec: Mapping[str, Any], at: float) -> None:
+        """Write down what an attempt runs with; its Python may follow.
+
+        Args:
+            spec: The content of a pod's ``pod.json``.
+        """
+        known = self._read(uid)
+        if str(attempt) in known:
+            return
+        python = interpreter_of(str(spec["command"]), str(spec["workdir"]), spec["env"])
+        told = {"at": at, "host": socket.gethostname(), "platform": platform.platform(), "python": None}
+        told |= {"gpus": [gpu.model for gpu in self._node.gpus], "gpu_driver": self._gpu_driver()}
+        self._write(uid, {**known, str(attempt): told})
+        if python is None:
+            return
+        answer = self._answer(python, spec["env"])
+        kept = read_json(answer)
+        if kept is not None and all(_mtime(path) == mtime for path, mtime in kept["stamps"].items()):
+            self._keep(uid, attempt, kept["record"])
+            return
+        answer.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            child = subprocess.Popen(
+                [python, str(SCRIPT), str(answer)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={name: value for name, value in spec["env"].items() if not name.startswith("FAIRLEAD_")},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            return  # no such Python: the program says so in its own words
+        self._asked.append((child, uid, attempt, answer))
+
+    def collect(self) -> None:
+        """Keep what Pythons have answered by now."""
+        for each in list(self._asked):
+            child, uid, attempt, answer = each
+            if child.poll() is None:
+                continue
+            self._asked.remove(each)
+            kept = read_json(answer) if child.returncode == 0 else None
+            if kept is not None:
+                self._keep(uid, attempt, kept["record"])
+
+    def close(self) -> None:
+        """End those that still look; the next attempt asks again."""
+        for child, *_ in self._asked:
+            child.kill()
+            child.wait()
+        self._asked.clear()
+
+    def _keep(self, uid: str, attempt: int, record: dict[str, Any]) -> None:
+        known = self._read(uid)
+        if str(attempt) not in known:
+            return
+        with self._objects.writing():
+            digest = self._objects.put(json.dumps(record).encode())
+            known[str(attempt)]["python"] = digest
+            self._write(uid, known)
+
+    def _read(self, uid: str) -> dict[str, Any]:
+        return (read_json(self._home.environments(uid)) or {}).get("attempts") or {}
+
+    def _write(self, uid: str, attempts: dict[str, Any]) -> None:
+        if self._home.run(uid).is_dir():
+            newest = dict(list(attempts.items())[-MOST_ATTEMPTS:])
+            write_json(self._home.environments(uid), {"attempts": newest})
+
+    def _answer(self, python: str, env: Mapping[str, str]) -> Path:
+        asked = f"{python}\n{env.get('PYTHONPATH')}\n{env.get('PYTHONHOME')}\n{env.get('HOME')}"
+        return self._home.path / "code" / "interpreters" / hashlib.sha256(os.fsencode(asked)).hexdigest()[:32]
+
+    def _gpu_driver(self) -> str | None:
+        if not self._has_driver:
+            from fairlead.cluster.local import machine
+
+            self._driver, self._has_driver = machine.gpu_driver() if self._node.gpus else None, True
+        return self._driver
+
+
+def interpreter_of(command: str, workdir: str, env: Mapping[str, str]) -> str | None:
+    """The Python of a command: what it starts, or what a script that it starts names; for a shell, that of the PATH."""
+    asked = read_command(command)
+    name = "python" if asked is None else asked.program
+    path = os.pathsep.join(os.path.join(workdir, each) for each in env.get("PATH", os.defpath).split(os.pathsep))
+    found = os.path.join(workdir, name) if "/" in name else shutil.which(name, path=path)
+    if found is None or os.path.basename(found).startswith("python"):
+        return found
+    try:
+        with open(found, "rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return None
+    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
+    if words and os.path.basename(words[0]) == "env" and len(words) > 1:
+        words = [shutil.which(words[1], path=path) or ""]
+    return words[0] if words and os.path.basename(words[0]).startswith("python") else None
+
+
+def _mtime(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,40 @@
+"""Says which Python this is and which packages it has: `python interpreter.py FILE` writes that as JSON.
+
+Standard library only, any Python from 3.9 on; started beside a program, so that it gives way to everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+
+MOST_PACKAGES = 2_000
+
+
+def main() -> None:
+    os.nice(19)
+    # Where this file lies is no place that the program imports from.
+    sys.path.pop(0)
+    from importlib.metadata import distributions
+
+    found: dict[str, str] = {}
+    for each in distributions():
+        name = each.metadata["Name"]
+        if name and len(found) < MOST_PACKAGES:
+            found.setdefault(str(name), str(each.version))
+    record = {
+        "executable": sys.executable,
+        "version": platform.python_version(),
+        "packages": dict(sorted(found.items(), key=lambda item: item[0].lower())),
+    }
+    stamps = {path: os.stat(path).st_mtime_ns for path in sys.path if os.path.isdir(path)}
+    temporary = f"{sys.argv[1]}.{os.getpid()}.tmp"
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump({"stamps": stamps, "record": record}, file)
+    os.replace(temporary, sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
