@@ -1,6 +1,8 @@
 """What a user sees when things go wrong, through the real command."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -63,14 +65,67 @@ def test_a_program_error_shows_its_traceback_and_the_next_command(fairlead: Fair
     assert "Failed" in listed.stdout
 
 
+# Saves three steps, then takes 90 MB, which is more than it has only the first time.
+EATS = """
+import fairlead
+state = {"step": 0}
+def save(directory): (directory / "step").write_text(str(state["step"]))
+def load(directory): state["step"] = int((directory / "step").read_text())
+with fairlead.run() as run:
+    start = run.resume(load=load)
+    if start:
+        print("went on after step", start)
+    for step in range(start, 3):
+        state["step"] = step + 1
+        run.checkpoint(step + 1, save=save, force=True)
+    data = bytearray(b"x") * (90 << 20)
+"""
+SLOW = """
+import time
+import fairlead
+with fairlead.run() as run:
+    start = run.resume(load=lambda directory: None)
+    print("began after step", start, flush=True)
+    for step in range(start, 10_000 if run.attempt == 0 else start + 5):
+        time.sleep(0.02)
+        run.checkpoint(step + 1, save=lambda directory: (directory / "x").touch())
+"""
+
+
 @pytest.mark.skipif(limits.enforcement().parent is None, reason="memory limits are not enforced for this user")
 def test_out_of_memory_is_named_with_the_limit_and_the_remedy(fairlead: Fairlead, tmp_path: Path) -> None:
-    (tmp_path / "oom.py").write_text("data = []\nwhile True: data.append(bytearray(1 << 20))\n")
+    (tmp_path / "oom.py").write_text(EATS)
     (tmp_path / "oom.yaml").write_text("name: oom\nrun: python oom.py\nresources: {memory: 64Mi}\n")
     ended = fairlead("run", "oom.yaml")
     assert ended.returncode == 1
     assert "ran out of memory: the pod needed more than its limit of 64 MiB" in ended.stderr
-    assert "Raise `resources.memory`" in ended.stderr
+    # To the letter, as the remedy says.
+    followed = fairlead(*remedies(ended.stderr)[-1])
+    assert followed.returncode == 0, followed.stderr
+    assert "resources.memory: 64Mi -> 128Mi" in followed.stderr
+    attached = fairlead("attach", "oom")
+    assert attached.returncode == 0, attached.stderr
+    assert "went on after step" in attached.stdout
+
+
+def test_a_run_whose_time_was_over_goes_on_with_more_of_it_from_its_checkpoint(
+    fairlead: Fairlead, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    ended = fairlead("run", "--set", "max_duration=2s", "--", "python", "slow.py")
+    assert ended.returncode == 1
+    assert "`fairlead resume slow` continues it from its newest checkpoint, for another 2s" in ended.stderr
+    assert "with `--set max_duration=4s` for longer" in ended.stderr
+    assert fairlead("resume", "slow", "--set", "max_duration=4s").returncode == 0
+    attached = fairlead("attach", "slow")
+    assert attached.returncode == 0, attached.stderr
+    began = [int(line.split()[-1]) for line in attached.stdout.splitlines() if "began after step" in line]
+    assert began[0] == 0 < began[1]
+
+
+def remedies(told: str) -> list[list[str]]:
+    """The commands that are advised to change a run, as arguments."""
+    return [shlex.split(each) for each in re.findall(r"`fairlead (resume [^`]*--set [^`]*)`", told)]
 
 
 def test_an_unknown_run_and_an_unknown_command_are_told_near_names(fairlead: Fairlead) -> None:

@@ -145,4 +145,4 @@ def test_a_run_is_out_of_memory(runs: KubernetesCluster) -> None:
     runs.submit(replace(a_run("eats", eats), retry=Retry(infrastructure=0)))
     message, remedy = told(runs, "eats", "memory")
     assert "rank 0 of 1 ran out of memory: the pod needed more than its limit of 64 MiB" in message
-    assert remedy.startswith("Raise `resources.memory`")
+    assert remedy.startswith("`fairlead resume eats --set resources.memory=128Mi` gives it more. Otherwise make")

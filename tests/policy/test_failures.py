@@ -12,6 +12,7 @@ from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Grant, Node, Pod, PodPhase, Progress, RankExit
 
 NODE = Node(name="localhost", cpu_milli=4000, memory_bytes=8 * 1024**3)
+GIB = 1024**3
 SPEC = Training(name="train", run="python train.py", nodes=1, ranks_per_node=2)
 
 
@@ -74,7 +75,18 @@ def test_out_of_memory_is_named_with_the_limit_and_the_remedy() -> None:
     failure = diagnosed(gang(exited(0, by=signal.SIGKILL, oom=True)), spec=spec)
     assert (failure.blame, failure.reason.code) == (Blame.INFRASTRUCTURE, Code.OUT_OF_MEMORY)
     assert "more than its limit of 512 MiB" in failure.reason.message
-    assert "resources.memory" in str(failure.reason.remedy)
+    more = "`fairlead resume train --set resources.memory=1Gi` gives it more. Otherwise make the program smaller"
+    assert str(failure.remedy("train", is_over=True)).startswith(more)
+    suspended = f"`fairlead suspend train`, then {more.replace('1Gi` ', '1Gi`, ')}"
+    assert str(failure.remedy("train", is_over=False)).startswith(suspended)
+
+
+def test_more_memory_than_any_node_has_is_no_remedy() -> None:
+    for asked, more in ((3 * GIB, "6Gi"), (5 * GIB, "8Gi"), (8 * GIB, None)):
+        spec = Training(name="train", run="x", resources=Resources(memory_bytes=asked))
+        failure = diagnosed(gang(exited(0, by=signal.SIGKILL, oom=True)), spec=spec)
+        assert failure.setting == (more and f"resources.memory={more}")
+        assert "--set" not in str(failure.reason.remedy)
 
 
 def test_a_lost_pod_explains_whatever_its_peers_report() -> None:

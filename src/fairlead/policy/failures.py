@@ -2,17 +2,20 @@
 
 import re
 import signal as signals
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from fairlead.policy.placement import why_never
 from fairlead.policy.quantities import say_duration, say_memory
-from fairlead.specs.training import Training
+from fairlead.specs.quantities import format_duration, format_size
+from fairlead.specs.training import DECADE_S, Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Phase, Pod, PodPhase, Progress, RankExit, Workload
 
 # When one rank is killed its peers fail within moments, and one wait may report them together. Inside this window a
 # kill explains an error; an error never explains a kill, since a failed pod's other ranks get 0.5 s before SIGKILL.
 SAME_MOMENT_S = 0.2
+MIB = 1024**2
 # How programs, and torch itself, say that torchrun has not started them.
 _MISSED = re.compile(
     r"KeyError: '((LOCAL_)?(RANK|WORLD_SIZE)|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT))'"
@@ -31,10 +34,27 @@ class Blame(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a gang cannot go on."""
+    """Why a gang cannot go on.
+
+    Attributes:
+        setting: What would mend it, as ``--set`` takes it; None where no key would. The remedy says the rest.
+    """
 
     blame: Blame
     reason: Reason
+    setting: str | None = None
+
+    def remedy(self, name: str, *, is_over: bool) -> str | None:
+        """What a person can do, with commands that work as they are written.
+
+        Args:
+            is_over: The run starts no more; before it changes, one that does has to be suspended.
+        """
+        if self.setting is None:
+            return self.reason.remedy
+        command = f"`fairlead resume {name} --set {self.setting}`"
+        first = command if is_over else f"`fairlead suspend {name}`, then {command},"
+        return f"{first} gives it more. {self.reason.remedy or ''}".rstrip()
 
 
 def diagnose(
@@ -49,7 +69,7 @@ def diagnose(
         return _refused(spec, min(refused, key=lambda pod: pod.index))
     exits = sorted((exit_ for pod in pods for exit_ in pod.exits if not exit_.ok), key=lambda exit_: exit_.at)
     if exits:
-        return _ended(spec, _first_cause(spec, exits), progress)
+        return _ended(spec, _first_cause(spec, exits), progress, nodes)
     broken = [pod for pod in pods if pod.phase is PodPhase.FAILED]
     if broken:
         message = broken[0].message or f"pod {broken[0].index} could not start"
@@ -92,19 +112,23 @@ def _first_cause(spec: Training, exits: list[RankExit]) -> RankExit:
     return exits[0]
 
 
-def _ended(spec: Training, exit_: RankExit, progress: Progress | None) -> Failure:
+def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tuple[Node, ...]) -> Failure:
     where = f"rank {exit_.rank} of {spec.world_size}"
     after = "" if progress is None or progress.step is None else f" after step {progress.step}"
     number = _signal_of(exit_)
     if exit_.out_of_memory:
         limit = spec.resources.memory_bytes
+        setting = _more_memory(spec, nodes)
         bound = "its memory limit" if limit is None else f"its limit of {say_memory(limit)}"
         return _failure(
             Blame.INFRASTRUCTURE,
             Code.OUT_OF_MEMORY,
             f"{where} ran out of memory{after}: the pod needed more than {bound} and was killed",
-            "Raise `resources.memory`, or make the program smaller (batch size, data loader workers).",
+            "Otherwise make the program smaller (batch size, data loader workers)."
+            if setting is not None
+            else "Make the program smaller (batch size, data loader workers), or run it where a node has more memory.",
             exit_.tail,
+            setting=setting,
         )
     if number is not None and number in KILLS:
         by = f"killed with {signals.Signals(number).name}{after}"
@@ -141,9 +165,10 @@ def _stalled(spec: Training, pods: tuple[Pod, ...], now: float) -> Failure | Non
         Blame.INFRASTRUCTURE,
         Code.STALLED,
         f"no progress for {say_duration(heard - latest)}{of_all}; `stall_timeout` is {say_duration(limit)}",
-        f"`fairlead logs {spec.name} --attempt {pods[0].attempt}` ends with the stacks of its ranks; if such a pause "
-        "is normal, raise `stall_timeout`.",
+        f"`fairlead logs {spec.name} --attempt {pods[0].attempt}` ends with the stacks of its ranks, "
+        "where such a pause is not normal.",
         (),
+        setting=f"stall_timeout={format_duration(min(2 * limit, DECADE_S))}",
     )
 
 
@@ -183,5 +208,19 @@ def _advice(spec: Training, exit_: RankExit) -> str | None:
     return None
 
 
-def _failure(blame: Blame, code: Code, message: str, remedy: str | None, detail: tuple[str, ...]) -> Failure:
-    return Failure(blame=blame, reason=Reason(code=code, message=message, remedy=remedy, detail=detail))
+def _more_memory(spec: Training, nodes: tuple[Node, ...]) -> str | None:
+    """Twice the memory, or as much as the largest node has; None where the gang could not have more."""
+    limit = spec.resources.memory_bytes
+    most = max((node.memory_bytes for node in nodes), default=0) // MIB * MIB
+    if limit is None or most <= limit:
+        return None
+    more = min(2 * limit, most)
+    fits = why_never(replace(spec, resources=replace(spec.resources, memory_bytes=more)), nodes) is None
+    return f"resources.memory={format_size(more)}" if fits else None
+
+
+def _failure(
+    blame: Blame, code: Code, message: str, remedy: str | None, detail: tuple[str, ...], *, setting: str | None = None
+) -> Failure:
+    reason = Reason(code=code, message=message, remedy=remedy, detail=detail)
+    return Failure(blame=blame, reason=reason, setting=setting)

@@ -16,6 +16,8 @@ from fairlead.policy.quantities import plural, say_duration
 from fairlead.policy.reclaims import leaving, reclaim
 from fairlead.policy.retries import GiveUp, longest_wait_s, retry, retry_refused
 from fairlead.policy.starting import start
+from fairlead.specs.quantities import format_duration
+from fairlead.specs.training import DECADE_S
 from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
@@ -185,7 +187,7 @@ def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change |
         code=Code.DEADLINE_EXCEEDED,
         message=f"it ran for {say_duration(limit)}, which is its `max_duration`",
         remedy=f"`fairlead resume {workload.spec.name}` continues it from its newest checkpoint, for another "
-        f"{say_duration(limit)}.",
+        f"{say_duration(limit)}; with `--set max_duration={format_duration(min(2 * limit, DECADE_S))}` for longer.",
     )
     if live:
         return stop(workload, live, Phase.FAILED, reason, reason, now)
@@ -252,7 +254,8 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
     counters = {"program_failures": verdict.program_failures, "disruptions": verdict.disruptions}
     remember = {"last_failure": failure.reason, "failed_step": step, **counters}
     if isinstance(verdict, GiveUp):
-        reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}")
+        remedy = failure.remedy(workload.spec.name, is_over=True)
+        reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}", remedy=remedy)
         if not live:
             return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
         return stop(
@@ -262,7 +265,8 @@ def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, 
     again = "restarts at once" if wait <= 0 else f"restarts in {say_duration(wait)}"
     since = None if progress is None else progress.checkpoint_step
     origin = "" if since is None else f" from its checkpoint of step {since}"
-    reason = replace(failure.reason, message=f"{failure.reason.message}; it {again}{origin}")
+    remedy = failure.remedy(workload.spec.name, is_over=False)
+    reason = replace(failure.reason, message=f"{failure.reason.message}; it {again}{origin}", remedy=remedy)
     status = move(
         workload.status, Phase.RESTARTING, reason, now,
         attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
