@@ -7,6 +7,8 @@ is led through everything that makes a request; whoever adds a right to the role
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from fairlead.cluster.kubernetes.rendering.pods import PodSettings
 from fairlead.cluster.kubernetes.rendering.roles import API_GROUP, LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.control.operator import Operator, OperatorSettings
+from fairlead.policy.retention import Retention
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.audit import RESTRICTED, Asked, Right, requests, rights, token_of
@@ -74,6 +77,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     a_run_from_its_first_pod_to_its_last(plane, client)
     a_run_that_asks_for_nodes(plane, client)
     a_team_from_its_namespace_to_its_last_bound(plane, client)
+    a_run_that_is_not_kept(plane, client)
     return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
 
 
@@ -131,6 +135,26 @@ def a_run_that_asks_for_nodes(plane: ControlPlane, client: Client) -> None:
         until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
 
 
+def a_run_that_is_not_kept(plane: ControlPlane, client: Client) -> None:
+    """Of two runs that end one is kept, which is enough."""
+    kept = Retention(last=1)
+    with operating(plane, token_of(client, SYSTEM, OPERATOR), keeps=kept, keep_s=0.5):
+        for name in ("older", "newer"):
+            client.create(RUNS, {
+                "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": name},
+                "spec": {"run": "work", "image": "python:3.12", "kubernetes": {
+                    "metadata": {"annotations": {"fake/run": "300ms"}}
+                }},
+            })  # fmt: skip
+            until(partial(_has_succeeded, client, name))
+        until(lambda: [each["metadata"]["name"] for each in client.items(RUNS)] == ["newer"])
+    client.delete(f"{RUNS}/newer")
+
+
+def _has_succeeded(client: Client, name: str) -> bool:
+    return (client.get(f"{RUNS}/{name}").get("status") or {}).get("phase") == "Succeeded"
+
+
 def a_team_from_its_namespace_to_its_last_bound(plane: ControlPlane, client: Client) -> None:
     """A team that is made, changed by somebody who should not, and then unbounded; and a pool, which means nothing."""
     team = Team(name=SET_UP, quota=Quota(cpu_milli=64_000))
@@ -156,13 +180,16 @@ def paths_of(plane: ControlPlane) -> list[str]:
 
 @contextmanager
 def operating(
-    plane: ControlPlane, token: str, choose: Callable[[str, str], Fault] = lambda _method, _path: None
+    plane: ControlPlane,
+    token: str,
+    choose: Callable[[str, str], Fault] = lambda _method, _path: None,
+    **given: Any,
 ) -> Iterator[None]:
-    """An operator with the token of the installed account, behind a proxy."""
+    """An operator with the token of the installed account, behind a proxy; ``given`` are settings of it."""
     proxy = FaultyProxy(plane.url, choose, ca=(plane.home / "ca.pem").read_bytes())
     with serving(proxy.handler()) as url:
         access = Access(context="proxy", server=url, credentials=FixedToken(token))
-        settings = OperatorSettings(namespace=SYSTEM, grow_patience_s=6.0)
+        settings = OperatorSettings(namespace=SYSTEM, grow_patience_s=6.0, **given)
         operator = Operator(Client(access, Limits(patience_s=8.0)), PodSettings(runtime=bundle_name()), settings)
         thread = threading.Thread(target=operator.run, daemon=True)
         thread.start()

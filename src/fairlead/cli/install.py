@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlead import __version__
+from fairlead.cli.retaining import keep_options
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import VARIABLES
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.policy.retention import Retention
 from fairlead.state.rules import NAMED
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ policy_option = click.option(
     help="One leads, others wait; 0 for an operator elsewhere.",
 )
 @policy_option
+@keep_options("--keep-last")
 @click.option("--fewer-rules", is_flag=True, help="Without the rules that cost Kubernetes 1.31 too much.")
 @json_option
 def install(
@@ -54,12 +57,14 @@ def install(
     image: str,
     replicas: int,
     policy: str,
+    keeps: Retention,
     fewer_rules: bool,
     json_: bool,
 ) -> None:
     """Put the kinds, the roles and the operator onto a cluster, or renew what is there.
 
     Says of each object whether it was created, changed or is as it was. What it did not make it does not touch.
+    With --keep or --keep-last the operator deletes runs that are over and that neither keeps; all are kept without.
     """
     from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
 
@@ -68,6 +73,7 @@ def install(
         image=image,
         replicas=replicas,
         policy=policy,
+        keeps=keeps,
         fewer_rules=fewer_rules,
         version=__version__,
     )

@@ -28,6 +28,7 @@ COMMANDS = {
     "suspend": ("intents", "Pause runs and release what they hold."),
     "resume": ("resume", "Continue suspended, stopped or failed runs."),
     "delete": ("intents", "Stop runs and delete their records and files."),
+    "prune": ("prune", "Delete finished runs that are old."),
     "simulate": ("simulate", "Simulate a trace of runs on a cluster."),
     "validate": ("validate", "Check spec files and report every problem."),
     "render": ("render", "Print specs as Kubernetes objects."),

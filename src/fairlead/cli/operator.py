@@ -9,6 +9,8 @@ import sys
 import click
 
 from fairlead.cli.install import policy_option
+from fairlead.cli.retaining import keep_options
+from fairlead.policy.retention import Retention
 
 
 @click.command()
@@ -22,6 +24,7 @@ from fairlead.cli.install import policy_option
 @click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
 @click.option("--placeholder-image", help="Of pods that ask for nodes to come; without one the run's own image.")
 @policy_option
+@keep_options("--keep-last")
 @click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
 @click.option(
     "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Of its log lines."
@@ -35,10 +38,14 @@ def operator(
     checkpoint_to: str | None,
     placeholder_image: str | None,
     policy: str,
+    keeps: Retention,
     per_second: float,
     log_format: str,
 ) -> None:
-    """Run the operator until it is told to stop; several may run, of which one acts."""
+    """Run the operator until it is told to stop; several may run, of which one acts.
+
+    With --keep or --keep-last it deletes runs that are over and that neither keeps.
+    """
     from fairlead.cluster.kubernetes.api.client import Client, Limits
     from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.rendering.pods import PodSettings
@@ -63,6 +70,7 @@ def operator(
             listen=(host or "0.0.0.0", int(port)),
             identity=None if pod is None else f"{pod}-{secrets.token_hex(3)}",
             policy=policy,
+            keeps=keeps,
         ),
     )
     for number in (signal.SIGTERM, signal.SIGINT):

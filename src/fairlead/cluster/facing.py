@@ -12,11 +12,12 @@ from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import Cluster, EventRecord, LogLine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.selection import Selection
+    from fairlead.policy.retention import Retention
     from fairlead.specs.training import Training
     from fairlead.state.snapshot import Node, Pod, Workload
 
@@ -169,6 +170,26 @@ class Facing(Cluster, Protocol):
 
     def kept_at(self, workload: Workload) -> str:
         """Where what is kept of a workload can be looked at by hand."""
+        ...
+
+    def space_of(self, workload: Workload) -> int | None:
+        """Bytes on disk that go with a workload when it is deleted; None where that is not this face's to know."""
+        ...
+
+    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+        """Remove workloads that are over and all that is kept of them; False for what is not as given: it stays."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove what is left of workloads whose removal was cut short."""
+        ...
+
+    def keeps(self) -> Retention:
+        """What is kept of workloads that are over without anybody asking; nothing said where this face cannot tell.
+
+        Raises:
+            ClusterError: The setting cannot be read.
+        """
         ...
 
     def nudge(self) -> None:

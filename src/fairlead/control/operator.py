@@ -34,6 +34,7 @@ from fairlead.cluster.kubernetes.rendering.pods import PodSettings
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError
+from fairlead.policy.retention import KEEP_ALL, Retention, forgetting
 from fairlead.state.growth import PATIENCE_S, PAUSE_S
 from fairlead.state.rules import NAMED
 
@@ -44,6 +45,8 @@ BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
 # Many changes come together, our own too; a pass takes them as one, and passes take a tenth of the time at most.
 GATHER_S, GATHER_PASSES, MOST_GATHER_S = 0.01, 9, 1.0
 TROUBLE_WAIT_S = 1.0
+# Between looks for runs that need not be kept any longer.
+KEEP_S = 600.0
 # Threads that await answers take turns with a pass; at Python's 5 ms each answer would cost several of those.
 SWITCH_S = 0.0005
 
@@ -60,6 +63,8 @@ class OperatorSettings:
         idle_s: Silence after which a watch is taken for dead.
         grow_patience_s, grow_pause_s: As in ``fairlead.state.growth.Growth``.
         policy: By which of ``fairlead.state.rules.NAMED`` those that wait are started.
+        keeps: What is kept of runs that are over.
+        keep_s: Seconds between looks for runs that need not be kept any longer.
     """
 
     namespace: str
@@ -73,6 +78,8 @@ class OperatorSettings:
     grow_patience_s: float = PATIENCE_S
     grow_pause_s: float = PAUSE_S
     policy: str = "default"
+    keeps: Retention = KEEP_ALL
+    keep_s: float = KEEP_S
 
 
 class Operator:
@@ -128,6 +135,7 @@ class Operator:
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
         self._acted = -1
+        self._keep_at = 0.0
         self.health = Health(numbers=self._numbers, is_ready=self._is_ready)
 
     @property
@@ -212,8 +220,18 @@ class Operator:
         self._listener.listen(now, self.agent)
         self._hindrances.act(now, self.agent)
         self._last_lines.keep(now)
+        self._forget(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed
+
+    def _forget(self, now: float) -> None:
+        """Forget runs that need not be kept any longer, a few of them."""
+        if self._settings.keeps == KEEP_ALL or time.monotonic() < self._keep_at:
+            return
+        gone = sum(self.cluster.apply(forgetting(self.cluster.workloads(), self._settings.keeps, now)))
+        if gone:
+            log.info("forgot %d runs that are not kept any longer", gone)
+        self._keep_at = time.monotonic() + (QUIET_WAIT_S if gone else self._settings.keep_s)
 
     def _follow(self, *, with_askings: bool = True) -> None:
         """Give out what follows from the runs' objects."""

@@ -18,8 +18,10 @@ from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import explained, hold_reserve
+from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError, NoRoom
+from fairlead.policy.retention import KEEP_ALL, forgetting
 from fairlead.runtime.podfiles import take_lock
 
 log = logging.getLogger("fairlead.supervisor")
@@ -30,6 +32,8 @@ BUSY_WAIT_S = 0.5
 QUIET_WAIT_S = 2.0
 # With nothing unfinished it stays a while for the next command, then goes.
 IDLE_EXIT_S = 300.0
+# Between looks for runs that need not be kept any longer.
+KEEP_S = 600.0
 # After the database failed (a full disk, most often).
 TROUBLE_WAIT_S = 1.0
 # How often it is seen to that there is a reserve.
@@ -98,14 +102,19 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     signal.signal(signal.SIGINT, stop)
     agent = Agent(home, cluster.store, cluster.node())
     agent.sweep()
+    cluster.sweep()
     wake = _listen(home)
     log.info("started, process %d", os.getpid())
     idle_since = time.monotonic()
     reserve_at, told, told_at = 0.0, "", 0.0
+    keep_at = 0.0
     try:
         while not stopping:
             try:
                 live, changed = _step(cluster, agent)
+                if time.monotonic() >= keep_at:
+                    is_more = _forget(cluster)
+                    keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
                 unfinished = live > 0 or cluster.store.has_work()
                 wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
             except (ClusterError, OSError) as error:
@@ -128,6 +137,22 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     finally:
         agent.close()
         wake.close()
+
+
+def _forget(cluster: LocalCluster) -> bool:
+    """Forget runs that need not be kept any longer, a few of them; whether there may be more."""
+    try:
+        keep = cluster.keeps()
+    except ClusterError as error:
+        log.error("%s", error)
+        return False
+    if keep == KEEP_ALL:
+        return False
+    plan = forgetting(cluster.select(Selection(phases=FINISHED)), keep, time.time())
+    gone = sum(cluster.apply(plan))
+    if gone:
+        log.info("forgot %d runs that are not kept any longer", gone)
+    return gone > 0
 
 
 def _step(cluster: LocalCluster, agent: Agent) -> tuple[int, bool]:

@@ -5,13 +5,14 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.cluster.facing import Prepared
-from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policies import read_rules
 from fairlead.cluster.local.room import explained, release_reserve, trouble
@@ -29,6 +30,7 @@ from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
 if TYPE_CHECKING:
     from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.policy.retention import Retention
     from fairlead.state.plan import Plan
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
@@ -106,13 +108,12 @@ class LocalCluster:
         # What is forgotten makes room for the rest.
         for place, change in sorted(enumerate(plan.changes), key=lambda item: not item[1].forget):
             try:
-                done = self.store.apply(change, now)
+                done = self.store.apply(change, now, self._move_away)
             except NoRoom as error:
                 no_room, done = error, False
             applied[place] = done
             if done and change.forget:
-                self._code().settle(change.workload_uid)
-                shutil.rmtree(self.home.run(change.workload_uid), ignore_errors=True)
+                self._remove(change.workload_uid)
                 forgotten = True
             elif done and self._is_over(change.workload_uid):
                 self.home.environment(change.workload_uid).unlink(missing_ok=True)
@@ -121,6 +122,44 @@ class LocalCluster:
         if no_room is not None:
             raise no_room
         return tuple(applied[place] for place in range(len(plan.changes)))
+
+    def _move_away(self, uid: str) -> None:
+        """Mark the files of a workload as nobody's, before it is forgotten: whoever dies in between leaves a mark."""
+        # Files that cannot be moved do not keep it from being forgotten; removing them is tried where they are.
+        with suppress(OSError):
+            self.home.run(uid).rename(self.home.leftovers(uid))
+
+    def _remove(self, uid: str) -> None:
+        for left in (self.home.leftovers(uid), self.home.run(uid)):
+            self._code().settle_in(left)
+            shutil.rmtree(left, ignore_errors=True)
+
+    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+        """Remove workloads that are over, as far as they are as given."""
+        from fairlead.state.plan import Change, Plan  # here and not above: what only lists runs needs nothing of plans
+
+        over = [run for run in workloads if run.status.phase.is_final]
+        changes = (Change(workload_uid=run.uid, version=run.version, forget=True) for run in over)
+        done = dict(zip((run.uid for run in over), self.apply(Plan(changes=tuple(changes))), strict=True))
+        return tuple(done.get(run.uid, False) for run in workloads)
+
+    def sweep(self) -> None:
+        """Remove the files of workloads that were forgotten by somebody who died before removing them."""
+        runs = self.home.runs
+        for left in sorted(runs.glob(f"*{LEFTOVERS}")) if runs.exists() else ():
+            uid = left.name.removesuffix(LEFTOVERS)
+            if not self.store.has(uid):
+                self._remove(uid)
+
+    def space_of(self, workload: Workload) -> int | None:
+        from fairlead.cluster.local.space import used_bytes  # here and not above: seldom needed
+
+        return used_bytes(self.home.run(workload.uid))
+
+    def keeps(self) -> "Retention":
+        from fairlead.cluster.local.policies import read_keep  # here and not above: seldom needed
+
+        return read_keep(self.home.keep)
 
     def prepare(self, spec: Training, directory: Path | None) -> Prepared:
         """With an absolute working directory, which is used where it is.

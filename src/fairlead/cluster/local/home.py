@@ -8,6 +8,8 @@ from fairlead.errors import ClusterError
 
 # A Unix socket's path may have 107 bytes on Linux and 103 on macOS.
 MAX_SOCKET_PATH = 100
+# No uid ends like this.
+LEFTOVERS = ".gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,11 @@ class Home:
         return self.path / "policy"
 
     @property
+    def keep(self) -> Path:
+        """What is kept of runs that are over, if somebody says so there."""
+        return self.path / "keep"
+
+    @property
     def lock(self) -> Path:
         """Held by the one supervisor for as long as it lives."""
         return self.path / "supervisor.lock"
@@ -76,9 +83,18 @@ class Home:
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"fairlead-{os.getuid()}-{digest}.sock"
 
+    @property
+    def runs(self) -> Path:
+        """What is kept of runs beside the database, a directory each."""
+        return self.path / "runs"
+
     def run(self, workload_uid: str) -> Path:
         """Files of a run: its environment, its checkpoints, what is kept across restarts."""
-        return self.path / "runs" / workload_uid
+        return self.runs / workload_uid
+
+    def leftovers(self, workload_uid: str) -> Path:
+        """Where the files of a run are moved before they are removed."""
+        return self.runs / f"{workload_uid}{LEFTOVERS}"
 
     def pod(self, workload_uid: str, pod_uid: str) -> Path:
         """Files of a pod, as the shim's contract names them."""

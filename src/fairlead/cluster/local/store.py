@@ -177,16 +177,20 @@ class Store:
             self._record(uid, run.spec.name, changed(found), now)
         return self.get(uid)
 
-    def apply(self, change: Change, now: float) -> bool:
-        """Carry out one change whole, or not at all when it is stale."""
+    def apply(self, change: Change, now: float, forgetting: Callable[[str], None] = lambda _: None) -> bool:
+        """Carry out one change whole, or not at all when it is stale.
+
+        Args:
+            forgetting: Called with the uid when a workload is about to be forgotten: certain but for our death.
+        """
         try:
-            return self._apply(change, now)
+            return self._apply(change, now, forgetting)
         except sqlite3.IntegrityError:
             # It would run again, but a workload of its name was submitted in between: not now.
             return False
 
     @_in_the_room_there_is
-    def _apply(self, change: Change, now: float) -> bool:
+    def _apply(self, change: Change, now: float, forgetting: Callable[[str], None]) -> bool:
         with self._transaction():
             row = self._db.execute(
                 "SELECT version, name FROM workloads WHERE uid = ?", (change.workload_uid,)
@@ -194,7 +198,7 @@ class Store:
             if row is None or row[0] != change.version:
                 return False
             if change.forget:
-                return self._forget(change.workload_uid)
+                return self._forget(change.workload_uid, forgetting)
             uid = change.workload_uid
             if change.status is not None:
                 status = change.status
@@ -332,6 +336,11 @@ class Store:
             raise NotFound(f"There is no run with the id {uid!r}.")
         return workload_of(row)
 
+    def has(self, uid: str) -> bool:
+        """Whether there is such a workload."""
+        with self._translated():
+            return self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is not None
+
     def named(self, name: str, team: str | None = None) -> Workload | None:
         """The newest workload of that name, uid or unique beginning of a uid."""
         with self._translated():
@@ -423,12 +432,13 @@ class Store:
             ),
         )
 
-    def _forget(self, uid: str) -> bool:
+    def _forget(self, uid: str, forgetting: Callable[[str], None]) -> bool:
         live = self._db.execute("SELECT EXISTS (SELECT 1 FROM pods WHERE workload_uid = ? AND final = 0)", (uid,))
         if live.fetchone()[0]:
             return False
         for table, column in (("events", "workload_uid"), ("pods", "workload_uid"), ("workloads", "uid")):
             self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (uid,))
+        forgetting(uid)
         return True
 
     def _record(self, uid: str, run: str, event: Event, at: float) -> None:

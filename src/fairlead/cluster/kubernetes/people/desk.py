@@ -4,7 +4,7 @@ A command that looks once asks once. One that waits keeps a watch on the runs, a
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
 from fairlead.policy.defaults import say_rendezvous
 from fairlead.policy.quantities import say_cpu, say_memory, say_of_each
+from fairlead.policy.retention import KEEP_ALL, Retention
 from fairlead.specs.training import DEFAULT_TEAM, Training
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
@@ -249,6 +250,39 @@ class Desk:
     def kept_at(self, workload: Workload) -> str:
         where = f"{workload.spec.name} -n {workload.spec.team} --context {self.client.access.context}"
         return f"`kubectl describe training {where}`"
+
+    def space_of(self, workload: Workload) -> int | None:
+        """None: it is an object of the API server and its pods."""
+        return None
+
+    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+        """Have runs that are over deleted, as far as they are as given; the operator lets them go."""
+        return tuple(self._forget(run) for run in workloads)
+
+    def _forget(self, workload: Workload) -> bool:
+        try:
+            found = self._object(workload.uid)
+        except NotFound:
+            return False
+        run = _run_of(found)
+        if run.version != workload.version or not run.status.phase.is_final:
+            return False
+        preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
+        options = {"propagationPolicy": "Background", "preconditions": preconditions}
+        try:
+            self.client.delete(trainings_path(found.namespace, found.name), options)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise _explained(error, found.namespace) from error
+        return True
+
+    def sweep(self) -> None:
+        """Nothing: the operator finishes what was begun."""
+
+    def keeps(self) -> Retention:
+        """Nothing said: that is the operator's to know."""
+        return KEEP_ALL
 
     def nudge(self) -> None:
         """Nothing: the operator sees every change by itself."""

@@ -7,6 +7,8 @@ from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.cluster.kubernetes.rendering.definitions import definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.rendering.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.rendering.roles import OPERATOR, render_operator_bindings, render_roles
+from fairlead.policy.retention import KEEP_ALL, Retention
+from fairlead.specs.quantities import format_duration
 
 HEALTH_PORT = 8080  # health and metrics
 USER = 65532
@@ -24,6 +26,7 @@ class InstallSettings:
         image: One that has the package ``fairlead`` installed.
         replicas: One leads, the others wait.
         policy: By which of ``fairlead.state.rules.NAMED`` those that wait are started.
+        keeps: What is kept of runs that are over.
         fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
         version: Of Fairlead, written on the kinds and the Deployment.
     """
@@ -32,6 +35,7 @@ class InstallSettings:
     image: str
     replicas: int = 2
     policy: str = "default"
+    keeps: Retention = KEEP_ALL
     cpu: str = "500m"
     memory: str = "512Mi"
     fewer_rules: bool = False
@@ -73,7 +77,7 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
     operator = {
         "name": "operator",
         "image": settings.image,
-        "args": ["operator", "--policy", settings.policy],
+        "args": ["operator", "--policy", settings.policy, *_kept(settings.keeps)],
         "command": ["fairlead"],
         "env": [
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -117,6 +121,12 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
             "template": {"metadata": {"labels": dict(_LABELS)}, "spec": pod},
         },
     }
+
+
+def _kept(keeps: Retention) -> list[str]:
+    """What is kept, as arguments of the operator."""
+    period = [] if keeps.for_s is None else ["--keep", str(format_duration(keeps.for_s))]
+    return period if keeps.last is None else [*period, "--keep-last", str(keeps.last)]
 
 
 def _asked(path: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ ROLES: dict[str, Rules] = {
 }
 
 OPERATOR_RULES: Rules = [
-    rule(GROUP, ("trainings",), (*READ, "patch")),  # finalizers
+    rule(GROUP, ("trainings",), (*READ, "patch", "delete")),  # finalizers, and runs that are not kept any longer
     rule(GROUP, ("trainings/status",), ("patch",)),
     rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for whoever keeps them
     rule("", ("nodes",), ("list", "watch")),

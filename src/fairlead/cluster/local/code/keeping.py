@@ -179,6 +179,11 @@ class CodeStore:
         paths = (trees / str(attempt),) if attempt is not None else tuple(_trees(trees))
         return tuple((settled, tree) for tree in paths if (settled := settle(tree)) is not None)
 
+    def settle_in(self, directory: Path) -> None:
+        """Settle all trees of a run's attempts, in the directory in which its files are now."""
+        for tree in _trees(directory / "code"):
+            settle(tree)
+
     def prune(self) -> int:
         """Remove what no run needs any more; how many objects went."""
         runs = self._home.path / "runs"

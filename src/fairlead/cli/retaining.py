@@ -1,0 +1,54 @@
+"""Options that say what is kept of runs that are over."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.policy.retention import Retention
+from fairlead.specs.quantities import parse_duration
+from fairlead.specs.rules import BrokenRules
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType[float]):
+    """How long something is kept, in the words of files; in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return Retention(for_s=parse_duration(str(value))).for_s or 0.0
+        except BrokenRules:
+            self.fail(f"{value!r} is out of bounds: give 0s to 3650d, such as 30d.", param, ctx)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}; such as 30d.", param, ctx)
+
+
+def keep_options(last: str) -> Callable[[Command], Command]:
+    """Add ``--keep`` and an option for a number; the function gets ``keeps: Retention``.
+
+    Args:
+        last: What the option for a number is called.
+    """
+
+    def add(command: Command) -> Command:
+        @wraps(command)
+        def with_keeps(keep: float | None, last: int | None, **parameters: Any) -> Any:
+            return command(keeps=Retention(for_s=keep, last=last), **parameters)
+
+        found: Any = with_keeps
+        found = click.option(
+            last, "last", type=click.IntRange(min=0, max=1_000_000), help="Keep so many of the newest of each team."
+        )(found)
+        found = click.option(
+            "--keep", type=Duration(), metavar="DURATION", help="Keep runs that ended less than this ago, as in 30d."
+        )(found)
+        result: Command = found
+        return result
+
+    return add

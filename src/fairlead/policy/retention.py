@@ -1,0 +1,69 @@
+"""Which runs that are over need not be kept any longer."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.specs.rules import Limit, Rules, broken, enforce
+from fairlead.specs.training import DECADE_S
+from fairlead.state.plan import Change, Plan
+from fairlead.state.snapshot import Intent, Workload
+
+RULES: Rules = {
+    "for_s": Limit(low=0.001, high=DECADE_S, zero=True),
+    "last": Limit(low=0, high=1_000_000, whole=True),
+}
+# Of one look of a loop, which has runs to look after meanwhile.
+MOST_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept of runs that are over: whatever either of these keeps.
+
+    Attributes:
+        for_s: Seconds since their end; None for no such reason to keep one.
+        last: The newest so many of each team; None for no such reason. With neither, all are kept.
+    """
+
+    for_s: float | None = None
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, RULES))
+
+
+KEEP_ALL = Retention()
+
+
+def expired(runs: Iterable[Workload], keep: Retention, now: float) -> list[Workload]:
+    """Runs that are over and that nothing keeps, in the order in which they ended; none where nothing is asked for.
+
+    One that is to go on, or is being deleted, is none of them.
+    """
+    if keep == KEEP_ALL:
+        return []
+    teams = defaultdict[str, list[Workload]](list)
+    for run in runs:
+        if run.status.phase.is_final:
+            teams[run.spec.team].append(run)
+    found: list[Workload] = []
+    for ended in teams.values():
+        ended.sort(key=_ended_at, reverse=True)
+        found += (
+            run
+            for run in ended[keep.last or 0 :]
+            if run.intent not in (Intent.RUN, Intent.DELETE)
+            and (keep.for_s is None or now - _ended_at(run)[0] >= keep.for_s)
+        )
+    return sorted(found, key=_ended_at)
+
+
+def forgetting(runs: Iterable[Workload], keep: Retention, now: float) -> Plan:
+    """The plan that forgets the first of those that need not be kept, ``MOST_AT_ONCE`` at most."""
+    gone = expired(runs, keep, now)[:MOST_AT_ONCE]
+    return Plan(changes=tuple(Change(workload_uid=run.uid, version=run.version, forget=True) for run in gone))
+
+
+def _ended_at(run: Workload) -> tuple[float, str]:
+    return run.status.finished_at or run.status.since, run.uid
