@@ -20,6 +20,7 @@ MIB = 1024**2
 _MISSED = re.compile(
     r"KeyError: '((LOCAL_)?(RANK|WORLD_SIZE)|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT))'"
     r"|environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"
+    r"|in mpi_discovery$"  # where DeepSpeed looks when they are missing; that MPI is missing too is no help
 )
 KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
