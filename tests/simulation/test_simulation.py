@@ -52,6 +52,13 @@ def test_steps_over_time_tell_what_was_held_and_who_waited() -> None:
     assert queue_length(outcome) == [(0, 0), (10, 0), (20, 1), (60, 0)]
 
 
+def test_who_starts_when_it_arrives_has_waited_for_nothing_at_any_time_of_day() -> None:
+    times = [0.001, 0.1 + 0.2, 1.017, 123.456, 86_399.999, 1_000_000.003]
+    outcome = simulate([arrival(f"run-{n}", at_s, 0.25, gpus=1) for n, at_s in enumerate(times)], [POOL])
+    assert [run.waited_s for run in outcome.runs] == [0.0] * len(times)
+    assert [run.completion_s for run in outcome.runs] == pytest.approx([0.25] * len(times), abs=2e-6)
+
+
 def test_a_gang_starts_whole_or_waits() -> None:
     outcome = simulate([arrival("a", 0, 100), arrival("wide", 1, 10, nodes=2)], [POOL])
     assert [(run.name, run.started_s, run.num_gpus) for run in outcome.runs] == [("a", 0, 4), ("wide", 100, 8)]

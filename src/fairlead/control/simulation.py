@@ -107,7 +107,7 @@ def simulate(
         num_decisions += _settle(cluster, surroundings, now)
         for event in cluster.events(after=seen_event):
             seen_event = event.id
-            if _follow(watched[event.workload_uid], event.type, event.at - began):
+            if _follow(watched[event.workload_uid], event.type, _after(began, event.at)):
                 num_ended += 1
                 moved_at = now
         if told is not None:
@@ -191,9 +191,7 @@ def _follow(watched: _Watched, type_: str, at_s: float) -> bool:
     if phase is None:
         return False
     if phase in HOLDING and watched.holding_since is None:
-        # The clock began at another time than 0, and what was added to that and taken from it again may have lost its
-        # last digits: nothing holds anything before it arrived.
-        watched.holding_since = max(at_s, watched.arrival.at_s)
+        watched.holding_since = at_s
     elif phase not in HOLDING and watched.holding_since is not None:
         watched.held.append((watched.holding_since, at_s))
         watched.holding_since = None
@@ -203,7 +201,7 @@ def _follow(watched: _Watched, type_: str, at_s: float) -> bool:
 def _outcome(
     cluster: SimulatedCluster, watched: dict[str, _Watched], pools: Sequence[Pool], began: float, num_decisions: int
 ) -> Outcome:
-    ended_s = cluster.clock.now() - began
+    ended_s = _after(began, cluster.clock.now())
     last = {workload.uid: workload for workload in cluster.workloads()}
     pods, nodes = cluster.accounts()
     pods_of: defaultdict[str, list[PodTime]] = defaultdict(list)
@@ -218,6 +216,15 @@ def _outcome(
         ended_s=ended_s,
         num_decisions=num_decisions,
     )
+
+
+def _after(began: float, at: float) -> float:
+    """Seconds from the clock's first time to another.
+
+    The clock counts from 1970, where a float is exact to a tenth of a microsecond only: what lies below a microsecond is
+    left away, so that one who starts when it arrives has waited 0 s and not -1e-08 s.
+    """
+    return round(at - began, 6)
 
 
 def _told(
@@ -236,12 +243,12 @@ def _told(
         name=workload.spec.name,
         team=workload.spec.team,
         num_gpus=watched.arrival.num_gpus,
-        arrived_s=watched.arrival.at_s,
+        arrived_s=_after(0.0, watched.arrival.at_s),
         duration_s=watched.arrival.duration_s,
         phase=workload.status.phase,
         reason=workload.status.reason,
         held=tuple(held),
-        ended_s=None if finished is None else max(finished - began, watched.arrival.at_s),
+        ended_s=None if finished is None else _after(began, finished),
         spent=spent_by(pods, prices),
     )
 
