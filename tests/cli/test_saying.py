@@ -1,11 +1,12 @@
 """What commands say of runs beyond their phase: teams, what is waited for, what starts, and how a handle looks."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import fairlead
 from fairlead.cluster.local.usages import usages
 from fairlead.policy.training import decide
-from fairlead.specs.training import Training
+from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.plan import CreatePod, Plan
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload
@@ -72,4 +73,22 @@ def test_stop_tells_that_while_it_waits(call: Call) -> None:
     assert told == [
         "slow is Stopping: stop was requested; waiting for its ranks to end (grace 30s).",
         "slow is Stopped: stopped on request.",
+    ]
+
+
+def test_delete_names_the_checkpoints_that_go_and_those_that_stay(call: Call, past: Past) -> None:
+    own = Path(past.cluster.kept_at(past.submit("own"))) / "checkpoints"
+    for step in (100, 200):
+        saved = own / f"step-{step:012}"
+        saved.mkdir(parents=True)
+        (saved / "MANIFEST.json").write_text("{}")
+        (saved / "data").write_bytes(bytes(1022))
+    (own / f"step-{300:012}").mkdir()
+    past.submit("bare")
+    away = past.cluster.store.submit("f" * 11, training("away", checkpoint=Checkpoint(to="/mnt/kept")), 1.0)
+    told = call("delete", "--yes", "--no-wait", "own", "bare", away.spec.name).err.splitlines()
+    assert told[:3] == [
+        f"own: 2 checkpoints (newest: step 200), 2 KiB in {own}, will be deleted.",
+        "away: its checkpoints in /mnt/kept stay.",
+        "own will be deleted.",
     ]

@@ -13,6 +13,7 @@ from fairlead.cluster.facing import Facing
 from fairlead.cluster.selection import UNFINISHED, Selection
 from fairlead.errors import NotFound
 from fairlead.policy.lifecycle import check_wish
+from fairlead.policy.quantities import plural, say_memory
 from fairlead.state.snapshot import Intent, Phase, Workload
 
 LOOK_S = 0.5
@@ -87,7 +88,15 @@ def delete(
     """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at a place of yours stay."""
     cluster = target.open()
     runs = chosen(
-        cluster, names, selection, everything=everything, yes=yes, verb="Delete", can=lambda _: True, asks=True
+        cluster,
+        names,
+        selection,
+        everything=everything,
+        yes=yes,
+        verb="Delete",
+        can=lambda _: True,
+        asks=True,
+        warn=lambda found: _tell_checkpoints(cluster, found),
     )
     for run in runs:
         cluster.set_intent(run.uid, Intent.DELETE)
@@ -98,6 +107,20 @@ def delete(
         message(f"{run.spec.name} is deleted." if gone else f"{run.spec.name} will be deleted.")
     if json_:
         print(as_json([{"name": run.spec.name, "uid": run.uid, "deleted": not no_wait} for run in runs]))
+
+
+def _tell_checkpoints(cluster: Facing, runs: list[Workload]) -> None:
+    """Say of each run which checkpoints go with it and which stay."""
+    for run in runs:
+        own, to = cluster.own_checkpoints(run), run.spec.checkpoint.to
+        if own is not None and own.num_bytes:
+            steps = f" (newest: step {own.steps[-1]})" if own.steps else ""
+            count = f"{plural(len(own.steps), 'checkpoint')}{steps}, {say_memory(own.num_bytes)} in {own.place},"
+            message(f"{run.spec.name}: {count} will be deleted.")
+        elif to is not None:
+            message(f"{run.spec.name}: its checkpoints in {to} stay.")
+        elif own is None:
+            message(f"{run.spec.name}: its checkpoints, if the operator was told a place for them, stay there.")
 
 
 def _is_unfinished(run: Workload) -> bool:

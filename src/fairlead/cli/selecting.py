@@ -160,6 +160,7 @@ def chosen(
     verb: str,
     can: Callable[[Workload], bool],
     asks: bool = False,
+    warn: Callable[[list[Workload]], None] | None = None,
 ) -> list[Workload]:
     """The runs that are meant; who chooses by what they are is shown them, and asked.
 
@@ -167,6 +168,7 @@ def chosen(
         verb: What is about to be done, such as "Stop".
         can: Whether it can be done to a run; of those chosen by what they are only such are meant.
         asks: Whether it is asked also of runs that are named.
+        warn: Says what it means for them before it is asked.
 
     Raises:
         click.UsageError: Names and a selection contradict each other, or there is nobody to ask.
@@ -175,6 +177,8 @@ def chosen(
     """
     by_selection = is_by_selection(names, selection, everything=everything)
     runs = list(filter(can, cluster.select(selection))) if by_selection else find_all(cluster, names)
+    if warn is not None:
+        warn(runs)
     if not runs:
         message(f"No run {f'with {selection} ' if selection != Selection() else ''}is there to {verb.lower()}.")
     elif asks or by_selection:

@@ -38,6 +38,19 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCheckpoints:
+    """Checkpoints that a run has in a directory of its own, which go when it is deleted.
+
+    Attributes:
+        steps: Of those that are complete, rising.
+    """
+
+    place: str
+    steps: tuple[int, ...]
+    num_bytes: int
+
+
 class Facing(Cluster, Protocol):
     """A cluster as people meet it. What reads works without anybody looking after the cluster."""
 
@@ -81,6 +94,10 @@ class Facing(Cluster, Protocol):
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
         """Whether a workload has the files that are in a directory now; True where it sees the directory itself."""
+        ...
+
+    def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
+        """Those that go when the workload is deleted; None where its checkpoints are not this cluster's to remove."""
         ...
 
     def nodes(self) -> tuple[Node, ...]:

@@ -221,8 +221,8 @@ def _outcome(
 def _after(began: float, at: float) -> float:
     """Seconds from the clock's first time to another.
 
-    The clock counts from 1970, where a float is exact to a tenth of a microsecond only: what lies below a microsecond is
-    left away, so that one who starts when it arrives has waited 0 s and not -1e-08 s.
+    The clock counts from 1970, where a float is exact to a tenth of a microsecond only: what lies below a microsecond
+    is left away, so that one who starts when it arrives has waited 0 s and not -1e-08 s.
     """
     return round(at - began, 6)
 

@@ -1,5 +1,6 @@
 """The local cluster behind the port, as the loop and the faces see it. Only the supervisor also runs an agent."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.cluster.facing import Prepared
+from fairlead.cluster.facing import OwnCheckpoints, Prepared
 from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policies import read_rules
@@ -327,6 +328,22 @@ class LocalCluster:
 
     def named(self, *workloads: Workload) -> str:
         return " ".join(workload.spec.name for workload in workloads)
+
+    def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
+        from fairlead.runtime.checkpoint.manifest import MANIFEST
+        from fairlead.runtime.checkpoint.store import STEP_NAME
+
+        if workload.spec.checkpoint.to is not None:
+            return None
+        place, steps, num_bytes = self.home.run(workload.uid) / "checkpoints", [], 0
+        for directory, _, files in os.walk(place):
+            found = STEP_NAME.fullmatch(os.path.basename(directory))
+            if found is not None and MANIFEST in files:
+                steps.append(int(found[1]))
+            for file in files:
+                with contextlib.suppress(OSError):  # a checkpoint that makes way for a newer one just now
+                    num_bytes += os.lstat(os.path.join(directory, file)).st_size
+        return OwnCheckpoints(place=str(place), steps=tuple(sorted(steps)), num_bytes=num_bytes)
 
     def kept_at(self, workload: Workload) -> str:
         return str(self.home.run(workload.uid))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.cluster.facing import Prepared
+from fairlead.cluster.facing import OwnCheckpoints, Prepared
 from fairlead.cluster.kept_code import KeptCode
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
@@ -246,6 +246,9 @@ class Desk:
         home = self.namespace
         names = (run.spec.name if run.spec.team == home else f"{run.spec.team}/{run.spec.name}" for run in workloads)
         return " ".join((*names, *self._options))
+
+    def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
+        return None
 
     def kept_at(self, workload: Workload) -> str:
         where = f"{workload.spec.name} -n {workload.spec.team} --context {self.client.access.context}"
