@@ -98,7 +98,7 @@ def test_runs_are_ended_and_deleted_on_a_full_disk(desk: Path, disk: Path, call:
     fill(disk)
     suspended = call("suspend", "one")
     assert suspended.code == 0
-    assert "one is Pending: suspended on request" in suspended.err
+    assert "one is Suspended: suspended on request" in suspended.err
     # In what is left of the reserve.
     deleted = call("delete", "--yes", "two", "one")
     assert (deleted.code, deleted.err.count("is deleted.")) == (0, 2)
