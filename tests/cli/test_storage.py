@@ -1,10 +1,12 @@
 """A state directory that is full, read-only, not ours or damaged: told at once, and over when it is mended."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,12 @@ import pytest
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import NEEDED_BYTES, hold_reserve, release_reserve, trouble
+from fairlead.cluster.local.store import Observation
+from fairlead.cluster.local.tables import PodRow
 from fairlead.errors import NoRoom
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Intent, Phase
+from fairlead.state.plan import Change
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progress
 from tests.cli.conftest import Call, Past
 from tests.disks import NEEDS_ROOT, WHY, fill, small_disk
 from tests.home import end_everything
@@ -216,3 +221,25 @@ def test_the_reserve_is_held_while_there_is_room_and_given_up_once(desk: Path) -
     assert home.reserve.stat().st_size == NEEDED_BYTES
     assert release_reserve(home)
     assert not release_reserve(home)
+
+
+def test_status_and_its_json_tell_of_saves_that_fail(call: Call, past: Past) -> None:
+    run = past.submit("net", phase=Phase.STARTING)
+    now = time.time()
+    running = replace(run.status, phase=Phase.RUNNING, since=now - 700)
+    assert past.cluster.store.apply(Change(workload_uid=run.uid, version=run.version, status=running), now)
+    said = Progress(step=900, saves_failed=8, save_failed_step=880, save_problem="disk full", updated_at=now)
+    pod = Pod(
+        uid="p", workload_uid=run.uid, attempt=0, index=0, node="here", grant=Grant(), phase=PodPhase.RUNNING,
+        created_at=now,
+    )  # fmt: skip
+    past.cluster.store.observe(Observation(row=PodRow(pod=pod), progress=said), now)
+    listed = call("status").out
+    assert "no checkpoint for 11m 4" in listed
+    assert "8 saves failed: disk full" in listed
+    told = call("status", "net").out
+    assert "  warning      no checkpoint for 11m 4" in told
+    assert "Until one is complete, a restart goes on from the beginning." in told
+    found = json.loads(call("status", "net", "--json").out)
+    assert found["warning"]["code"] == "CheckpointFailing"
+    assert found["progress"]["saves_failed"] == 8

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import fairlead
+from fairlead.runtime import session
 from fairlead.runtime.checkpoint import remote, store
 
 
@@ -69,6 +70,7 @@ def train_with_a_failing_disk(steps: int, results: Path, fail_at: int) -> None:
         put(self, draft, workplace)
 
     store.Directory.put = fail  # type: ignore[method-assign] # this process is the test's own
+    session.LAST_TRIES_S = (0.1,)
     train(steps, results, 0.0, 4)
 
 

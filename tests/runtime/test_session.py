@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.runtime import session
 from fairlead.runtime.checkpoint import randomness, store
+from fairlead.runtime.checkpoint.problems import at_the_root, clause, may_pass
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch, Misuse, StoreUnavailable
 from fairlead.runtime.session import Run, Stopped, run
@@ -38,10 +40,10 @@ def open_run(tmp_path: Path, to: Path) -> Callable[..., Run]:
     return make
 
 
-def count(session: Run, steps: int, *, save_at: tuple[int, ...] = ()) -> tuple[int, dict[str, Any]]:
+def count(opened: Run, steps: int, *, save_at: tuple[int, ...] = ()) -> tuple[int, dict[str, Any]]:
     """Count to a number of steps; where it started, and the state at the end."""
     state = {"count": 0}
-    with session as run:
+    with opened as run:
         start = run.resume(state=state)
         for step in range(start, steps):
             state["count"] += 1
@@ -191,7 +193,7 @@ def test_stop_notice_right_after_a_save_needs_no_second_one(open_run: Callable[.
 
 
 def test_stop_notice_whose_save_fails_says_so_and_still_ends_with_143(
-    open_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_run: Callable[..., Run], to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -205,7 +207,7 @@ def test_stop_notice_whose_save_fails_says_so_and_still_ends_with_143(
     assert read_report(tmp_path).get("stopped_step") is None
     assert read_events(tmp_path)[-1] == (
         "CheckpointFailed",
-        "The checkpoint of step 1 could not be saved: No space left on device; the program ends without it.",
+        f"The checkpoint of step 1 could not be saved in {to}: No space left on device; the program ends without it.",
     )
 
 
@@ -275,7 +277,9 @@ def test_program_may_write_its_own_files(open_run: Callable[..., Run]) -> None:
     assert state["value"] == 50
 
 
-def test_save_function_that_fails_costs_the_checkpoint_only(open_run: Callable[..., Run], tmp_path: Path) -> None:
+def test_save_function_that_fails_costs_the_checkpoint_only(
+    open_run: Callable[..., Run], to: Path, tmp_path: Path
+) -> None:
     def save(directory: Path) -> None:
         raise ValueError("not today")
 
@@ -283,8 +287,75 @@ def test_save_function_that_fails_costs_the_checkpoint_only(open_run: Callable[.
         run.resume(load=lambda _: None)
         run.checkpoint(1, save=save, force=True)
     assert {message for kind, message in read_events(tmp_path) if kind == "CheckpointFailed"} == {
-        "The checkpoint of step 1 could not be saved: ValueError: not today; the training goes on."
+        f"The checkpoint of step 1 could not be saved in {to}: ValueError: not today; {then}."
+        for then in ("the training goes on", "the program ends without it")
     }
+
+
+def test_last_save_waits_for_room_and_is_tried_again(
+    open_run: Callable[..., Run], to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, tries = store.Directory.commit, []
+
+    def fail_twice(self: store.Directory, *given: Any) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(28, "No space left on device")
+        commit(self, *given)
+
+    monkeypatch.setattr(session, "LAST_TRIES_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(store.Directory, "commit", fail_twice)
+    with open_run() as run:
+        run.resume(state={})
+        run.checkpoint(7)
+    assert steps_in(to) == [7]
+    failed = [message for kind, message in read_events(tmp_path) if kind == "CheckpointFailed"]
+    told = f"The checkpoint of step 7 could not be saved in {to}: No space left on device; "
+    assert failed == [f"{told}it is tried again in 0.01 s."] * 2
+    report = read_report(tmp_path)
+    assert (report["saves_failed"], report["save_failed_step"], report["checkpoint_step"]) == (0, None, 7)
+
+
+def test_last_save_that_cannot_succeed_is_given_up_and_reported(
+    open_run: Callable[..., Run], to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(session, "LAST_TRIES_S", (0.01,))
+    with open_run() as run:
+        run.resume(state={})
+        run.checkpoint(5, force=True)
+        assert run._saver is not None
+        run._saver.wait()
+        monkeypatch.setattr(store.Directory, "commit", fail)
+        run.checkpoint(7)
+    report = read_report(tmp_path)
+    assert (report["saves_failed"], report["save_failed_step"], report["checkpoint_step"]) == (2, 7, 5)
+    assert report["save_problem"] == f"No space left on device in {to}"
+
+
+def test_first_call_of_checkpoint_is_reported(open_run: Callable[..., Run], tmp_path: Path) -> None:
+    with open_run() as run:
+        run.resume(state={})
+        run.progress(1)
+        assert "saves_failed" not in read_report(tmp_path)
+        run.checkpoint(1)
+        assert read_report(tmp_path)["saves_failed"] == 0
+
+
+def test_an_error_that_hides_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 704 vs 598")
+    assert at_the_root(hidden, tmp_path) is hidden
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    found = at_the_root(hidden, tmp_path)
+    assert found is not None
+    assert (clause(found), may_pass(found)) == ("No space left on device", True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_object_with_state_dict_is_asked_for_it(open_run: Callable[..., Run]) -> None:

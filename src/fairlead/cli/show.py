@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fairlead.policy.checkpoints import warning
 from fairlead.policy.lifecycle import active_until
 from fairlead.policy.quantities import say_duration
 from fairlead.state.reasons import Reason
@@ -43,6 +44,7 @@ def run_json(workload: Workload) -> dict[str, Any]:
         "active_s": active_until(workload.status, time.time()),
         "finished_at": workload.status.finished_at,
         "last_failure": None if workload.status.last_failure is None else asdict(workload.status.last_failure),
+        "warning": None if (wrong := warning(workload, time.time())) is None else asdict(wrong),
         "progress": None if workload.progress is None else asdict(workload.progress),
     }
 
@@ -68,6 +70,8 @@ def run_rows(workloads: Sequence[Workload]) -> list[tuple[str, ...]]:
 
 
 def _run_row(workload: Workload, *, has_teams: bool) -> tuple[str, ...]:
+    # What is wrong with one that runs goes before the reason why it does.
+    wrong = warning(workload, time.time())
     return (
         workload.spec.name,
         *((workload.spec.team,) if has_teams else ()),
@@ -75,7 +79,7 @@ def _run_row(workload: Workload, *, has_teams: bool) -> tuple[str, ...]:
         str(workload.gang.world_size),
         say_progress(workload.progress, short=True),
         f"{say_duration(max(0.0, time.time() - workload.created_at))} ago",
-        workload.status.reason.message,
+        workload.status.reason.message if wrong is None else wrong.message,
     )
 
 

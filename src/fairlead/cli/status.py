@@ -26,6 +26,7 @@ from fairlead.cluster.facing import Facing
 from fairlead.cluster.output import say_dropped
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.policy.checkpoints import warning
 from fairlead.policy.lifecycle import active_until
 from fairlead.policy.quantities import plural, say_duration, say_nodes, say_resources
 from fairlead.specs.training import Training
@@ -133,6 +134,9 @@ def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list
         ran = f"{say_duration(ran_s)}, {over} {known_s} after submission"
         facts.append(("running" if state.phase is Phase.RUNNING else "ran", ran))
     facts.append(("progress", say_progress(workload.progress)))
+    wrong = warning(workload, time.time())
+    if wrong is not None:
+        facts.append(("warning", f"{wrong.message}\n{'':<15}{wrong.remedy}" if wrong.remedy else wrong.message))
     if state.last_failure is not None:
         counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
         facts.append(("last failure", f"{state.last_failure.message} ({counts})"))

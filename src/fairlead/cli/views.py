@@ -9,6 +9,7 @@ from fairlead.cli.logs import format_line, is_terminal
 from fairlead.cli.show import as_json, message, run_json, say_event, say_progress, say_reason
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.policy.checkpoints import warning
 from fairlead.policy.quantities import plural, say_duration
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Progress, Workload
@@ -45,8 +46,11 @@ class Plain:
             return
         self._told = time.monotonic()
         for run in runs:
-            if run.progress is not None:
-                message(f"* {f'{run.spec.name}: ' if self._several else ''}{say_progress(run.progress)}")
+            wrong = warning(run, time.time())
+            says = [] if run.progress is None else [say_progress(run.progress)]
+            says += [] if wrong is None else [wrong.message]
+            if says:
+                message(f"* {f'{run.spec.name}: ' if self._several else ''}{'; '.join(says)}")
 
     def end(self, run: Workload) -> None:
         flush()
@@ -172,9 +176,10 @@ def _bar(run: Workload, name_style: str) -> list[Any]:
     from rich.text import Text
 
     progress, state = run.progress, run.status
+    wrong = warning(run, time.time())
     name = Text(f"{run.spec.name} {state.phase.value}, {plural(run.gang.world_size, 'rank')}", style=name_style)
     if progress is None or progress.step is None:
-        return [name, Text(state.reason.message)]
+        return [name, Text(state.reason.message if wrong is None else wrong.message)]
     cells: list[Any] = [name]
     if progress.total_steps:
         cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=24))
@@ -182,6 +187,8 @@ def _bar(run: Workload, name_style: str) -> list[Any]:
     left = _time_left(run)
     if left is not None:
         cells.append(Text(f"{say_duration(left)} left"))
+    if wrong is not None:
+        cells.append(Text(wrong.message))
     return cells
 
 

@@ -79,6 +79,7 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
     if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
         changes.setdefault("ran_s", ran_until(status, now))
     changes.setdefault("active_s", active_until(status, now))
+    changes |= {"warning": None, "warned_at": None}
     moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
     return replace(moved, finished_at=now) if to.is_final else moved
 

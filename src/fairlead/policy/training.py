@@ -7,7 +7,7 @@ order. At most one change for each workload comes out, complete in itself.
 from collections import defaultdict
 from dataclasses import replace
 
-from fairlead.policy import elastic, hangs
+from fairlead.policy import checkpoints, elastic, hangs
 from fairlead.policy.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.elastic import is_resizing
 from fairlead.policy.failures import Blame, Failure, diagnose
@@ -43,7 +43,7 @@ def decide(snapshot: Snapshot, now: float) -> Plan:
         if not found and _only_waits(workload):
             waiting.append(workload)
             continue
-        if _is_quiet(workload, found) and not (going and any(pod.node in going for pod in found)):
+        if _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
             continue
         own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
         change = _judge(workload, own, snapshot, now)
@@ -65,7 +65,7 @@ def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
     return grouped
 
 
-def _is_quiet(workload: Workload, pods: list[Pod]) -> bool:
+def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
     """Whether it plainly runs on as wanted and time alone changes nothing: most runs, which need no judgement."""
     spec, status = workload.spec, workload.status
     if (
@@ -74,13 +74,14 @@ def _is_quiet(workload: Workload, pods: list[Pod]) -> bool:
         or spec.max_duration_s is not None
         or spec.stall_timeout_s is not None
         or status.nodes is not None
+        or status.warning is not None
         or len(pods) != spec.nodes
     ):
         return False
-    for pod in pods:  # noqa: SIM110 (a generator takes twice as long, and this is for thousands)
+    for pod in pods:  # a generator takes twice as long, and this is for thousands
         if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
             return False
-    return True
+    return checkpoints.warning(workload, now) is None
 
 
 def _only_waits(workload: Workload) -> bool:
@@ -213,14 +214,24 @@ def _watch(
         why = must_leave.reason
         return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
-        return change_to(workload, move(status, Phase.SUCCEEDED, _completed(workload, now), now))
+        return change_to(workload, move(status, *_outcome(workload, now), now))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.gang.world_size, "rank")
         message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
         refusals = 0 if workload.spec.most_nodes is None else status.refusals
         return change_to(workload, move(status, Phase.RUNNING, reason, now, refusals=refusals))
-    return _tell_delay(workload, own) if status.phase is Phase.STARTING else None
+    return _tell_delay(workload, own) if status.phase is Phase.STARTING else _warn(workload, now)
+
+
+def _warn(workload: Workload, now: float) -> Change | None:
+    """Keep what is wrong with its checkpoints; an event tells of a late one, as each save that fails has its own."""
+    status = checkpoints.warned(workload, now)
+    if status is None:
+        return None
+    late = status.warning is not None and status.warning.code is Code.CHECKPOINT_LATE
+    event = Event(type=Code.CHECKPOINT_LATE.value, reason=status.warning) if late and status.warning else None
+    return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
 
 
 def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
@@ -236,14 +247,22 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
     return change_to(workload, replace(workload.status, reason=reason))
 
 
-def _completed(workload: Workload, now: float) -> Reason:
+def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
+    """What a run comes to whose ranks have all ended well: docs/decisions/0016 says why not always Succeeded."""
     step = workload.progress.step if workload.progress is not None else None
     steps = "" if step is None else f" after {plural(step, 'step')}"
     status = workload.status
     # A short run may be over before it was seen Running.
     unseen_s = now - status.since if status.phase is Phase.STARTING else 0.0
     ran = say_duration(active_until(status, now) + unseen_s)
-    return Reason(code=Code.COMPLETED, message=f"all ranks succeeded{steps}, running for {ran}")
+    message = f"all ranks succeeded{steps}, running for {ran}"
+    lost = checkpoints.unsaved(workload.progress)
+    if lost is None:
+        return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
+    saved = workload.progress is not None and workload.progress.checkpoint_step is not None
+    again = "from there" if saved else "anew"
+    remedy = f"Mend that; then `fairlead resume {workload.spec.name}` trains {again} and saves."
+    return Phase.FAILED, Reason(code=Code.LAST_CHECKPOINT_FAILED, message=f"{message}; {lost}", remedy=remedy)
 
 
 def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, now: float) -> Change:
@@ -338,10 +357,14 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
     else:
         after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
     if after is not Phase.FAILED and _all_ended_well(workload, pods):
-        after, reason = Phase.SUCCEEDED, _completed(workload, now)
+        after, reason = _outcome(workload, now)
+        return change_to(workload, move(status, after, reason, now))
     step = workload.progress.stopped_step if workload.progress is not None else None
-    if step is not None and after is not Phase.SUCCEEDED:
+    lost = checkpoints.unsaved(workload.progress)
+    if step is not None:
         reason = replace(reason, message=f"{reason.message}; its checkpoint is of step {step}")
+    elif lost is not None:
+        reason = replace(reason, message=f"{reason.message}; {lost}")
     if after in (Phase.PENDING, Phase.SUSPENDED):
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
     said = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None

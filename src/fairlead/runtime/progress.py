@@ -80,7 +80,7 @@ class Reporter:
             if now >= self._next:
                 self._write(now)
 
-    def fact(self, **facts: int | float | None) -> None:
+    def fact(self, **facts: int | float | str | None) -> None:
         """Set keys of the report, such as ``checkpoint_step``, and write it at once."""
         with self._lock:
             self._facts.update(facts)

@@ -26,6 +26,9 @@ from fairlead.runtime.links import Links
 from fairlead.runtime.progress import Reporter
 
 STOPPED_CODE = 128 + signal.SIGTERM
+# The program is over but for its last checkpoint: a disk that is full, or a store that does not answer, gets so long.
+LAST_TRIES_S: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 60.0)
+MOST_SAID = 300
 _active: "Run | None" = None
 
 
@@ -94,6 +97,10 @@ class Run:
         self._saver: Saver | None = None
         self._links = Links(environment)
         self._last_step: int | None = None
+        self._saves_failed = 0
+        self._may_pass = False
+        self._is_ending = False
+        self._next_try_s: float | None = None
         self._cadence = self._new_cadence(0)
 
     @property
@@ -244,6 +251,8 @@ class Run:
             AgreementFailed: A rank is gone, or at another step.
         """
         self._expect_entered()
+        if self._last_step is None:
+            self._reporter.fact(saves_failed=0)
         if isinstance(self._content, Files):
             if save is None:
                 raise Misuse("run.resume() was given load=; give run.checkpoint() the matching save=")
@@ -311,10 +320,28 @@ class Run:
         if error is None:
             self._saver.wait()
             if self._last_step is not None and self._saver.newest != self._last_step:
-                self._save(self._last_step, background=False)
+                self._save_last(self._saver, self._last_step)
         else:
             # The save under way is of a step before whatever went wrong. Peers may be gone, so not for ever.
             self._saver.wait(min(self._environment.grace_s, 30.0))
+
+    def _save_last(self, saver: Saver, step: int) -> None:
+        """Save what the program ends with; while a full disk or an outage keeps it from that, wait and try again.
+
+        All ranks make the same tries: how one went is known to all, and only a stop notice ends them before.
+        """
+        self._is_ending = True
+        for wait_s in (*LAST_TRIES_S, None):
+            self._next_try_s = wait_s
+            self._save(step, background=False)
+            if saver.newest == step or saver.gone is not None or not self._may_pass or wait_s is None:
+                break
+            end = time.monotonic() + wait_s
+            while not self.stop_requested and (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, 0.2))
+            if self.stop_requested:
+                break
+        self._next_try_s = None
 
     def _expect_entered(self) -> None:
         if not self._entered:
@@ -366,14 +393,13 @@ class Run:
     def _saved(self, saved: Saved) -> None:
         self._cadence.end(seconds=saved.seconds, blocked_s=saved.blocked_s)
         if saved.problem is not None:
-            then = "the program ends without it" if self.stop_requested else "the training goes on"
-            self._note(
-                "CheckpointFailed",
-                f"The checkpoint of step {saved.step} could not be saved: {saved.problem}; {then}.",
-                warn=True,
-            )
+            self._failed(saved, saved.problem)
             return
-        self._reporter.fact(checkpoint_step=saved.step, checkpoint_at=time.time())
+        self._saves_failed = 0
+        self._reporter.fact(
+            checkpoint_step=saved.step, checkpoint_at=time.time(),
+            saves_failed=0, save_failed_step=None, save_problem=None,
+        )  # fmt: skip
         self._note(
             "CheckpointSaved",
             f"Saved step {saved.step} ({saved.size / 1e6:.1f} MB) in {saved.seconds:.1f} s; "
@@ -381,6 +407,25 @@ class Run:
         )
         if saved.leftover is not None:
             self._note("CleanupFailed", f"Old checkpoints could not be removed: {saved.leftover}.", warn=True)
+
+    def _failed(self, saved: Saved, problem: str) -> None:
+        self._saves_failed += 1
+        self._may_pass = saved.is_passing
+        place = "" if self._store is None or self._store.place in problem else f" in {self._store.place}"
+        self._reporter.fact(
+            saves_failed=self._saves_failed, save_failed_step=saved.step, save_problem=f"{problem}{place}"[:MOST_SAID]
+        )
+        if self._next_try_s is not None and saved.is_passing:
+            then = f"it is tried again in {self._next_try_s:g} s"
+        elif self.stop_requested or self._is_ending:
+            then = "the program ends without it"
+        else:
+            then = "the training goes on"
+        self._note(
+            "CheckpointFailed",
+            f"The checkpoint of step {saved.step} could not be saved{place}: {problem}; {then}.",
+            warn=True,
+        )
 
     def _rejected(self, rejected: Rejected) -> None:
         self._note(

@@ -40,6 +40,9 @@ class Code(StrEnum):
     NAME_TAKEN = "NameTaken"
     REPORTED = "Reported"
     CODE_EDITED = "CodeEdited"
+    CHECKPOINT_LATE = "CheckpointLate"
+    CHECKPOINT_FAILING = "CheckpointFailing"
+    LAST_CHECKPOINT_FAILED = "LastCheckpointFailed"
     DELETE_REQUESTED = "DeleteRequested"
 
 

@@ -186,7 +186,13 @@ class RankExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a run last said of itself, rank 0 first. Steps are counts of completed steps."""
+    """What a run last said of itself, rank 0 first. Steps are counts of completed steps.
+
+    Attributes:
+        saves_failed: Saves of this start that failed since one was complete; None while nobody has asked for one.
+        save_failed_step: The step of the last of them; None when the last save went well.
+        save_problem: Why that one failed.
+    """
 
     step: int | None = None
     total_steps: int | None = None
@@ -199,6 +205,9 @@ class Progress:
     checkpoint_at: float | None = None
     resumed_step: int | None = None
     stopped_step: int | None = None
+    saves_failed: int | None = None
+    save_failed_step: int | None = None
+    save_problem: str | None = None
     updated_at: float = 0.0
 
 
@@ -282,6 +291,8 @@ class Status:
         active_s: Seconds that it was Running before its current phase, saved or not; waiting is not in it.
         ran_s: Seconds that it ran before its current start, as far as it saved; of an elastic gang times its nodes.
         room_since: While an elastic gang runs, since when it could grow; None while it could not.
+        warning: What is wrong although it runs; None while nothing is.
+        warned_at: When that was last told.
     """
 
     phase: Phase
@@ -309,6 +320,8 @@ class Status:
     room_since: float | None = None
     ran_s: float = 0.0
     active_s: float = 0.0
+    warning: Reason | None = None
+    warned_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,9 @@ def progress_of(report: dict[str, Any]) -> Progress:
         checkpoint_at=_number(report.get("checkpoint_at")),
         resumed_step=_whole(report.get("resumed_step")),
         stopped_step=_whole(report.get("stopped_step")),
+        saves_failed=_whole(report.get("saves_failed")),
+        save_failed_step=_whole(report.get("save_failed_step")),
+        save_problem=str(report["save_problem"]) if report.get("save_problem") else None,
         updated_at=_number(report.get("updated_at")) or 0.0,
     )
 

@@ -1,14 +1,28 @@
 """How failures travel between ranks, and how they are told."""
 
+import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fairlead.errors import RuntimeFault
 from fairlead.runtime.channels import Channel
+from fairlead.runtime.errors import StoreUnavailable
+
+PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
+PROBE_BYTES = 1 << 20
 
 
 class Failed(RuntimeFault):
-    """Some rank failed in a phase; the message names the rank and the reason. Raised on all ranks."""
+    """Some rank failed in a phase; the message names the rank and the reason. Raised on all ranks.
+
+    Attributes:
+        is_passing: It may go by itself, as a full disk or an outage does; the same on all ranks.
+    """
+
+    def __init__(self, message: str, *, is_passing: bool = False) -> None:
+        super().__init__(message)
+        self.is_passing = is_passing
 
 
 def failure(call: Callable[[], object]) -> Exception | None:
@@ -30,12 +44,33 @@ def settle(channel: Channel, problem: Exception | None, value: Any = None) -> li
         Failed: Some rank has a problem.
         AgreementFailed: Some rank is gone.
     """
-    answers = channel.gather([None if problem is None else clause(problem), value])
-    problems = [(rank, text) for rank, (text, _) in enumerate(answers) if text is not None]
+    answers = channel.gather([None if problem is None else clause(problem), value, may_pass(problem)])
+    problems = [(rank, text, passing) for rank, (text, _, passing) in enumerate(answers) if text is not None]
     if problems:
-        rank, text = problems[0]
-        raise Failed(text if channel.world_size == 1 else f"{text} (rank {rank})") from problem
-    return [value for _, value in answers]
+        rank, text, passing = problems[0]
+        raise Failed(text if channel.world_size == 1 else f"{text} (rank {rank})", is_passing=passing) from problem
+    return [value for _, value, _ in answers]
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the same may go well a while later: a full disk, an outage."""
+    root = _system_error(error)
+    return isinstance(error, StoreUnavailable) or (root is not None and root.errno in PASSING)
+
+
+def at_the_root(error: Exception | None, place: Path | None) -> Exception | None:
+    """The error of the operating system behind one of a library that hides it, seen by trying to write there too."""
+    if error is None or place is None or _system_error(error) is not None or isinstance(error, RuntimeFault):
+        return error
+    probe = place / ".room"
+    try:
+        try:
+            probe.write_bytes(bytes(PROBE_BYTES))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as root:
+        return OSError(root.errno, root.strerror)
+    return error
 
 
 def clause(error: BaseException) -> str:

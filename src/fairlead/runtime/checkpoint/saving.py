@@ -17,7 +17,7 @@ from typing import Any
 from fairlead.runtime.channels import Channel
 from fairlead.runtime.checkpoint.content import Content, Phase
 from fairlead.runtime.checkpoint.manifest import FileFacts, Manifest, files_below, seal
-from fairlead.runtime.checkpoint.problems import Failed, clause, failure, settle
+from fairlead.runtime.checkpoint.problems import Failed, at_the_root, clause, failure, settle
 from fairlead.runtime.checkpoint.retention import outdated
 from fairlead.runtime.checkpoint.store import Draft, Store
 from fairlead.runtime.errors import AgreementFailed
@@ -34,6 +34,7 @@ class Saved:
         blocked_s: How long the training waited.
         seconds: From the call to the end.
         leftover: Why older checkpoints could not be removed; None when they could.
+        is_passing: The problem may go by itself, as a full disk does; the same on all ranks.
     """
 
     step: int
@@ -42,6 +43,7 @@ class Saved:
     blocked_s: float = 0.0
     seconds: float = 0.0
     leftover: str | None = None
+    is_passing: bool = False
 
 
 class Saver:
@@ -109,6 +111,7 @@ class Saver:
                 blocked_s=blocked_s if background else time.perf_counter() - started,
                 seconds=time.perf_counter() - started,
                 leftover=self._leftover,
+                is_passing=isinstance(error, Failed) and error.is_passing,
             )
             if error is None:
                 self.newest = step
@@ -135,12 +138,12 @@ class Saver:
     def _make(self, draft: Draft, phases: list[Phase], problem: Exception | None, content: dict[str, Any]) -> None:
         chief = self._channel.rank == 0
         try:
-            settle(self._channel, problem)
+            settle(self._channel, at_the_root(problem, self._workplace))
             workplace = self._workplace
             assert workplace is not None
             settle(self._channel, failure(lambda: self._store.begin(draft)) if chief else None)
             for phase in phases:
-                settle(self._channel, failure(partial(phase, workplace)))
+                settle(self._channel, at_the_root(failure(partial(phase, workplace)), workplace))
             files: dict[str, FileFacts] = {}
             problem = failure(lambda: files.update(self._deliver(draft)))
             lists = settle(self._channel, problem, {name: [facts.size, facts.sha256] for name, facts in files.items()})

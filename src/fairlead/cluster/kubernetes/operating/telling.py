@@ -30,8 +30,10 @@ RECENT_S = 120.0
 BURST, EVERY_S = 25, 60.0
 SAME_S = 3600.0  # as long as the API server keeps an Event
 MOST_REMEMBERED = 10_000
-WARNINGS = frozenset({Phase.FAILED.value, Phase.RESTARTING.value})
-WARNING_CODES = frozenset({Code.NODES_NOT_COMING, Code.CANNOT_FIT, Code.START_DELAYED, Code.DEADLINE_EXCEEDED})
+WARNINGS = frozenset({Phase.FAILED.value, Phase.RESTARTING.value, "CheckpointFailed", "CheckpointDamaged"})
+WARNING_CODES = frozenset(
+    {Code.NODES_NOT_COMING, Code.CANNOT_FIT, Code.START_DELAYED, Code.DEADLINE_EXCEEDED, Code.CHECKPOINT_LATE}
+)
 
 Regarding = Mapping[str, Any]
 

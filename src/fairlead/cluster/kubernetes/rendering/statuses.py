@@ -41,6 +41,7 @@ def status_schema(kind: str) -> dict[str, Any]:
             "reason": {"type": "string", "description": "Why it is there, as one word for programs."},
             "message": {"type": "string", "description": "Why it is there, as a sentence."},
             "remedy": {"type": "string", "description": "What would mend or unblock it."},
+            "warning": {"type": "string", "description": "What is wrong although it runs, as a sentence."},
             "ranks": {"type": "string", "description": "Ranks that run, of all."},
             "progress": {"type": "string", "description": "Steps done, of all where that is known."},
             "step": {"type": "integer", "description": "Steps done.", "format": "int64"},
@@ -84,6 +85,9 @@ def training_status(
     }
     if status.reason.remedy is not None:
         found["remedy"] = status.reason.remedy
+    if status.warning is not None:
+        remedy = f". {status.warning.remedy}" if status.warning.remedy else ""
+        found["warning"] = f"{status.warning.message}{remedy}"[:MESSAGE_MOST]
     if workload.progress is not None:
         found |= _progress(workload.progress)
     return found
