@@ -96,6 +96,35 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
         until(lambda: _maps(cluster, desk) == [])
 
 
+CHATTY = """
+import os, time
+for number in range(150_000):
+    print(number, "x" * 90)
+print("all said", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_kubelet_rotates_away_is_told_and_the_last_lines_come_alone(cluster: RealCluster, tmp_path: Path) -> None:
+    new_namespace(cluster, "chatty")
+    (tmp_path / "desk").mkdir()
+    desk = a_desk(cluster, "chatty", tmp_path / "desk")
+    (desk.directory / "train.py").write_text(CHATTY)
+    with operating(desk):
+        desk("run", "-d", write(desk, "chatty", 0))
+        until(lambda: "all said" in desk("logs", "chatty", "--tail", "2", "--rank", "0").out, timeout_s=120)
+        # kubelet looks every ten seconds.
+        until(lambda: "were dropped" in desk("status", "chatty").out, timeout_s=60)
+        told = objects(desk("logs", "chatty", "--json", "--rank", "1").out)
+        note, lines = told[0], [each for each in told[1:] if each["text"] != "all said"]
+        assert (note["stream"], note["rank"]) == ("f", 1)
+        assert note["text"].startswith(f"... {150_000 - len(lines):,} lines (")
+        assert [int(each["text"].split()[0]) for each in lines] == list(range(150_000 - len(lines), 150_000))
+        desk("stop", "chatty", timeout_s=120)
+        until(lambda: "the pod is gone" in desk("logs", "chatty").out, timeout_s=60)
+        desk("delete", "--yes", "chatty", timeout_s=120)
+
+
 def _greeting(rank: int, attempt: int) -> str:
     return f"rank {rank} start {attempt} reads its file"
 

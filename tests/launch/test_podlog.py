@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.podlog import COUNT_EVERY_BYTES, GOES_ON, MAX_LINE_BYTES, Log, Stream
+from fairlead.runtime.podlog import COUNT_EVERY_BYTES, COUNT_PER_LINE_BYTES, GOES_ON, MAX_LINE_BYTES, Log, Stream
 from tests.launch.pods import PodDir
 
 
@@ -166,7 +166,7 @@ def test_what_is_echoed_is_counted_now_and_then_and_at_the_end(tmp_path: Path, c
     log.close()
     said = capfdbinary.readouterr().out.decode().splitlines()
     counts = [(place, json.loads(line[3:])) for place, line in enumerate(said) if line.startswith("-# ")]
-    assert len(counts) == 10_000 // COUNT_EVERY_BYTES + 1
+    assert len(counts) == (5 + COUNT_PER_LINE_BYTES) * 2000 // COUNT_EVERY_BYTES + 1
     for place, told in counts:
         before = [line for line in said[:place] if not line.startswith("-# ")]
         lines = {rank: sum(line.startswith(rank) for line in before) for rank in ("0", "1")}

@@ -13,6 +13,9 @@ from fairlead.specs.quantities import format_size, parse_duration
 NOTE = "f"
 """The stream of lines that Fairlead itself writes about output, such as how much of it was dropped."""
 
+COUNTS = "c"
+"""The stream of lines in which a shim says how much was written before them; nobody else sees them."""
+
 Counts = Mapping[int, tuple[int, int]]
 """Lines and bytes of each rank; -1 is the set-up step."""
 
@@ -138,6 +141,53 @@ def missing(counted: Counts, seen: Counts, attempt: int, why: str) -> Iterator[D
         if lines > seen_lines:
             left = max(0, num_bytes - seen_bytes)
             yield Dropped(attempt=attempt, rank=rank, lines=lines - seen_lines, num_bytes=left, why=why)
+
+
+class Gaps:
+    """Finds what is missing in the lines of one pod, by the counts among them.
+
+    Args:
+        why: By which limit lines go.
+        whole: Whether the lines begin with the pod's first ones, or with a note of what is missing before.
+    """
+
+    def __init__(self, attempt: int, why: str, *, whole: bool) -> None:
+        self._attempt = attempt
+        self._why = why
+        self._is_known = whole
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    @property
+    def seen(self) -> Counts:
+        """What was written so far, as far as it is known."""
+        return self._seen
+
+    def take(self, line: LogLine) -> tuple[Dropped, ...]:
+        """Note a line; what is missing before it, if it is one of counts."""
+        if line.stream != COUNTS:
+            lines, num_bytes = self._seen.get(line.rank, (0, 0))
+            self._seen[line.rank] = lines + 1, num_bytes + len(line.text.encode(errors="replace")) + 1
+            return ()
+        counted = read_counts(line.text) or {}
+        dropped = tuple(missing(counted, self._seen, self._attempt, self._why)) if self._is_known else ()
+        self._is_known, self._seen = True, counted
+        return dropped
+
+    def told(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """The lines without counts, with notes of what is missing; of the beginning, at the beginning."""
+        waiting: list[LogLine] | None = []
+        for line in lines:
+            dropped = self.take(line)
+            if line.stream == COUNTS:
+                at = waiting[0].at if waiting else line.at
+                yield from (each.line(at) for each in dropped)
+                yield from waiting or ()
+                waiting = None
+            elif waiting is None:
+                yield line
+            else:
+                waiting.append(line)
+        yield from waiting or ()
 
 
 def parse_moment(text: str, now: float) -> float:

@@ -24,6 +24,7 @@ MAX_TAIL_LINES = 40
 MAX_TAIL_LINE_BYTES = 4 * 1024
 PROGRESS_PERIOD_S = 0.2
 COUNT_EVERY_BYTES = 8 * 1024
+COUNT_PER_LINE_BYTES = 16  # so that many short lines are counted in time too
 COUNT_TIMES_ITSELF = 50  # so that the counts of a thousand ranks take no more than a fiftieth
 
 _LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n)")
@@ -164,7 +165,7 @@ class _Counts:
         counts = self._counts.setdefault(rank, [0, 0])
         counts[0] += num_lines
         counts[1] += num_bytes
-        self.num_new_bytes += num_bytes
+        self.num_new_bytes += num_bytes + COUNT_PER_LINE_BYTES * num_lines
 
     def tell(self) -> bytes:
         told = json.dumps(self._counts, separators=(",", ":")).encode()

@@ -1,9 +1,10 @@
 """The last lines of pods whose own logs go with their objects and nodes: one ConfigMap for each run, of bounded size.
 
 The operator reads a pod's log when the pod ends or is told to leave, and then to its end. Kept are the last lines of
-the newest starts, and what was cut is said in the first one. The ConfigMap goes with the run.
+the newest starts, and where something was cut, how much there was in all. The ConfigMap goes with the run.
 """
 
+import json
 import logging
 import threading
 import time
@@ -18,8 +19,11 @@ from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operating.dispatching import Dispatcher
 from fairlead.cluster.kubernetes.operating.keeping import TrainingObject
+from fairlead.cluster.kubernetes.operating.loglines import parse
 from fairlead.cluster.kubernetes.rendering.statuses import moment
+from fairlead.cluster.output import COUNTS, Gaps
 from fairlead.errors import ClusterError
+from fairlead.policy.quantities import say_memory
 from fairlead.specs.overlay import RANKS
 
 log = logging.getLogger(__name__)
@@ -105,7 +109,7 @@ class LastLines:
 
 
 def last_lines(client: Client, key: str, most_bytes: int) -> str:
-    """The end of a pod's log, up to the end of its ranks; its first line says what was cut.
+    """The end of a pod's log, up to the end of its ranks; where something was cut, its last line counts what there was.
 
     Raises:
         ClusterError: Nothing can be read.
@@ -114,11 +118,16 @@ def last_lines(client: Client, key: str, most_bytes: int) -> str:
     query = {"container": RANKS, "timestamps": "true", "follow": "true", "tailLines": str(MOST_LINES)}
     lines: deque[str] = deque()
     size = num_cut = 0
+    gaps, is_counted = Gaps(0, "", whole=False), False
     try:
         with client.stream(f"/api/v1/namespaces/{namespace}/pods/{name}/log", query, idle_s=SILENT_S) as stream:
             for raw in stream:
                 line = raw.decode(errors="replace")
                 lines.append(line)
+                parsed = parse(line, 0)
+                if parsed is not None:
+                    gaps.take(parsed[1])
+                    is_counted = is_counted or parsed[1].stream == COUNTS
                 size += len(line.encode()) + 1
                 while size > most_bytes and lines:
                     size -= len(lines.popleft().encode()) + 1
@@ -129,11 +138,22 @@ def last_lines(client: Client, key: str, most_bytes: int) -> str:
         # The node went meanwhile; what came so far is what there is.
         if not lines:
             raise
-    if num_cut or len(lines) >= MOST_LINES:
+    is_cut = num_cut > 0 or len(lines) >= MOST_LINES
+    if is_cut and (is_counted or num_cut + len(lines) < MOST_LINES):
+        # How much it was in all, by which a reader knows what is missing.
+        when = lines[-1].partition(" ")[0] if lines else moment(time.time())
+        counts = {str(rank) if rank >= 0 else "-": counted for rank, counted in gaps.seen.items()}
+        lines.append(f"{when} -# {json.dumps(counts, separators=(',', ':'))}")
+    elif is_cut:
         when = lines[0].partition(" ")[0] if lines else moment(time.time())
         kept = f"the pod is gone; of its output the last {len(lines)} lines were kept"
         lines.appendleft(f"{when} -! {kept}")
     return "\n".join(lines)
+
+
+def kept_why(text: str) -> str:
+    """Why lines are missing before those that were kept of a pod."""
+    return f"the pod is gone, and of its output the last {say_memory(len(text.encode()))} were kept"
 
 
 def share(num_pods: int) -> int:

@@ -31,7 +31,7 @@ from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
 from fairlead.policy.defaults import say_rendezvous
 from fairlead.policy.quantities import say_cpu, say_memory, say_of_each
 from fairlead.policy.retention import KEEP_ALL, Retention
-from fairlead.specs.training import DEFAULT_TEAM, Training
+from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
 
@@ -237,7 +237,14 @@ class Desk:
         return logs.follow(over, watermark)
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
-        return ()
+        """By what the beginnings of the newest logs say, and what is kept of pods that are gone."""
+        namespace, _ = self._key(workload.uid)
+        ranks = workload.spec.ranks_on_each_node
+        try:
+            return PodLogs(self.client, namespace, workload.uid, EVERYTHING, ranks_per_pod=ranks).dropped()
+        except ClusterError:
+            # Whoever may see a run need not be allowed to see its pods.
+            return ()
 
     def where(self, workload: Workload) -> str:
         return f" in the namespace {workload.spec.team} of {self.client.access.context}"
@@ -396,6 +403,9 @@ def _notes(given: Training, complete: Training) -> list[str]:
     if asked.memory_bytes is None:
         memory = say_memory(complete.resources.memory_bytes or 0)
         notes.append(f"resources.memory: {memory}{say_of_each(given)} (4 GiB for each rank)")
+    if given.logs != Logs():
+        size = say_memory(given.logs.max_bytes)
+        notes.append(f"logs.max: {size} is for this machine's runs; here each node's kubelet bounds logs by itself")
     if given.image is None:
         notes.append("image: the operator's for runs that name none")
     if given.checkpoint.to is None:
