@@ -1,4 +1,4 @@
-"""Labels of runs, and runs chosen by label and phase, on a real control plane."""
+"""Labels of runs, runs chosen by label and phase, the queue and old runs removed, on a real control plane."""
 
 import json
 
@@ -49,3 +49,20 @@ def test_labels_are_on_the_object_and_its_pods_and_choose_runs(
     assert listed(desk, "--phase", "Stopped") == ["one", "two"]
     desk("delete", "--phase", "Stopped", "--yes")
     assert [run["name"] for run in runs(desk)] == ["other"]
+
+
+def test_the_queue_names_who_holds_the_room_and_old_runs_are_pruned(desk: Desk, operator: None) -> None:
+    desk("run", "-d", desk.write("holds", nodes=2, resources={"gpu": 2}))
+    until(lambda: {run["phase"] for run in runs(desk)} == {"Running"})
+    desk("run", "-d", desk.write("waits", nodes=2, resources={"gpu": 2}, labels={"a": "b"}))
+    (row,) = (each for each in json.loads(desk("queue", "--json").out) if each["team"] == desk.namespace)
+    assert (row["name"], row["starts_at"], row["labels"]) == ("waits", None, {"a": "b"})
+    assert row["unknown"] == "holds has no max_duration"
+    assert "unknown: holds has no max_duration" in desk("queue").out
+    desk("stop", "--all", "--yes")
+    planned = json.loads(desk("prune", "--last", "1", "--dry-run", "--json").out)["runs"]
+    assert [(run["bytes"], run["phase"]) for run in planned] == [(None, "Stopped")]
+    desk("run", "-d", desk.write("going"))
+    desk("prune", "--keep", "0s", "--yes")
+    until(lambda: [run["name"] for run in runs(desk)] == ["going"])
+    assert "say what is to be kept" in desk("prune", "--yes", code=2).err

@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": ("plan", "Show what a file would do, without doing it."),
     "status": ("status", "List runs, or show one with its reasons."),
     "show": ("show_run", "Show a run's spec and code, or how two runs differ."),
+    "queue": ("queue", "List what waits, in its turn, with expected starts."),
     "logs": ("logs", "Show the output of a run's ranks."),
     "events": ("events", "Show what happened to runs, and why."),
     "top": ("top", "Show resource usage of runs."),

@@ -15,8 +15,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.control.admission import IGNORABLE, Admission, admit
 from fairlead.errors import NameTaken, NotAllowed
-from fairlead.policy.forecasting import expected_starts
-from fairlead.policy.training import decide
+from fairlead.policy.outlook import outlook
 from fairlead.specs.differences import differences as of_specs
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
@@ -137,15 +136,9 @@ def decide_on(cluster: Facing, asked: list[Workload], now: float) -> list[tuple[
     uids = {run.uid for run in asked}
     others = (run for run in snapshot.workloads if run.uid not in uids)
     snapshot = replace(snapshot, workloads=(*others, *asked))
-    decided = decide(snapshot, now)
-    found = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
-    settled = (Phase.PENDING, Phase.STOPPING)
-    after = tuple(
-        replace(run, status=status) if (status := found.get(run.uid)) is not None and status.phase in settled else run
-        for run in snapshot.workloads
-    )
-    starts = expected_starts(replace(snapshot, workloads=after), now)
-    return [(found.get(run.uid, run.status), starts.get(run.uid)) for run in asked]
+    told = outlook(snapshot, now)
+    starts = {each.run.uid: each.start for each in told.queue}
+    return [(told.statuses.get(run.uid, run.status), starts.get(run.uid)) for run in asked]
 
 
 def say_outcome(name: str, status: Status, starts_at: float | None) -> list[str]:

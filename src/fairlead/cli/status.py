@@ -43,16 +43,28 @@ NEWEST_EVENTS = 5
 @click.option(
     "--limit", type=click.IntRange(min=1), help=f"So many runs at most; all unfinished and {RECENT} others by default."
 )
+@click.option("--watch", "-w", "watches", is_flag=True, help="Go on until Ctrl-C, and show what changes.")
 @json_option
 @cluster_options
 def status(
-    target: Target, name: str | None, selection: Selection, everything: bool, limit: int | None, json_: bool
+    target: Target,
+    name: str | None,
+    selection: Selection,
+    everything: bool,
+    limit: int | None,
+    watches: bool,
+    json_: bool,
 ) -> None:
-    """List unfinished and recent runs, or say how NAME is and why."""
+    """List unfinished and recent runs, or say how NAME is and why.
+
+    With --watch the listing is redrawn in place on a terminal; elsewhere each change is a line, with --json an object.
+    """
     if name is not None and (everything or limit is not None or selection != Selection()):
         raise click.UsageError(
             "NAME is one run, and --all, --limit, --phase and --label are for listings: give one of them."
         )
+    if name is not None and watches:
+        raise click.UsageError(f"--watch is for listings; `fairlead attach {name}` follows one run.")
     if everything and limit is not None:
         raise click.UsageError("--all has no bound, and --limit is one: give one of them.")
     cluster = target.open()
@@ -60,6 +72,10 @@ def status(
         workload = find(cluster, name)
         print(as_json(_full_json(cluster, workload)) if json_ else _full(cluster, workload))
         return
+    if watches:
+        from fairlead.cli.watching import watch  # here and not above: a listing needs nothing of it
+
+        watch(cluster, lambda: _listed(cluster, selection, everything=everything, limit=limit)[0], json_=json_)
     runs, is_cut = _listed(cluster, selection, everything=everything, limit=limit)
     if json_:
         print(as_json([run_json(run) for run in runs]))

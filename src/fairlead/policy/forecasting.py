@@ -7,13 +7,16 @@ nothing is known, nothing is known. For W runs that wait: W walks of the timelin
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from fairlead.policy.durations import SOON_S, durations_of
-from fairlead.policy.placement import shape_of
+from fairlead.policy.placement import Room, shape_of
 from fairlead.policy.quotas import Ledger
+from fairlead.policy.shapes import Shape
 from fairlead.policy.shares import capacity
 from fairlead.policy.standing import Standing
-from fairlead.policy.timeline import Timeline
+from fairlead.policy.timeline import Timeline, members
 from fairlead.policy.turns import fairly, first_come
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
@@ -22,8 +25,31 @@ from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
 MOST = 500
 
 
+# So many are named of those of whose end nothing is known.
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """One that waits, and when it will start.
+
+    Attributes:
+        start: At the latest, as Unix time; None when nothing is known.
+        unknown: Why nothing is known; empty when something is.
+    """
+
+    run: Workload
+    start: float | None = None
+    unknown: str = ""
+
+
 def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
     """Latest starts as Unix times, by uid, of those that wait and of whose start something is known."""
+    return {each.run.uid: each.start for each in queue(snapshot, now) if each.start is not None}
+
+
+def queue(snapshot: Snapshot, now: float) -> list[Expected]:
+    """All that wait for their turn, in their turns; those of teams that hold all they may come last."""
     pods = defaultdict[str, list[Pod]](list)
     for pod in snapshot.pods:
         pods[pod.workload_uid].append(pod)
@@ -39,18 +65,45 @@ def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
         for run in snapshot.workloads
         if run.intent is Intent.RUN
         and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
-        and run.status.reason.code is not Code.OVER_QUOTA
         and all(pod.phase.is_final for pod in pods[run.uid])
     ]
-    found = {}
+    over_quota = [run for run in waiting if run.status.reason.code is Code.OVER_QUOTA]
+    waiting = [run for run in waiting if run.status.reason.code is not Code.OVER_QUOTA]
+    found = []
     in_turn = fairly(waiting, ledger, standing)[0] if snapshot.rules.fair else first_come(waiting)
-    for run in in_turn[:MOST]:
-        claim = timeline.earliest(shape_of(run.spec, timeline.doors), run.spec.nodes, durations.length_s(run, now))
+    unknown = ""
+    for place, run in enumerate(in_turn):
+        if not unknown and place >= MOST:
+            unknown = f"more than {MOST} wait before it"
+        if unknown:
+            found.append(Expected(run=run, unknown=unknown))
+            continue
+        shape = shape_of(run.spec, timeline.doors)
+        claim = timeline.earliest(shape, run.spec.nodes, durations.length_s(run, now))
         if claim.start == math.inf:
-            break
-        found[run.uid] = max(claim.start, run.status.retry_at or 0.0)
+            found.append(Expected(run=run, unknown=_why_unknown(timeline, shape, holders, ends)))
+            unknown = f"nobody knows when {run.spec.name} starts, which is before it"
+            continue
+        found.append(Expected(run=run, start=max(claim.start, run.status.retry_at or 0.0)))
         timeline.claim(claim)
-    return found
+    return [*found, *(Expected(run=run, unknown="its team holds all that it may") for run in over_quota)]
+
+
+def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], ends: Mapping[str, float]) -> str:
+    """Who holds room that such pods could use, without anybody knowing until when."""
+    usable = {name for name, room in timeline.rooms.items() if members(Room.of(room.node), shape, 1)}
+    if not usable:
+        return "no node that is there takes such a pod now"
+    names = [
+        run.spec.name
+        for run in holders
+        if ends[run.uid] == math.inf and any(node in usable for node, _ in timeline.holdings[run.uid].parts)
+    ]
+    if not names:
+        return "nobody knows when there is room for it"
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    verb = "has" if len(names) == 1 else "have"
+    return f"{', '.join(names[:MOST_NAMED])}{more} {verb} no max_duration"
 
 
 def _gone_at(run: Workload, now: float) -> float:

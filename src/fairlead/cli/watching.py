@@ -1,0 +1,95 @@
+"""A listing of runs that is kept up to date: redrawn on a terminal, elsewhere a line for each change."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from fairlead.cli.show import as_json, message, run_json, run_rows, say_progress, table
+from fairlead.cluster.facing import Facing
+from fairlead.errors import NotFound
+from fairlead.state.snapshot import Workload
+
+LOOK_S = 1.0
+# What changes all the time is shown as it is this often at most.
+LEAST_S = 0.3
+NONE = "No runs."
+
+Look = Callable[[], list[Workload]]
+
+
+def watch(cluster: Facing, look: Look, *, json_: bool) -> NoReturn:
+    """Show the runs as they change, until Ctrl-C."""
+    if json_:
+        _changes(cluster, look, run_json, lambda run: as_json(run_json(run)), _gone_json)
+    if sys.stdout is not None and sys.stdout.isatty():
+        _redraw(cluster, look)
+    _changes(cluster, look, _said, lambda run: f"{time.strftime('%T')} {_said(run)}", _gone)
+
+
+def _changes(
+    cluster: Facing,
+    look: Look,
+    key: Callable[[Workload], Any],
+    say: Callable[[Workload], str],
+    say_gone: Callable[[Workload], str],
+) -> NoReturn:
+    known: dict[str, tuple[Workload, Any]] = {}
+    while True:
+        runs = look()
+        _print(say(run) for run in runs if known.get(run.uid, (run, None))[1] != key(run))
+        there = {run.uid for run in runs}
+        _print(say_gone(run) for uid, (run, _) in known.items() if uid not in there and not _is_there(cluster, uid))
+        known = {run.uid: (run, key(run)) for run in runs}
+        _wait(cluster)
+
+
+def _redraw(cluster: Facing, look: Look) -> NoReturn:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            runs = look()
+            live.update(Text(table(run_rows(runs)) if runs else NONE, no_wrap=True), refresh=True)
+            _wait(cluster)
+
+
+def _wait(cluster: Facing) -> None:
+    begun = time.monotonic()
+    cluster.nudge()
+    cluster.wait(LOOK_S)
+    time.sleep(max(0.0, LEAST_S - (time.monotonic() - begun)))
+    trouble = cluster.trouble()
+    if trouble is not None:
+        message(f"fairlead: {trouble}")
+
+
+def _is_there(cluster: Facing, uid: str) -> bool:
+    """Whether a run that is not in the listing any more still is."""
+    try:
+        cluster.get(uid)
+    except NotFound:
+        return False
+    return True
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _said(run: Workload) -> str:
+    progress = say_progress(run.progress)
+    step = "" if progress == "-" else f", {progress}"
+    return f"{run.spec.name} is {run.status.phase.value}{step}: {run.status.reason.message}"
+
+
+def _gone(run: Workload) -> str:
+    return f"{time.strftime('%T')} {run.spec.name} is deleted"
+
+
+def _gone_json(run: Workload) -> str:
+    return as_json({"name": run.spec.name, "uid": run.uid, "deleted": True})
