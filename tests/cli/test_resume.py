@@ -49,12 +49,13 @@ def test_what_was_chosen_for_the_spec_before_is_chosen_anew(call: Call, past: Pa
 
 
 def test_a_file_gives_the_spec_of_that_name(call: Call, past: Past, failed: Workload, desk: Path) -> None:
-    (desk / "two.yaml").write_text("name: owl\nrun: echo\n---\nname: fox\nrun: echo anew\nworkdir: /\n")
+    (desk / "two.yaml").write_text("name: owl\nrun: echo\n---\nname: fox\nrun: echo anew\n")
     answer = call("resume", "fox", "two.yaml", "--set", "priority=3")
     assert answer.code == 0, answer.err
     after = seen(past, failed).spec
     assert (after.run, after.priority, after.resources.memory_bytes) == ("echo anew", 3, None)
-    assert "  run: sleep 60 -> echo anew\n  resources.memory: 1Gi -> none\n  priority: 0 -> 3\n" in answer.err
+    assert "  run: sleep 60 -> echo anew\n" in answer.err
+    assert "  resources.memory: 1Gi -> none\n  priority: 0 -> 3\n" in answer.err
 
 
 def test_a_file_without_that_name_is_refused(call: Call, past: Past, failed: Workload, desk: Path) -> None:
@@ -78,7 +79,7 @@ def test_a_dry_run_shows_all_and_does_nothing(call: Call, past: Past, failed: Wo
 @pytest.mark.parametrize(
     ("setting", "code", "says"),
     [
-        ("resources.memory=1Ti", 4, "1 TiB of memory each, which can never fit here"),
+        ("resources.memory=1Ti", 4, "1 TiB of memory, which can never fit here"),
         ("resources.memori=1Gi", 2, "resources.memori: unknown key; did you mean `memory`?"),
         ("name=owl", 6, "fox: name cannot change (fox -> owl): its logs, its checkpoints and its history go by it"),
         ("team=red", 6, "fox: team cannot change (default -> red)"),

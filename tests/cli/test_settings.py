@@ -31,7 +31,7 @@ def test_a_run_goes_by_what_was_set(call: Call, spec: str) -> None:
 def test_a_command_takes_settings_too(call: Call, desk: Path) -> None:
     answer = call("plan", "--set", "resources.memory=1Ti", "--", "echo", "hi")
     assert answer.code == 4
-    assert "1 TiB of memory each, which can never fit here" in answer.err
+    assert "1 TiB of memory, which can never fit here" in answer.err
 
 
 def test_an_unknown_key_is_refused_with_the_one_that_is_meant(call: Call, spec: str) -> None:

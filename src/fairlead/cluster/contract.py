@@ -35,6 +35,8 @@ def environment(
     }
     if checkpoint_to is not None:
         env["FAIRLEAD_CHECKPOINT_TO"] = checkpoint_to
+    if spec.checkpoint.origin is not None:
+        env["FAIRLEAD_CHECKPOINT_FROM"] = spec.checkpoint.origin
     if workload.spec.most_nodes is not None:
         env["FAIRLEAD_ELASTIC"] = "1"
     if spec.checkpoint.every_s is not None:

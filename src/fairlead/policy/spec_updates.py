@@ -15,7 +15,10 @@ from fairlead.state.snapshot import Phase, Status, Workload
 
 CHANGEABLE = (Phase.PENDING, Phase.SUSPENDED, Phase.FAILED, Phase.STOPPED)
 CHANGED = "Changed"
-PLACE_STAYS = "its checkpoints are there, and with another place it would begin from nothing"
+PLACE_STAYS = (
+    "its checkpoints are there, and with another place it would begin from nothing. With `checkpoint.from` besides, it "
+    "begins from what that names"
+)
 
 
 def check_update(run: Workload, spec: Training) -> tuple[Difference, ...]:
@@ -79,7 +82,7 @@ def _why_it_stays(run: Workload, spec: Training, key: str) -> str | None:
         return "its logs, its checkpoints and its history go by it. Submit a new run under the new name"
     if key == "team":
         return "the team is where it was submitted to. Submit a new run there"
-    if key == "checkpoint.to" and has_saved(run):
+    if key == "checkpoint.to" and has_saved(run) and spec.checkpoint.origin is None:
         return PLACE_STAYS
     return None
 

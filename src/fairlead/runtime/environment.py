@@ -22,6 +22,7 @@ class Environment:
         pod_dir: Where reports go; None outside Fairlead, and then progress is printed.
         run_dir: Kept across restarts.
         checkpoint_to: Directory or URL of this run's checkpoints; None for no place.
+        checkpoint_from: Directory or URL from which a run begins that has no checkpoint of its own; None for none.
         every_s: Seconds between checkpoints; None when time does not count.
         every_steps: Steps between checkpoints; None when steps do not count.
         keep: How many complete checkpoints are kept.
@@ -41,6 +42,7 @@ class Environment:
     pod_dir: Path | None = None
     run_dir: Path
     checkpoint_to: str | None = None
+    checkpoint_from: str | None = None
     every_s: float | None = None
     every_steps: int | None = None
     keep: int = 3
@@ -66,6 +68,7 @@ def read_environment(
     environ: Mapping[str, str],
     *,
     checkpoint_to: str | None = None,
+    checkpoint_from: str | None = None,
     every_s: float | None = None,
     every_steps: int | None = None,
     keep: int | None = None,
@@ -94,6 +97,7 @@ def read_environment(
         pod_dir=Path(pod_dir) if pod_dir else None,
         run_dir=Path(environ.get("FAIRLEAD_RUN_DIR") or "."),
         checkpoint_to=environ.get("FAIRLEAD_CHECKPOINT_TO") or checkpoint_to,
+        checkpoint_from=environ.get("FAIRLEAD_CHECKPOINT_FROM") or checkpoint_from,
         every_s=given_every_s,
         every_steps=given_every_steps,
         keep=_whole(environ, "FAIRLEAD_CHECKPOINT_KEEP") or (3 if keep is None else keep),

@@ -20,7 +20,7 @@ from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import Store, open_store
 from fairlead.runtime.environment import Environment, read_environment
-from fairlead.runtime.errors import Misuse
+from fairlead.runtime.errors import Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.links import Links
 from fairlead.runtime.progress import Reporter
@@ -49,6 +49,7 @@ class Stopped(SystemExit):
 def run(
     *,
     checkpoint_to: str | Path | None = None,
+    checkpoint_from: str | Path | None = None,
     checkpoint_every_s: float | None = None,
     checkpoint_every_steps: int | None = None,
     checkpoint_keep: int | None = None,
@@ -59,6 +60,7 @@ def run(
 
     Args:
         checkpoint_to: Directory or URL for the checkpoints of this run alone. None: only the spec decides.
+        checkpoint_from: Directory or URL of another run's checkpoints, from whose newest a run begins that has none.
         checkpoint_every_s: Seconds between checkpoints. Excludes ``checkpoint_every_steps``.
         checkpoint_every_steps: Steps between checkpoints.
         checkpoint_keep: How many complete checkpoints are kept; 3 unless said otherwise.
@@ -70,6 +72,7 @@ def run(
         read_environment(
             os.environ,
             checkpoint_to=None if checkpoint_to is None else str(checkpoint_to),
+            checkpoint_from=None if checkpoint_from is None else str(checkpoint_from),
             every_s=checkpoint_every_s,
             every_steps=checkpoint_every_steps,
             keep=checkpoint_keep,
@@ -152,6 +155,7 @@ class Run:
             StoreUnavailable: The place of the checkpoints cannot be read.
             CheckpointMismatch: No sound checkpoint fits the program.
         """
+        # A run without a checkpoint of its own begins from that of another, where its spec names one.
         self._expect_entered()
         if self._content is not None:
             raise Misuse("run.resume() was called twice; call it once, with everything that belongs to the state")
@@ -161,9 +165,10 @@ class Run:
             self._content = Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
         else:
             self._content = Objects(self.rank, self.world_size, state, self._links.saving)
-        if self._environment.checkpoint_to is None:
-            return 0
-        self._store = open_store(self._environment.checkpoint_to, scratch=self._environment.pod_dir)
+        place, origin = self._environment.checkpoint_to, self._environment.checkpoint_from
+        if place is None:
+            return 0 if origin is None else self._begin_from(origin, self._content)
+        self._store = open_store(place, scratch=self._environment.pod_dir)
         self._links.agreement()
         restored = restore(
             store=self._store,
@@ -183,6 +188,29 @@ class Run:
             report=self._saved,
         )
         self._resumed(self._saver, restored)
+        if restored.saved_by == 0 and origin is not None:
+            return self._begin_from(origin, self._content)
+        return restored.step
+
+    def _begin_from(self, origin: str, content: Content) -> int:
+        """Load the newest good checkpoint of another run; returns its step."""
+        store = open_store(origin, scratch=self._environment.pod_dir)
+        self._links.agreement()
+        restored = restore(
+            store=store,
+            content=content,
+            channel=self._links.saving(),
+            node=self._environment.node,
+            local_rank=self.local_rank,
+            reject=self._rejected,
+            advice="Change the program, or `checkpoint.from`",
+        )
+        if restored.saved_by == 0:
+            # To begin from nothing would be another training than the one that was asked for.
+            raise StoreUnavailable(f"checkpoint.from: there is no sound checkpoint in {store.place}")
+        self._cadence = self._new_cadence(restored.step)
+        self._reporter.fact(step=restored.step, resumed_step=restored.step)
+        self._note("Resumed", f"Began after step {restored.step} of {store.place}.")
         return restored.step
 
     def progress(

@@ -18,6 +18,7 @@ CAPACITY_RULES: Rules = {"max_price": Limit(low=0.000001, high=1_000_000, zero=T
 
 CHECKPOINT_RULES: Rules = {
     "to": PATH,
+    "origin": PATH,
     "every_s": Limit(low=0.001, high=DECADE_S),
     "every_steps": Limit(low=1, high=10**12, whole=True),
     "keep": Limit(low=1, high=100_000, whole=True),
@@ -95,12 +96,15 @@ class Checkpoint:
 
     Attributes:
         to: Directory or URL; the run's name is added to it. None for the run's own directory.
+        origin: A run of the same team, directory or URL from whose newest checkpoint a run begins that has none of its
+            own; None to begin from nothing.
         every_s: Seconds between checkpoints; None when steps count, or when only a stop notice saves.
         every_steps: Steps between checkpoints; excludes ``every_s``.
         keep: How many complete checkpoints are kept.
     """
 
     to: str | None = None
+    origin: str | None = None
     every_s: float | None = None
     every_steps: int | None = None
     keep: int = 3

@@ -106,6 +106,14 @@ CHECKPOINT = Section(
             also=("path", "dir", "directory", "url", "uri", "bucket", "checkpoint_dir", "location", "output"),
         ),
         Key(
+            name="from",
+            kind=TEXT,
+            doc="Run, directory or URL from whose newest checkpoint it begins, while it has none of its own.",
+            attributes=("origin",),
+            example="s3://bucket/checkpoints/base-1a2b3c",
+            also=("warm_start", "init_from", "resume_from", "load_from", "pretrained", "source", "from_run"),
+        ),
+        Key(
             name="every",
             kind=EVERY,
             doc="The most work that a kill may cost: a duration (10m) or a count (200 steps).",

@@ -177,7 +177,25 @@ class LocalCluster:
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
         if (problem := command_problem(spec, workdir, os.environ)) is not None:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
-        return Prepared(spec=replace(spec, workdir=str(workdir)))
+        spec = replace(spec, workdir=str(workdir))
+        return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir))
+
+    def _with_origin(self, spec: Training, workdir: Path) -> Training:
+        """With the place that ``checkpoint.from`` means, once there is something in it."""
+        given = spec.checkpoint.origin
+        if given is None:
+            return spec
+        # Here and not above: few runs need it.
+        from fairlead.cluster.local.podspec import checkpoint_place
+        from fairlead.cluster.origins import is_run_name, refuse_empty
+
+        run = self.find(given, spec.team) if is_run_name(given) else None
+        if run is not None:
+            place = checkpoint_place(self.home, run)
+        else:
+            place = given if "://" in given else os.path.normpath(workdir / Path(given).expanduser())
+        refuse_empty(spec, place, run)
+        return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def launch(
         self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None

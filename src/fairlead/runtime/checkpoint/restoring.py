@@ -45,10 +45,11 @@ def restore(
     node: int,
     local_rank: int,
     reject: Callable[[Rejected], None],
+    advice: str = "Change the program back, or give the run another place for its checkpoints",
 ) -> Restored:
     """Load the newest good checkpoint on all ranks.
 
-    ``reject`` is called, on all ranks, as soon as one is passed over.
+    ``reject`` is called, on all ranks, as soon as one is passed over; ``advice`` is for when none fits the program.
 
     Raises:
         StoreUnavailable: The place cannot be read; starting over would be wrong, for the checkpoints may be there.
@@ -88,8 +89,7 @@ def restore(
     if touched:
         # Going on would train from a state that is half loaded, and in time remove what could still be saved.
         raise CheckpointMismatch(
-            f"{store.place} holds sound checkpoints, but none can be loaded into this program: {touched}. "
-            "Change the program back, or give the run another place for its checkpoints"
+            f"{store.place} holds sound checkpoints, but none can be loaded into this program: {touched}. {advice}"
         )
     return Restored(step=0, saved_by=0, rejected=tuple(rejected))
 

@@ -27,6 +27,7 @@ from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.rendering.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.rendering.services import render_service
 from fairlead.cluster.kubernetes.rendering.workdir import archive_place, part_names
+from fairlead.cluster.origins import is_run_name
 from fairlead.errors import ClusterError
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
@@ -40,6 +41,10 @@ PROVIDE_S = 10.0
 # With fewer, what follows from a gang's first pods has a busy API server before its last ones are created. Kubernetes'
 # own Job controller creates up to 500 at once, and API servers let 200 writes in, which they share out fairly.
 NUM_THREADS = 128
+OF_A_RUN = (
+    "is the name of a run, whose place `fairlead run` looks up; in an object give the place itself, a URL or a "
+    "directory of a volume"
+)
 VANISHED = "its pod vanished while no operator was looking"
 
 
@@ -246,6 +251,10 @@ class Agent:
         device = resource_of(member.grant.gpu_uuids)
         if device is not None and offered.get(device.name, 0) < device.count:
             self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
+            return
+        origin = run.spec.checkpoint.origin
+        if origin is not None and is_run_name(origin):
+            self._bury(found, member, PodPhase.FAILED, f"checkpoint.from: {origin!r} {OF_A_RUN}")
             return
         settings = replace(self._settings, workdir=part_names(found.workdir), archive=archive_place(found.workdir))
         taints = node.taints if node is not None else ()

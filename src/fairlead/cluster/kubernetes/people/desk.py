@@ -23,7 +23,9 @@ from fairlead.cluster.kubernetes.people.code import read_code
 from fairlead.cluster.kubernetes.people.gathering import Gathering
 from fairlead.cluster.kubernetes.people.leasing import unattended
 from fairlead.cluster.kubernetes.people.podlogs import PodLogs
+from fairlead.cluster.kubernetes.rendering.contract import checkpoint_place
 from fairlead.cluster.names import unknown
+from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.selection import Selection
@@ -84,12 +86,35 @@ class Desk:
                 f"{spec.name}: `team` is {spec.team!r}, which is its namespace, and --namespace is "
                 f"{self.namespace!r}. Leave one of them out."
             )
+        spec = self._with_origin(spec)
         complete = filled(spec)
         notes = _notes(spec, complete)
         found = luggage.choose(complete, directory)
         if found.note is not None:
             notes.append(f"workdir: {found.note}")
         return Prepared(spec=found.spec, directory=found.directory, taken=found.sentence, notes=tuple(notes))
+
+    def _with_origin(self, spec: Training) -> Training:
+        """With the place that ``checkpoint.from`` means, which the pods have to reach."""
+        given = spec.checkpoint.origin
+        if given is None or not is_run_name(given):
+            return spec
+        run = self.find(given, spec.team)
+        to = run.spec.checkpoint.to
+        if to is None:
+            raise Conflict(
+                f"{spec.name}: checkpoint.from: the run {given} has no `checkpoint.to`: its checkpoints are gone "
+                "with its pods, or where the operator keeps those of all runs. If it does, give that place, a URL or "
+                f"a directory, that ends in {given}-{run.uid}."
+            )
+        if "://" not in to and not _is_mounted(spec, to):
+            raise Conflict(
+                f"{spec.name}: checkpoint.from: the checkpoints of {given} are in {to}, on a volume that this run does "
+                "not mount. Mount it there under `kubernetes.spec`, as that run does."
+            )
+        refuse_unsaved(spec, run)
+        place = checkpoint_place(run, None)
+        return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def launch(
         self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
@@ -370,6 +395,13 @@ class Desk:
             if error.status == 404 and f'"{name}" not found' in error.said:
                 return None
             raise _explained(error, namespace) from error
+
+
+def _is_mounted(spec: Training, path: str) -> bool:
+    """Whether a volume of the run holds a path."""
+    containers = spec.kubernetes.pod.get("spec", {}).get("containers", [])
+    mounts = [mount["mountPath"].rstrip("/") for each in containers for mount in each.get("volumeMounts", [])]
+    return any(path == mount or path.startswith(f"{mount}/") for mount in mounts)
 
 
 def _events(found: Iterable[TrainingObject], after: int) -> tuple[EventRecord, ...]:

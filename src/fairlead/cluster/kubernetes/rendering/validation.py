@@ -124,7 +124,8 @@ def update_rules() -> list[Rule]:
             say("it has succeeded, so that its spec stays as it is; create another under a new name"),
         ),
         rule(
-            f"!has(self.status) || !has(self.status.checkpointStep) || {is_same}",
+            f"!has(self.status) || !has(self.status.checkpointStep) || {is_same}"
+            " || has(self.spec.checkpoint) && has(self.spec.checkpoint.from)",
             say(f"it cannot change: {PLACE_STAYS}"),
             at=".spec.checkpoint.to",
         ),

@@ -1,0 +1,57 @@
+"""The checkpoints of another run, from which one begins: where they are, and whether there are any."""
+
+from pathlib import Path
+
+from fairlead.errors import Conflict
+from fairlead.runtime.checkpoint.store import Directory
+from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.places import is_url
+from fairlead.specs.rules import NAME
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Workload
+
+MOST_NAMED = 3
+
+
+def is_run_name(given: str) -> bool:
+    """Whether ``checkpoint.from`` names a run; a directory has a slash, or is written as ``./NAME``."""
+    return NAME.problem(given) is None
+
+
+def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
+    """Refuse a place without a complete checkpoint, as far as that can be seen from here: in a directory.
+
+    Args:
+        run: Whose place it is; None where a place was given.
+
+    Raises:
+        Conflict: There is none.
+    """
+    said = f"{spec.name}: checkpoint.from: "
+    whose = f"the run {run.spec.name}" if run is not None else place
+    if is_url(place):
+        if run is not None:
+            refuse_unsaved(spec, run)
+        return
+    root = Path(place.removeprefix("file://"))
+    try:
+        if Directory(root).steps():
+            return
+        inner = sorted(each.name for each in root.iterdir() if each.is_dir() and Directory(each).steps())
+    except (OSError, StoreUnavailable):
+        inner = []
+    if inner:
+        named = ", ".join(f"{place}/{name}" for name in inner[:MOST_NAMED])
+        raise Conflict(f"{said}{place} has no checkpoint itself, but runs have theirs in it. Give one: {named}.")
+    raise Conflict(f"{said}{whose} has no complete checkpoint. Give a run, a directory or a URL that has one.")
+
+
+def refuse_unsaved(spec: Training, run: Workload) -> None:
+    """Refuse a run that says of no checkpoint.
+
+    Raises:
+        Conflict: It does.
+    """
+    if run.progress is None or run.progress.checkpoint_step is None:
+        name = run.spec.name
+        raise Conflict(f"{spec.name}: checkpoint.from: the run {name} has no complete checkpoint. Give one that has.")
