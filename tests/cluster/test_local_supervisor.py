@@ -120,6 +120,57 @@ def test_a_program_that_runs_by_itself_runs_the_same_here(
     assert desk.output(run) == found
 
 
+# A training loop that knows nothing of Fairlead: alone or DDP by RANK, with a checkpoint of its own.
+OWN_LOOP = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+ddp = int(os.environ.get("RANK", -1)) != -1
+if ddp:
+    dist.init_process_group("gloo")
+master = not ddp or dist.get_rank() == 0
+model, start = torch.nn.Linear(2, 1), 0
+if os.path.exists("ckpt.pt"):
+    saved = torch.load("ckpt.pt")
+    model.load_state_dict(saved["model"])
+    start = saved["step"]
+print("from", start, "ranks", dist.get_world_size() if ddp else 1, flush=True)
+raw = model
+model = DDP(model) if ddp else model
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(start, int(sys.argv[1])):
+    model(torch.ones(4, 2)).mean().backward()
+    optimizer.step()
+    if master and (step + 1) % 5 == 0:
+        torch.save({"model": raw.state_dict(), "step": step + 1}, "ckpt.tmp")
+        os.replace("ckpt.tmp", "ckpt.pt")
+    while not os.path.exists("go") and step >= 9:
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_loop_that_knows_nothing_of_us_loses_a_rank_and_goes_on_from_its_own_checkpoint(desk: Desk) -> None:
+    run = desk.submit(script(desk, OWN_LOOP) + " 20", ranks_per_node=2, env={"OMP_NUM_THREADS": "1"})
+    desk.until(run, lambda w: (desk.workdir / "ckpt.pt").exists() and desk.output(run) != [], 300.0)
+    pod = desk.cluster.pods(run.uid)[-1]
+    pids = (read_json(desk.cluster.home.pod(run.uid, pod.uid) / "started.json") or {})["pids"]
+    os.kill(pids["1"], signal.SIGKILL)
+    desk.until(run, lambda w: w.status.attempt == 1 and w.status.phase is Phase.RUNNING, 300.0)
+    (desk.workdir / "go").touch()
+    ended = desk.until(run, lambda w: w.status.phase.is_final, 300.0)
+    assert ended.status.phase is Phase.SUCCEEDED
+    assert ended.status.last_failure is not None
+    assert ended.status.last_failure.code is Code.KILLED
+    said = desk.output(run)
+    assert said[:2] == ["from 0 ranks 2"] * 2
+    assert len(said) == 4
+    assert said[2] == said[3] != said[0]
+
+
 def test_an_elastic_gang_goes_on_with_what_another_leaves_it_and_its_ranks_are_told(desk: Desk) -> None:
     share = desk.cluster.nodes()[0].cpu_milli * 2 // 7
     told = "echo attempt $FAIRLEAD_ATTEMPT: rank $RANK of $WORLD_SIZE; test $WORLD_SIZE = 1 || exec sleep 30"

@@ -97,6 +97,13 @@ def test_ranks_start_and_end_and_the_record_of_their_end_is_read(container: Cont
     assert [(each.rank, each.exit_code) for each in ending.exits] == [(0, 0), (1, 0)]
 
 
+def test_a_lone_rank_finds_nothing_of_torchruns(container: Container) -> None:
+    places = {"FAIRLEAD_POD_DIR": str(container.pod_dir), "FAIRLEAD_RUN_DIR": str(container.path / "local" / "run")}
+    names = "[name for name in os.environ if 'RANK' in name or 'WORLD' in name or 'MASTER' in name]"
+    code, out = container.run(f'python3 -c "import os; print({names})"', env=places)
+    assert (code, out) == (0, "0| []\n")
+
+
 def test_the_rank_that_failed_first_gives_the_exit_code_and_its_last_words(container: Container) -> None:
     container.program(
         "import os, sys, time",

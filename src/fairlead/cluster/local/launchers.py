@@ -78,8 +78,10 @@ class Launchers:
         self._cold = [shim for shim in self._cold if shim.poll() is None]
         for uid, process in list(self._warm.items()):
             if uid not in unfinished:
+                # It may take a while to end, and the run may be resumed meanwhile, with a launcher of its own.
                 self._let_go(process)
-            if process.poll() is not None:
+                self._cold.append(process)
+            if uid not in unfinished or process.poll() is not None:
                 del self._warm[uid], self._specs[uid]
 
     def close(self) -> None:
