@@ -153,6 +153,9 @@ class _Watch:
         """Output and events seen since, as far as their order is known; of a run that is over, the rest of both."""
         # Asked first: what was there by then is in the queue.
         reached = self._watermark.reached
+        if not self._events:
+            yield from self._coming(is_over=is_over)
+            return
         for line in self._coming(is_over=is_over):
             # What is read at first comes in order; what follows does not, where pods are read by several threads.
             while self._events and reached == 0.0 and line.at > self._events[0].at and not self._is_last(is_over):

@@ -14,6 +14,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 
 from fairlead.cluster.output import (
+    EVERYTHING,
     NOTE,
     Counts,
     Dropped,
@@ -151,7 +152,8 @@ class PodLog:
     def _new_lines(self, end: LogFile) -> Iterator[LogLine]:
         """Complete lines beyond the offset that are asked for; of the file in which to end, up to its size."""
         assert self._fd is not None
-        until = self._query.until
+        until, is_wanted = self._query.until, self._query.is_wanted
+        takes_all = self._query == EVERYTHING
         most = end.size if end.inode == self._inode else None
         # The offset is that of the line to come; a line that is handed out was read.
         at, rest = self._offset, b""
@@ -169,7 +171,7 @@ class PodLog:
                     if self._before is not None:
                         yield from self._notes(line, self._before)
                         self._before = None
-                elif self._query.is_wanted(parsed):
+                elif takes_all or is_wanted(parsed):
                     yield parsed
                 elif until is not None and parsed.at > until:
                     return
@@ -250,11 +252,10 @@ def read_logs(
 
 def dropped_output(directories: Iterable[tuple[int, Path]], max_bytes: int) -> tuple[Dropped, ...]:
     """What is not there any more of these pods' output, by attempt and directory."""
-    everything = LogQuery()
     return tuple(
         each
         for attempt, directory in directories
-        for each in PodLog(attempt, directory, everything, max_bytes).dropped()
+        for each in PodLog(attempt, directory, EVERYTHING, max_bytes).dropped()
     )
 
 
