@@ -158,7 +158,7 @@ class LocalCluster:
         return used_bytes(self.home.run(workload.uid))
 
     def keeps(self) -> "Retention":
-        from fairlead.cluster.local.policies import read_keep  # here and not above: seldom needed
+        from fairlead.cluster.local.retention import read_keep  # here and not above: seldom needed
 
         return read_keep(self.home.keep)
 
