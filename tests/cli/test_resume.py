@@ -25,6 +25,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 def failed(past: Past, idle: None) -> Workload:
     """A run that was admitted with 1 GiB and failed."""
     run = past.submit("fox", phase=Phase.FAILED)
+    past.cluster.home.run(run.uid).mkdir(parents=True)
     spec = replace(run.spec, ranks_per_node=1, resources=Resources(cpu_milli=1000, memory_bytes=GIB))
     return past.cluster.update(run.uid, spec, version=run.version)
 

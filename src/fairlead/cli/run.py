@@ -15,10 +15,10 @@ from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_fi
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.control.admission import IGNORABLE, Admission, admit
-from fairlead.errors import FairleadError, NameTaken
+from fairlead.errors import Conflict, FairleadError, NameTaken, NotFound
 from fairlead.specs.rules import BrokenRules
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import Phase, Workload
 
 DETACHED = 130
 
@@ -125,6 +125,7 @@ def _run(
         if not json_:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
+            _tell_checkpoints(cluster, wanted.spec, workload)
     if detach:
         if json_:
             print(as_json([run_json(workload) for workload in workloads]))
@@ -132,6 +133,23 @@ def _run(
     from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
 
     return follow(cluster, workloads, json_=json_)
+
+
+def _tell_checkpoints(cluster: Facing, asked: Training, workload: Workload) -> None:
+    """Say that a run of the name has checkpoints, when the new one begins from nothing all the same."""
+    if workload.spec.name == asked.name or asked.checkpoint.origin is not None:
+        return
+    try:
+        before = cluster.find(asked.name, workload.spec.team)
+    except (NotFound, Conflict):  # somebody has deleted it just now
+        return
+    step = None if before.progress is None else before.progress.checkpoint_step
+    if step is None:
+        return
+    again = f"`--set checkpoint.from={asked.name}` begins from it"
+    if before.status.phase is not Phase.SUCCEEDED:
+        again = f"`fairlead resume {cluster.named(before)}` continues that run, {again}"
+    message(f"{workload.spec.name} begins from nothing; {asked.name} has a checkpoint of step {step}: {again}.")
 
 
 def _refuse_taken(cluster: Facing, specs: list[Training]) -> None:
