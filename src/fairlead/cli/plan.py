@@ -72,6 +72,8 @@ def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: t
             print(f"chosen: {note}")
         if run is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
+            follow = f"`fairlead attach {cluster.named(run)}` follows it"
+            print(f"{spec.name}: {follow}; `fairlead run` would refuse a second one of that name")
         else:
             print("\n".join(say_outcome(spec.name, status, starts_at)))
     return CHANGES if new else 0
