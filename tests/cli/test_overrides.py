@@ -11,13 +11,14 @@ from tests.cli.conftest import Call
 
 @pytest.mark.parametrize("rest", [(), ("--set", "grace=5s")])
 def test_options_stand_for_their_keys(call: Call, desk: Path, rest: tuple[str, ...]) -> None:
-    Path("a.yaml").write_text("run: x\nenv: {A: file, B: file}\nlabels: {a: file, b: file}\n")
+    Path("a.yaml").write_text("run: echo\nenv: {A: file, B: file}\nlabels: {a: file, b: file}\n")
     options = ("--nodes", "1..4", "--env", "A=option", "--label", "a=option", "--label", "c=")
     ended = call("plan", "a.yaml", "--json", *options, *rest)
-    spec = json.loads(ended.out)["spec"]
+    planned = json.loads(ended.out)["spec"]
+    spec = planned["spec"]
     assert spec["nodes"] == "1..4"
     assert spec["env"] == {"A": "option", "B": "file"}
-    assert spec["labels"] == {"a": "option", "b": "file", "c": ""}
+    assert planned["metadata"]["labels"] == {"a": "option", "b": "file", "c": ""}
 
 
 @pytest.mark.parametrize("option", ["--gpu", "--gpus"])

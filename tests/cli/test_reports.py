@@ -50,7 +50,7 @@ def test_plan_takes_the_documents_of_a_file_one_after_the_other(call: Call) -> N
     Path("t.yaml").write_text(f"name: first\n{one}---\nname: second\n{one}")
     told = [json.loads(line) for line in call("plan", "--json", "t.yaml").out.splitlines()]
     assert [(each["name"], each["phase"]) for each in told] == [("first", "Starting"), ("second", "Pending")]
-    assert "held by first" in told[1]["reason"]
+    assert "held by first" in told[1]["reason"]["message"]
     assert call("status").out.startswith("No runs yet")
 
 
@@ -60,7 +60,7 @@ def test_plan_knows_the_quota_of_a_team_of_which_nobody_waits(call: Call) -> Non
     (home / "teams.yaml").write_text("kind: Team\nname: default\nquota: {cpu: 500m}\n")
     Path("t.yaml").write_text("run: echo hi\nresources: {cpu: 1}\n")
     told = json.loads(call("plan", "--json", "t.yaml").out)
-    assert told["reason"].startswith("needs 1 CPU; team default holds 0 CPU and may hold 0.5 CPU")
+    assert told["reason"]["message"].startswith("needs 1 CPU; team default holds 0 CPU and may hold 0.5 CPU")
     assert (told["phase"], told["starts_at"]) == ("Pending", None)
 
 
@@ -77,7 +77,7 @@ def test_plan_goes_by_the_policy_of_the_machine_and_tells_when_those_have_left_t
     assert by_default["starts_at"] - time.time() > 3600.0
     (home / "policy").write_text("preempting\n")
     told = json.loads(call("plan", "--json", "short.yaml").out)
-    assert told["reason"].endswith("starts when long has saved its work and left")
+    assert told["reason"]["message"].endswith("starts when long has saved its work and left")
     assert 15.0 < told["starts_at"] - time.time() < 25.0
 
 

@@ -47,11 +47,12 @@ def test_a_mistake_in_what_is_piped_in_is_told_with_its_line(
 def test_several_documents_are_planned_in_the_current_directory(
     call: Call, monkeypatch: pytest.MonkeyPatch, desk: Path
 ) -> None:
+    (desk / "sub").mkdir()
     pipe(monkeypatch, "run: echo one\n---\nname: two\nrun: echo two\nworkdir: sub\n")
     ended = call("plan", "-", "--json")
     assert ended.code == 1
     planned = [json.loads(line) for line in ended.out.splitlines()]
-    assert [(each["name"], each["spec"]["workdir"]) for each in planned] == [
+    assert [(each["name"], each["spec"]["spec"]["workdir"]) for each in planned] == [
         ("run", str(desk)),
         ("two", str(desk / "sub")),
     ]

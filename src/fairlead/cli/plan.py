@@ -1,7 +1,7 @@
 """``fairlead plan``: the decision that ``run`` would get, without the run."""
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import click
 
@@ -38,7 +38,7 @@ def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: t
 
     Exit code 0: nothing to do, all of them are under way already; 1: there are changes; any other: an error.
     """
-    from fairlead.specs.rendering import render_short, to_yaml
+    from fairlead.specs.rendering import render, to_yaml
 
     cluster = target.open()
     asked = asked_of(files, None, overrides)
@@ -53,7 +53,7 @@ def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: t
         if json_:
             change = "none" if run is not None else "submit"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
-            said = {"phase": phase, "reason": status.reason.message, "chosen": list(admitted.notes)}
+            said = {"phase": phase, "reason": asdict(status.reason), "chosen": list(admitted.notes)}
             waits = status.phase is Phase.PENDING
             print(
                 as_json(
@@ -62,7 +62,7 @@ def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: t
                         "change": change,
                         **said,
                         "starts_at": starts_at if waits else None,
-                        "spec": render_short(spec),
+                        "spec": render(spec),
                     }
                 )
             )
