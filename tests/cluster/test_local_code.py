@@ -378,3 +378,11 @@ def test_the_python_of_a_command_is_found(tmp_path: Path) -> None:
         ("missing", None),
     ):
         assert interpreter_of(command, str(tmp_path), env) == wanted
+
+
+def test_a_home_directory_is_told_of_beforehand(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(desk.project))
+    wanted = Training(name="a", run="true")
+    (note,) = desk.cluster.prepare(wanted, desk.project).notes
+    assert note.startswith("snapshot: the code is not kept, and edits reach the run: ")
+    assert desk.cluster.prepare(replace(wanted, snapshot=False), desk.project).notes == ()

@@ -47,7 +47,8 @@ def admit(
     """
     prepared = cluster.prepare(spec, directory)
     if not cluster.has_containers:
-        return check(prepared.spec, cluster.nodes(), ignore=ignore)
+        checked = check(prepared.spec, cluster.nodes(), ignore=ignore)
+        return replace(checked, notes=(*prepared.notes, *checked.notes))
     if ignore:
         raise Conflict(f"`{min(ignore)}` is honoured on this cluster; leave `--ignore {min(ignore)}` out.")
     # Nodes may come and go there, so whether it fits is the operator's to say.

@@ -169,6 +169,7 @@ class LocalCluster:
             InvalidSpec: It is not there, or the command cannot start in it.
         """
         # Here and not above: only what submits needs it.
+        from fairlead.cluster.local.code.snapshots import no_project
         from fairlead.cluster.preflight import command_problem, workdir_problem
 
         base = Path.home() if directory is None else directory.absolute()
@@ -178,7 +179,9 @@ class LocalCluster:
         if (problem := command_problem(spec, workdir, os.environ)) is not None:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
         spec = replace(spec, workdir=str(workdir))
-        return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir))
+        problem = no_project(workdir) if spec.snapshot else None
+        notes = () if problem is None else (f"snapshot: the code is not kept, and edits reach the run: {problem}",)
+        return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir), notes=notes)
 
     def _with_origin(self, spec: Training, workdir: Path) -> Training:
         """With the place that ``checkpoint.from`` means, once there is something in it."""

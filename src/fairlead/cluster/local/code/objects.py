@@ -30,7 +30,7 @@ class Objects:
     def has(self, digest: str, size: int) -> bool:
         """Whether a content is kept; one that a power cut left short is not."""
         try:
-            return self._place(digest).stat().st_size == size
+            return os.stat(self._place(digest)).st_size == size
         except FileNotFoundError:
             return False
 
@@ -39,17 +39,22 @@ class Objects:
         digest = digest_of(content)
         if not self.has(digest, len(content)):
             place = self._place(digest)
-            place.parent.mkdir(exist_ok=True)
-            temporary = place.with_name(f"{place.name}.{os.getpid()}.tmp")
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            temporary = f"{place}.{os.getpid()}.tmp"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            try:
+                descriptor = os.open(temporary, flags, 0o600)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(place), exist_ok=True)
+                descriptor = os.open(temporary, flags, 0o600)
+            with open(descriptor, "wb") as file:
                 file.write(content)
-            temporary.replace(place)
+            os.replace(temporary, place)
         return digest
 
     def get(self, digest: str) -> bytes | None:
         """A content by its name; None when it is not there, or is damaged."""
         try:
-            content = self._place(digest).read_bytes()
+            content = Path(self._place(digest)).read_bytes()
         except FileNotFoundError:
             return None
         return content if digest_of(content) == digest else None
@@ -70,8 +75,8 @@ class Objects:
                     gone += 1
         return gone
 
-    def _place(self, digest: str) -> Path:
-        return self._path / digest[:2] / digest[2:]
+    def _place(self, digest: str) -> str:
+        return f"{self._path}/{digest[:2]}/{digest[2:]}"
 
 
 def digest_of(content: bytes) -> str:

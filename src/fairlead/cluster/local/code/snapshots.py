@@ -9,11 +9,12 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.code.objects import Objects, digest_of
-from fairlead.cluster.project_files import TooMany, walk
+from fairlead.cluster.project_files import Ignored, TooMany, walk
 
 MOST_BYTES = 200 * 1024**2
 MOST_FILES = 5_000
@@ -84,10 +85,12 @@ class Index:
         self._path = path
         self._known: dict[str, list[Any]] = {}
         self._is_changed = False
+        self.ignored = Ignored()
         try:
             told = json.loads(path.read_bytes())
-            self._known = told["files"] if isinstance(told, dict) else {}
-        except (OSError, ValueError, KeyError):
+            self._known = told["files"]
+            self.ignored = Ignored(told["ignored"])
+        except (OSError, ValueError, KeyError, TypeError):
             self._is_changed = True  # none yet, or one that a power cut left short
 
     def digest(self, path: str, status: os.stat_result, read: Callable[[], bytes]) -> str:
@@ -107,12 +110,12 @@ class Index:
 
     def keep(self, paths: Iterable[str]) -> None:
         """Write down what is known of these paths; losing it costs reading them again."""
-        if not self._is_changed:
+        if not self._is_changed and not self.ignored.is_changed:
             return
         known = {path: self._known[path] for path in paths if path in self._known}
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"files": known}, separators=(",", ":")))
+        temporary.write_text(json.dumps({"files": known, "ignored": self.ignored.told()}, separators=(",", ":")))
         temporary.replace(self._path)
 
 
@@ -125,14 +128,15 @@ def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> S
     Raises:
         Unfit: It is no project, or too large for one.
     """
-    home = Path(os.path.expanduser("~"))
-    if directory == home or directory in home.parents:
-        raise Unfit(f"{directory} is or holds a home directory; give the run a directory of its own")
+    if (problem := no_project(directory)) is not None:
+        raise Unfit(problem)
     found: list[tuple[str, os.stat_result]] = []
     left_out: list[str] = []
     num_bytes = 0
     try:
-        for each in walk(directory, most=MOST_LOOKED_AT, most_in_one=MOST_IN_ONE, without=str(without)):
+        for each in walk(
+            directory, most=MOST_LOOKED_AT, most_in_one=MOST_IN_ONE, without=str(without), ignored=index.ignored
+        ):
             if isinstance(each, TooMany):
                 left_out.append(f"{each}/")
             elif each.status.st_size > MOST_FILE_BYTES:
@@ -150,15 +154,23 @@ def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> S
     files = []
     for path, status in found:
         try:
-            digest = index.digest(path, status, (directory / path).read_bytes)
+            digest = index.digest(path, status, partial(_read, f"{directory}/{path}"))
             if not objects.has(digest, status.st_size):
-                digest = objects.put((directory / path).read_bytes())
+                digest = objects.put(_read(f"{directory}/{path}"))
         except (FileNotFoundError, PermissionError):
             left_out.append(path)
             continue
         files.append(File(path, digest, status.st_size, bool(status.st_mode & 0o100)))
     index.keep([path for path, _ in found])
     return Snapshot(files=tuple(files), left_out=tuple(sorted(left_out)))
+
+
+def no_project(directory: Path) -> str | None:
+    """Why the files of a directory are never kept, whatever they are; None when they may be."""
+    home = Path(os.path.expanduser("~"))
+    if directory == home or directory in home.parents:
+        return f"{directory} is or holds a home directory; give the run a directory of its own"
+    return None
 
 
 def edited(
@@ -184,10 +196,10 @@ def edited(
         is_source = file.is_source or is_named(file.path, named)
         if not is_source and os.path.dirname(file.path) not in with_sources:
             continue
-        path = directory / file.path
+        path = f"{directory}/{file.path}"
         try:
-            status = path.lstat()
-            now = index.digest(file.path, status, path.read_bytes)
+            status = os.lstat(path)
+            now = index.digest(file.path, status, partial(_read, path))
             if now == file.digest and bool(status.st_mode & 0o100) == file.executable:
                 continue
             if is_source or not was_running(status.st_mtime):
@@ -202,14 +214,19 @@ def differing(snapshot: Snapshot, directory: Path, index: Index) -> tuple[str, .
     """All kept files that are other or gone now, whoever wrote them."""
     changed = []
     for file in snapshot.files:
-        path = directory / file.path
+        path = f"{directory}/{file.path}"
         try:
-            status = path.lstat()
-            if index.digest(file.path, status, path.read_bytes) != file.digest:
+            status = os.lstat(path)
+            if index.digest(file.path, status, partial(_read, path)) != file.digest:
                 changed.append(file.path)
         except OSError:
             changed.append(file.path)
     return tuple(changed)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def is_named(path: str, command: str) -> bool:
