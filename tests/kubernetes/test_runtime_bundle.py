@@ -166,6 +166,37 @@ def test_a_failed_setup_is_told_and_no_rank_is_started(container: Container) -> 
     assert ending.message == "the `setup` step failed with exit code 3: no disk"
 
 
+def test_a_place_that_takes_no_checkpoints_ends_the_pod_before_its_program_starts(container: Container) -> None:
+    (container.path / "file").write_text("")
+    place = f"{container.path / 'file'}/checkpoints/net-1"
+    env = {
+        "FAIRLEAD_POD_DIR": str(container.pod_dir), "FAIRLEAD_RUN_DIR": str(container.path / "local" / "run"),
+        "WORLD_SIZE": "1", "FAIRLEAD_ATTEMPT": "0", "FAIRLEAD_CHECKPOINT_TO": place,
+    }  # fmt: skip
+    code, out = container.run("echo never", env=env)
+    assert (code, out) == (1, "")
+    ending = read_ending(container.pod(1), ranks=range(1))
+    assert ending is not None
+    assert ending.setup_failed
+    assert ending.message == f"checkpoints cannot be kept in {place}: {container.path / 'file'}: Not a directory"
+
+
+def test_a_store_without_its_package_or_credentials_is_told_before_the_program_starts(container: Container) -> None:
+    container.program("print('never')")
+    env = {
+        "FAIRLEAD_POD_DIR": str(container.pod_dir), "FAIRLEAD_RUN_DIR": str(container.path / "local" / "run"),
+        "WORLD_SIZE": "1", "FAIRLEAD_ATTEMPT": "0", "FAIRLEAD_CHECKPOINT_TO": "s3://models/net-1",
+    }  # fmt: skip
+    code, out = container.run(f"{container.python} program.py", env=env)
+    assert (code, out) == (1, "")
+    ending = read_ending(container.pod(1), ranks=range(1))
+    assert ending is not None
+    assert ending.message is not None
+    assert ending.message.startswith("checkpoints cannot be kept there: ")
+    # The first where the image has no fsspec, the other where it has all but credentials.
+    assert "s3:// need fsspec; pip install" in ending.message or "s3://models/net-1: " in ending.message
+
+
 def test_the_working_directory_is_unpacked_and_the_command_runs_in_it(container: Container) -> None:
     parts = container.path / "parts"
     parts.mkdir()

@@ -8,17 +8,22 @@ import difflib
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fairlead.runtime.launching import needs_shell, simple_words
+from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
 
 ASK_S = 10.0
 ABSENT = 3
 SCRIPTS = (".py", ".sh")
+NO_PLACES = {
+    "http": "can only be read", "https": "can only be read", "memory": "is gone with the process",
+    "data": "can only be read", "local": "is the pod's own disk",
+}  # fmt: skip
 SHELLS = ("bash", "sh", "dash", "zsh")
 # Not by importing it: finding a top-level module runs no code of its own.
 FIND = (
@@ -68,6 +73,45 @@ def workdir_problem(workdir: Path) -> str | None:
         return f"{workdir} is not a directory"
     if not os.access(workdir, os.X_OK):
         return f"{workdir} may not be entered by you"
+    return None
+
+
+def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
+    """Why a run's checkpoints cannot be kept at its ``checkpoint.to`` on this machine; None when they can.
+
+    Args:
+        workdir: To which a relative directory is relative.
+        environ: What the program inherits: where a store's credentials are.
+    """
+    to = spec.checkpoint.to
+    if to is None:
+        return None
+    # Here and not above: what names no place need not load it.
+    from fairlead.runtime import trial
+
+    env = {**environ, **spec.env}
+    if trial.is_store(to):
+        own = interpreter_for(spec.run, env)
+        python = own or (sys.executable,)
+        said = trial.store_problem(to, [*python, trial.__file__], env, is_its_own=own is not None)
+        return None if said is None else f"{said}. Mend that, or name another place"
+    problem = trial.directory_problem(to if to.startswith("file://") else str(workdir / Path(to).expanduser()))
+    if problem is None:
+        return None
+    what = "made" if Path(problem.filename) != workdir / Path(to).expanduser() else "written to"
+    return f"{to!r} cannot be {what}: {problem.filename}: {problem.strerror}. Mend that, or name another directory"
+
+
+def pod_place_problem(spec: Training) -> str | None:
+    """Why the pods of a cluster can keep no checkpoints at a run's ``checkpoint.to``, as far as its words tell."""
+    to = spec.checkpoint.to
+    if to is None:
+        return None
+    scheme, divider, _ = to.partition("://")
+    if divider and scheme in NO_PLACES:
+        return f"{to!r}: {scheme}:// {NO_PLACES[scheme]}. Name an object store, such as s3://bucket/path, or a mount"
+    if not divider and not to.startswith("/"):
+        return f"{to!r} is relative, and lies in the pod, which takes it along when it ends. Name a mount or a store"
     return None
 
 

@@ -8,6 +8,7 @@ standard library only, any Python from 3.9 on. It never decides whether a pod sh
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -23,7 +24,7 @@ if __name__ == "__main__":
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
 from fairlead.runtime import podfiles, podlog, processes, ranks, stacks
-from fairlead.runtime.launching import Exec, plan_launch
+from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ SILENT_PART = 0.9  # clocks differ a little
 TICK_S = 2.0
 SUPERVISOR_PERIOD_S = 10.0
 ROOM_BYTES = 16 * 1024
+PLACE_ANSWER_S = 60.0
 _RETRY_S = 0.2
 _SETUP = -1
 
@@ -102,6 +104,8 @@ class Shim:
         processes.adopt_orphans()
         processes.name_process("fairlead-shim")
         message, tail = self._set_up()
+        if message is None and not self._is_stopping:
+            message = self._try_place()
         if message is None and self._is_stopping:
             self._record("stopped before its ranks started", setup_failed=False)
         elif message is not None:
@@ -174,6 +178,28 @@ class Shim:
         how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
         last = next((line.strip() for line in reversed(tail) if line.strip()), "")
         return f"the `setup` step failed with {how}" + (f": {last}" if last else ""), tail
+
+    def _try_place(self) -> str | None:
+        """Why checkpoints cannot be kept where they are to be, as a sentence; None when they can, or later may."""
+        from fairlead.runtime import trial  # not for pods without such a place
+
+        env = self._pod["env"]
+        place = env.get("FAIRLEAD_CHECKPOINT_TO")
+        if not place or not self._pod.get("trial"):
+            return None
+        if not trial.is_store(place):
+            problem = trial.directory_problem(place)
+            # A disk that is full now may have room when the first save is due.
+            if problem is None or problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                return None
+            return f"checkpoints cannot be kept in {place}: {problem.filename}: {problem.strerror}"
+        if env.get("FAIRLEAD_ATTEMPT") != "0":
+            return None  # it was tried, and what has become of it since is for the saves to tell
+        own = interpreter_for(self._pod["command"], env)
+        python = own or (sys.executable,)
+        tried_by = [*python, *self._pod["trial"]]
+        said = trial.store_problem(place, tried_by, env, is_its_own=own is not None, within_s=PLACE_ANSWER_S)
+        return None if said is None else f"checkpoints cannot be kept there: {said}"
 
     def _start(self, warm: Warm | None, why: str | None) -> bool:
         """Starts all ranks; True in a rank that was forked."""

@@ -170,7 +170,7 @@ class LocalCluster:
         """
         # Here and not above: only what submits needs it.
         from fairlead.cluster.local.code.snapshots import no_project
-        from fairlead.cluster.preflight import command_problem, workdir_problem
+        from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 
         base = Path.home() if directory is None else directory.absolute()
         workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
@@ -178,6 +178,8 @@ class LocalCluster:
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
         if (problem := command_problem(spec, workdir, os.environ)) is not None:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
+        if (problem := place_problem(spec, workdir, os.environ)) is not None:
+            raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
         spec = replace(spec, workdir=str(workdir))
         problem = no_project(workdir) if spec.snapshot else None
         notes = () if problem is None else (f"snapshot: the code is not kept, and edits reach the run: {problem}",)

@@ -10,6 +10,7 @@ from typing import Any
 from fairlead.cluster import contract
 from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
+from fairlead.runtime import trial
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.state.snapshot import Pod, Workload
@@ -55,6 +56,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: Surroundings) -> di
         "workdir": str(place.tree or spec.workdir or Path.home()),
         "command": place.command(spec),
         "setup": spec.setup,
+        "trial": [trial.__file__],
         "setup_stamp": str(home.run(workload.uid) / stamp),
         "env": env,
         "ranks": [

@@ -29,7 +29,7 @@ from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.selection import Selection
-from fairlead.errors import ClusterError, Conflict, NotAllowed, NotFound
+from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
 from fairlead.policy.defaults import say_rendezvous
 from fairlead.policy.quantities import say_cpu, say_memory, say_of_each
 from fairlead.policy.retention import KEEP_ALL, Retention
@@ -86,6 +86,11 @@ class Desk:
                 f"{spec.name}: `team` is {spec.team!r}, which is its namespace, and --namespace is "
                 f"{self.namespace!r}. Leave one of them out."
             )
+        # Here and not above: only what submits needs it.
+        from fairlead.cluster.preflight import pod_place_problem
+
+        if (problem := pod_place_problem(spec)) is not None:
+            raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
         spec = self._with_origin(spec)
         complete = filled(spec)
         notes = _notes(spec, complete)
