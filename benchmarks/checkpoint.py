@@ -5,10 +5,15 @@
 One process, a module of that many megabytes without optimizer, a local directory. ``blocked`` is how long the call kept
 the training; ``complete`` is when the checkpoint counts: for ours checksummed, synced to disk and sealed by its
 manifest, for the others when the call or its future is done, which includes no sync and no checksum.
+
+``--first`` measures the first checkpoint of a process instead, with a module of 16 MB: how long ``resume`` and the
+longest ``checkpoint`` up to it kept the training, in a process that was just started and in one that was forked as the
+launcher forks ranks.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import tempfile
@@ -16,17 +21,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import fairlead
+from fairlead.runtime.preloading import _SESSION
 from tests.ports import free_port
 
 TIMEOUT_S = 120.0
+FIRST_EVERY_S = 30.0
 
 Times = dict[str, list[float]]
 
@@ -35,8 +43,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=200, help="size of the state (default 200)")
     parser.add_argument("--saves", type=int, default=5, help="saves of each kind; the first is not counted (default 5)")
+    parser.add_argument("--first", action="store_true", help="the first checkpoint of a process, cold and forked")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
+    if arguments.first:
+        first = {kind: first_save(kind) for kind in ("cold", "forked")}
+        for kind, seconds in first.items() if not arguments.json else ():
+            print(f"{kind:<8}" + "".join(f"{what} {value * 1000:>6.0f} ms   " for what, value in seconds.items()))
+        if arguments.json:
+            print(json.dumps({"first": first}))
+        return
     width = int((arguments.megabytes * 1e6 / 4 / 8) ** 0.5)
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(8)))
     figures: dict[str, Times] = {}
@@ -68,6 +84,8 @@ def plain(model: nn.Module, directory: Path, saves: int) -> Times:
 
 def torchs_own(model: nn.Module, directory: Path, saves: int) -> Times:
     """``torch.distributed.checkpoint.async_save`` with its default staging."""
+    import torch.distributed.checkpoint as dcp  # not before: the first save is measured in a process without it
+
     with one_process_group():
 
         def save(step: int) -> Callable[[], object]:
@@ -89,6 +107,37 @@ def ours(model: nn.Module, directory: Path, saves: int) -> Times:
             return lambda: until(manifest.exists)
 
         return timed(save, directory, saves)
+
+
+def first_save(kind: str) -> dict[str, float]:
+    """Seconds that the first save of a process kept it, for ``resume`` and for the longest ``checkpoint``."""
+    context: Any = multiprocessing.get_context("spawn" if kind == "cold" else "forkserver")
+    if kind == "forked":
+        context.set_forkserver_preload(["torch", *_SESSION])
+    ours, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="fairlead-benchmark-") as directory:
+        process = context.Process(target=train_to_first_save, args=(directory, theirs))
+        process.start()
+        seconds: dict[str, float] = ours.recv()
+        process.join()
+    return seconds
+
+
+def train_to_first_save(directory: str, answer: Connection) -> None:
+    """A training of small steps up to its first complete checkpoint."""
+    model = nn.Linear(2000, 2000)
+    with fairlead.run(checkpoint_to=directory, checkpoint_every_s=FIRST_EVERY_S) as run:
+        began = time.perf_counter()
+        run.resume(model=model)
+        resume_s, longest_s, step = time.perf_counter() - began, 0.0, 0
+        while not any(Path(directory).glob("step-*/MANIFEST.json")):
+            step += 1
+            model(torch.ones(64, 2000)).sum().backward()
+            began = time.perf_counter()
+            run.checkpoint(step)
+            longest_s = max(longest_s, time.perf_counter() - began)
+            time.sleep(0.01)
+        answer.send({"resume": resume_s, "checkpoint": longest_s})
 
 
 def timed(save: Callable[[int], Callable[[], object]], directory: Path, saves: int) -> Times:

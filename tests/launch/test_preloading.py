@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.runtime.preloading import find_preload, leading_imports
+from fairlead.runtime.preloading import _SESSION, find_preload, leading_imports
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from fairlead.runtime.preloading import find_preload, leading_imports
         ('"""Doc."""\nfrom __future__ import annotations\nimport os, sys\nimport torch\n', ["torch"]),
         ("import numpy as np\nfrom torch.nn import functional\nx = f()\nimport torch.optim", ["numpy", "torch.nn"]),
         ("import fairlead\n", []),
-        ("import fairlead\nimport torch\n", ["torch", "torch.distributed", "torch.distributed.checkpoint"]),
+        ("import fairlead\nimport torch\n", ["torch", *_SESSION]),
         ("N = 3\ndef f(a, b=1):\n  return a\nimport torch", ["torch"]),
         ("import os\nos.environ['OMP_NUM_THREADS'] = '4'\nimport torch", []),
         ("import helpers\nimport torch", []),

@@ -1,7 +1,10 @@
 """The run of one rank with torch: what of modules and optimizers is saved, and when."""
 
 import copy
+import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.runtime.checkpoint.warming import warm
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch
 from fairlead.runtime.session import Run
@@ -19,6 +23,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed; pip in
 
 @pytest.fixture
 def open_run(tmp_path: Path) -> Callable[[], Run]:
+    warm()  # else what is due is put off until all is imported
     return lambda: Run(Environment(pod_dir=tmp_path, run_dir=tmp_path, checkpoint_to=str(tmp_path / "c")))
 
 
@@ -205,3 +210,88 @@ def test_loss_tensor_is_kept_without_its_graph(open_run: Callable[[], Run]) -> N
         kept: Any = run._reporter._loss
         assert kept is not None
         assert not kept.requires_grad
+
+
+IMPORTS = """
+import os, signal, sys, threading
+import torch
+import fairlead
+from fairlead.runtime.session import Stopped
+
+class Watch:
+    names = []
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is threading.main_thread():
+            self.names.append(name)
+
+model = torch.nn.Linear(4, 4)
+{optimizer}
+with fairlead.run() as run:
+    try:
+        sys.meta_path.insert(0, Watch())
+        state = {{"model": model, "optimizer": optimizer}}
+        run.resume(**state)
+        imported = [name for name in Watch.names if name.startswith("torch")]
+        print("at resume", imported, flush=True)
+        sys.meta_path.pop(0)
+        model(torch.ones(1, 4)).sum().backward()  # PyTorch's own first step imports as it likes
+        if optimizer is not None:
+            optimizer.step()
+        run._warming.wait()
+        sys.meta_path.insert(0, Watch())
+        Watch.names.clear()
+        run.checkpoint(1, force={force})
+        run._saver.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        run.checkpoint(2)
+    except Stopped as stopped:
+        print("at saves", Watch.names, stopped.saved)
+"""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "force"),
+    [("optimizer = None", True), ("optimizer = torch.optim.AdamW(model.parameters())", False)],
+)
+def test_neither_resume_nor_the_first_save_nor_a_stop_notice_imports_anything_on_the_thread_of_the_training(
+    tmp_path: Path, optimizer: str, force: bool
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORTS.format(optimizer=optimizer, force=force)],
+        env={**environ, "FAIRLEAD_CHECKPOINT_TO": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines() == ["at resume []", "at saves [] True"]
+
+
+class Slow:
+    """Imports that are not over before somebody waits for them."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.num_waits = 0
+
+    def wait(self) -> None:
+        self.is_over = True
+        self.num_waits += 1
+
+
+@pytest.mark.parametrize(("over_at", "saved_at"), [(3, 3), (100, 4)])
+def test_a_save_that_is_due_while_its_imports_are_under_way_is_put_off_but_not_beyond_the_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_at: int, saved_at: int
+) -> None:
+    imports = Slow()
+    monkeypatch.setattr("fairlead.runtime.session.Warming", lambda: imports)
+    to = tmp_path / "to"
+    with Run(Environment(pod_dir=tmp_path, run_dir=tmp_path, checkpoint_to=str(to), every_steps=4)) as run:
+        run.resume(model=torch.nn.Linear(2, 2))
+        for step in range(1, 5):
+            imports.is_over = imports.is_over or step >= over_at
+            run.checkpoint(step)
+            assert run._saver is not None
+            run._saver.wait()
+            assert (run._saver.newest is not None) == (step >= saved_at)
+    assert imports.num_waits == (saved_at == 4)

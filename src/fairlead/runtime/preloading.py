@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 # Known to leave one thread, no open file and no state that differs between a process and its fork.
 _PRELOADED = ("numpy", "torch")
-_SESSION = ("torch.distributed", "torch.distributed.checkpoint")
-# Making any optimizer imports it, which takes as long as torch itself.
+# Making any optimizer imports the last of them, as does the first save, which takes as long as torch itself.
 _OPTIMIZER = "torch._dynamo"
+_SESSION = ("torch.distributed", "torch.distributed.checkpoint", _OPTIMIZER)
 
 
 class Preload(NamedTuple):

@@ -148,12 +148,20 @@ class Objects:
                     f"{name} is {type(value).__name__}, which cannot be saved; "
                     "give a dict, or an object with state_dict() and load_state_dict()"
                 )
-        self._tensors: Tensors | None = None
-        if "torch" in sys.modules:
-            # Only now: a program without torch must never load it.
+        self._world_size = world_size
+        self._channel = channel
+        # A program without torch must never load it.
+        self._has_torch = "torch" in sys.modules
+        self._kept: Tensors | None = None
+
+    @property
+    def _tensors(self) -> "Tensors | None":
+        """What PyTorch saves; made when it is first needed, as its imports take seconds (see warming)."""
+        if self._kept is None and self._has_torch:
             from fairlead.runtime.checkpoint import tensors
 
-            self._tensors = tensors.Tensors(rank, world_size, self._own, channel)
+            self._kept = tensors.Tensors(self._rank, self._world_size, self._own, self._channel)
+        return self._kept
 
     def describe(self) -> dict[str, Any]:
         return {"form": "objects", **(self._tensors.describe() if self._tensors is not None else {})}

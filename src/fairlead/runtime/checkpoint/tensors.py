@@ -193,7 +193,7 @@ class Tensors:
 
     def _together(self, call: Callable[[], object]) -> None:
         """Make a call that fails on all ranks when it fails on one, and raise only where the reason is."""
-        _quiet()
+        quiet()
         try:
             call()
         except dcp.CheckpointException as error:  # derives from BaseException
@@ -295,6 +295,6 @@ def _state(value: Any) -> Any:
     return value.state_dict() if hasattr(value, "state_dict") else dict(value)
 
 
-def _quiet() -> None:
+def quiet() -> None:
     """One rank, or ranks on their own, are no mistake here."""
     warnings.filterwarnings("ignore", message="torch.distributed is")
