@@ -223,7 +223,9 @@ def test_the_reserve_is_held_while_there_is_room_and_given_up_once(desk: Path) -
     assert not release_reserve(home)
 
 
-def test_status_and_its_json_tell_of_saves_that_fail(call: Call, past: Past) -> None:
+def test_status_and_its_json_tell_of_saves_that_fail(call: Call, past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A supervisor would find that none of its pods is there.
+    monkeypatch.setattr(LocalCluster, "nudge", lambda _: None)
     run = past.submit("net", phase=Phase.STARTING)
     now = time.time()
     running = replace(run.status, phase=Phase.RUNNING, since=now - 700)
