@@ -1,9 +1,12 @@
 """Which runs that are over need not be kept, with times as plain numbers."""
 
+from dataclasses import replace
+
 import pytest
 
 from fairlead.policy.retention import MOST_AT_ONCE, Retention, expired, forgetting
 from fairlead.specs.rules import BrokenRules
+from fairlead.specs.training import Checkpoint
 from fairlead.state.plan import Change
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.builders import status, training
@@ -20,9 +23,10 @@ def a_run(
 
 
 RUNS = (
-    a_run("day", 86_400.0),
-    a_run("minute", 60.0, phase=Phase.FAILED),
-    a_run("hour", 3600.0, phase=Phase.STOPPED),
+    a_run("train", 86_400.0),
+    a_run("train-3", 60.0, phase=Phase.FAILED),
+    a_run("train-2", 3600.0, phase=Phase.STOPPED),
+    a_run("rare", 80_000.0),
     a_run("other", 90_000.0, team="b"),
     a_run("going", 1e6, phase=Phase.RUNNING, intent=Intent.RUN),
     a_run("resumed", 1e6, phase=Phase.FAILED, intent=Intent.RUN, team="c"),
@@ -34,12 +38,12 @@ RUNS = (
     ("keep", "gone"),
     [
         (Retention(), []),
-        (Retention(for_s=3600.0), ["other", "day", "hour"]),
-        (Retention(for_s=0.0), ["other", "day", "hour", "minute"]),
-        (Retention(last=0), ["other", "day", "hour", "minute"]),
-        (Retention(last=1), ["day", "hour"]),
-        (Retention(last=2, for_s=0.0), ["day"]),
-        (Retention(last=1, for_s=7200.0), ["day"]),
+        (Retention(for_s=3600.0), ["other", "train", "rare", "train-2"]),
+        (Retention(for_s=0.0), ["other", "train", "rare", "train-2", "train-3"]),
+        (Retention(last=0), ["other", "train", "rare", "train-2", "train-3"]),
+        (Retention(last=1), ["train", "train-2"]),
+        (Retention(last=2, for_s=0.0), ["train"]),
+        (Retention(last=1, for_s=7200.0), ["train"]),
         (Retention(last=9), []),
     ],
 )
@@ -48,9 +52,9 @@ def test_what_neither_age_nor_number_keeps_is_forgotten(keep: Retention, gone: l
 
 
 def test_a_plan_forgets_what_was_seen_and_a_few_at_once() -> None:
-    many = [a_run(f"r{number:03}", 1000.0 - number) for number in range(MOST_AT_ONCE + 9)]
+    many = [a_run(f"r-{number:03}", 1000.0 - number) for number in range(MOST_AT_ONCE + 9)]
     changes = forgetting(many, Retention(last=2), NOW).changes
-    assert changes[0] == Change(workload_uid="r000", version=7, forget=True)
+    assert changes[0] == Change(workload_uid="r-000", version=7, forget=True)
     assert len(changes) == MOST_AT_ONCE
 
 
@@ -58,3 +62,10 @@ def test_what_makes_no_sense_is_refused() -> None:
     for wrong in ({"for_s": -1.0}, {"for_s": 1e12}, {"last": -1}, {"last": 1.5}):
         with pytest.raises(BrokenRules):
             Retention(**wrong)
+
+
+def test_a_run_stays_while_another_that_is_not_over_begins_from_its_checkpoints() -> None:
+    going = a_run("fine-tune", 0.0, phase=Phase.PENDING, intent=Intent.RUN)
+    spec = replace(going.spec, checkpoint=Checkpoint(origin="/state/runs/train-2/checkpoints"))
+    gone = expired((*RUNS, replace(going, spec=spec)), Retention(last=1), NOW)
+    assert [run.spec.name for run in gone] == ["train"]

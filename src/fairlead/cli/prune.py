@@ -41,8 +41,8 @@ def prune(
     if keeps == KEEP_ALL:
         raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
     # All runs that are over count as newest ones, also those that are not meant.
-    over = cluster.select(Selection(phases=FINISHED))
-    runs = [run for run in expired(over, keeps, time.time()) if selection.matches(run)]
+    known = (*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished())
+    runs = [run for run in expired(known, keeps, time.time()) if selection.matches(run)]
     if not dry_run:
         cluster.sweep()
     spaces = {run.uid: cluster.space_of(run) for run in runs}

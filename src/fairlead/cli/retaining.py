@@ -43,7 +43,10 @@ def keep_options(last: str) -> Callable[[Command], Command]:
 
         found: Any = with_keeps
         found = click.option(
-            last, "last", type=click.IntRange(min=0, max=1_000_000), help="Keep so many of the newest of each team."
+            last,
+            "last",
+            type=click.IntRange(min=0, max=1_000_000),
+            help="Keep so many of the newest of each name in a team.",
         )(found)
         found = click.option(
             "--keep", type=Duration(), metavar="DURATION", help="Keep runs that ended less than this ago, as in 30d."

@@ -148,7 +148,7 @@ def _forget(cluster: LocalCluster) -> bool:
         return False
     if keep == KEEP_ALL:
         return False
-    plan = forgetting(cluster.select(Selection(phases=FINISHED)), keep, time.time())
+    plan = forgetting((*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished()), keep, time.time())
     gone = sum(cluster.apply(plan))
     if gone:
         log.info("forgot %d runs that are not kept any longer", gone)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fairlead.policy.durations import kind_of
 from fairlead.specs.rules import Limit, Rules, broken, enforce
 from fairlead.specs.training import DECADE_S
 from fairlead.state.plan import Change, Plan
@@ -23,7 +24,8 @@ class Retention:
 
     Attributes:
         for_s: Seconds since their end; None for no such reason to keep one.
-        last: The newest so many of each team; None for no such reason. With neither, all are kept.
+        last: The newest so many of each team and name, the number behind a repeated name left out; None for no such
+            reason. With neither, all are kept.
     """
 
     for_s: float | None = None
@@ -37,24 +39,33 @@ KEEP_ALL = Retention()
 
 
 def expired(runs: Iterable[Workload], keep: Retention, now: float) -> list[Workload]:
-    """Runs that are over and that nothing keeps, in the order in which they ended; none where nothing is asked for.
+    """Return the runs that are over and that nothing keeps, in the order in which they ended.
 
-    One that is to go on, or is being deleted, is none of them.
+    A run that is to go on or is being deleted is none of them, nor is one from whose own checkpoints a run that is not
+    over begins.
+
+    Args:
+        runs: Those that are over, and those that are not.
+        keep: None are returned for ``KEEP_ALL``.
     """
     if keep == KEEP_ALL:
         return []
-    teams = defaultdict[str, list[Workload]](list)
+    kinds = defaultdict[tuple[str, str], list[Workload]](list)
+    origins = []
     for run in runs:
         if run.status.phase.is_final:
-            teams[run.spec.team].append(run)
+            kinds[kind_of(run.spec)].append(run)
+        elif run.spec.checkpoint.origin is not None:
+            origins.append(run.spec.checkpoint.origin)
     found: list[Workload] = []
-    for ended in teams.values():
+    for ended in kinds.values():
         ended.sort(key=_ended_at, reverse=True)
         found += (
             run
             for run in ended[keep.last or 0 :]
             if run.intent not in (Intent.RUN, Intent.DELETE)
             and (keep.for_s is None or now - _ended_at(run)[0] >= keep.for_s)
+            and not any(run.uid in origin.split("/") for origin in origins)
         )
     return sorted(found, key=_ended_at)
 
