@@ -75,7 +75,7 @@ def main() -> None:
 def fill(home: Path, past: int) -> None:
     """A store with finished runs, each with the events and the failed attempt of an ordinary life."""
     cluster = LocalCluster.open(home)
-    ended = Reason(code=Code.COMPLETED, message="all ranks succeeded after 1000 steps, running for 1h 2m")
+    ended = Reason(code=Code.COMPLETED, message="all ranks succeeded after 1000 steps in 1h 2m")
     for number in range(past):
         spec = Training(name=f"run-{number}", run="python train.py --lr 0.1", workdir="/", ranks_per_node=2)
         now = time.time() - past + number

@@ -35,7 +35,7 @@ def test_several_documents_run_side_by_side_and_each_line_names_its_run(call: Ca
     for name in ("left", "right"):
         assert [line for line in lines if line.startswith(f"{name} | ")] == [f"{name} | {name} {n}" for n in range(3)]
         assert f"* {name}: Running: 1 rank on 1 node started" in ended.err
-        assert ended.err.count(f"{name} is Succeeded: all ranks succeeded, running for ") == 1
+        assert ended.err.count(f"{name} is Succeeded: all ranks succeeded in ") == 1
         assert f"* {name}: Submitted\n" in ended.err
     assert ended.err.count("all ranks succeeded") == 2
     assert len(lines) == 6
@@ -68,6 +68,10 @@ def test_json_lines_tell_output_events_and_end(call: Call) -> None:
     assert next(each["event"] for each in left if each["type"] == "event") == "Submitted"
     assert (left[-1]["type"], left[-1]["phase"], left[-1]["name"]) == ("end", "Succeeded", "left")
     assert [each["phase"] for each in told if each["type"] == "end" and each["run"] == "right"] == ["Failed"]
+    happened = [{**each, "type": "event"} for each in objects(call("events", "left", "--json"))]
+    assert happened == [each for each in left if each["type"] == "event"]
+    (pod,) = json.loads(call("status", "left", "--json").out)["pods"]
+    assert {pod["uid"], *(each["uid"] for each in happened)} == {left[-1]["uid"]}
 
 
 def test_run_has_the_same_json_lines_and_nothing_else_on_stdout(call: Call) -> None:
@@ -152,7 +156,7 @@ def test_following_events_ends_when_the_runs_are_over(call: Call) -> None:
     call("run", "-d", "runs.yaml")
     told = objects(call("events", "-f", "--json", "left", "right"))
     for name in ("left", "right"):
-        kinds = [each["type"] for each in told if each["run"] == name]
+        kinds = [each["event"] for each in told if each["run"] == name]
         assert kinds == ["Submitted", "Starting", "Running", "Succeeded"]
     assert [each["id"] for each in told] == sorted({each["id"] for each in told})
 

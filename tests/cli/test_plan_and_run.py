@@ -30,7 +30,7 @@ def first_decision(call: Call, name: str) -> dict[str, Any]:
     """What the loop first decided on a run."""
     while True:
         told = [json.loads(line) for line in call("events", name, "--json").out.splitlines()]
-        decided = [event for event in told if event["type"] != "Submitted"]
+        decided = [event for event in told if event["event"] != "Submitted"]
         if decided:
             first: dict[str, Any] = decided[0]
             return first
@@ -53,7 +53,7 @@ def test_run_does_what_plan_says(call: Call, spec: str) -> None:
         assert [run["name"] for run in made] == [each["name"] for each in said]
         for each in said:
             decided = first_decision(call, each["name"])
-            assert (decided["type"], decided["reason"]["message"]) == (each["phase"], each["reason"]["message"])
+            assert (decided["event"], decided["reason"]["message"]) == (each["phase"], each["reason"]["message"])
             assert json.loads(call("status", each["name"], "--json").out)["spec"] == each["spec"]
     call("delete", "--all", "--yes")
 
@@ -61,7 +61,7 @@ def test_run_does_what_plan_says(call: Call, spec: str) -> None:
 def test_a_run_that_waits_for_another_is_told_so_by_both(call: Call) -> None:
     call("run", "-d", "--name", "holder", "--", "sleep", "60")
     holder = first_decision(call, "holder")
-    assert holder["type"] == "Starting"
+    assert holder["event"] == "Starting"
     whole = len(os.sched_getaffinity(0))
     Path("late.yaml").write_text(f"name: late\nrun: python -c pass\nresources: {{cpu: {whole}}}\n")
     (planned,) = (json.loads(line) for line in call("plan", "late.yaml", "--json").out.splitlines())
@@ -69,7 +69,7 @@ def test_a_run_that_waits_for_another_is_told_so_by_both(call: Call) -> None:
     assert planned["reason"]["message"].endswith("held by holder; start unknown: holder has no `max_duration`")
     call("run", "-d", "late.yaml")
     decided = first_decision(call, "late")
-    assert (decided["type"], decided["reason"]["message"]) == ("Pending", planned["reason"]["message"])
+    assert (decided["event"], decided["reason"]["message"]) == ("Pending", planned["reason"]["message"])
     call("delete", "--all", "--yes")
 
 

@@ -234,8 +234,8 @@ def test_stop_suspend_resume_and_delete_do_what_they_say(desk: Desk, operator: N
 def test_events_are_told_as_they_come(desk: Desk, operator: None) -> None:
     desk("run", "-d", desk.write("train", fake={"run": "2s"}))
     told = objects(desk("events", "-f", "--json", "train").out)
-    assert [each["type"] for each in told] == ["Submitted", "Starting", "Running", "Succeeded"]
-    assert [row.split()[3] for row in desk("events").out.splitlines()[1:]] == [each["type"] for each in told]
+    assert [each["event"] for each in told] == ["Submitted", "Starting", "Running", "Succeeded"]
+    assert [row.split()[3] for row in desk("events").out.splitlines()[1:]] == [each["event"] for each in told]
 
 
 def test_without_an_operator_everything_that_reads_works_and_says_so(desk: Desk) -> None:

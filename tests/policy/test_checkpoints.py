@@ -123,7 +123,7 @@ def test_a_run_that_ends_well_without_its_last_checkpoint_has_failed(phase: Phas
     assert change.status is not None
     assert (change.status.phase, change.status.reason.code) == (Phase.FAILED, Code.LAST_CHECKPOINT_FAILED)
     assert change.status.reason.message == (
-        "all ranks succeeded after 1200 steps, running for 1m; its last checkpoint (step 1200) could "
+        "all ranks succeeded after 1200 steps in 1m; its last checkpoint (step 1200) could "
         "not be saved: disk full; the newest complete one is of step 900"
     )
     assert change.status.reason.remedy == "Mend that; then `fairlead resume net` trains from there and saves."

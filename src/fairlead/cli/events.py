@@ -1,12 +1,11 @@
 """``fairlead events``: what happened, each with its reason."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import click
 
 from fairlead.cli.names import RunName, find_all
-from fairlead.cli.show import as_json, json_option, say_time, table
+from fairlead.cli.show import as_json, event_json, json_option, say_time, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord
@@ -69,7 +68,7 @@ def _row(event: EventRecord) -> tuple[str, ...]:
 def _print_each(found: list[EventRecord], json_: bool) -> None:
     for event in found:
         if json_:
-            print(as_json(asdict(event)), flush=True)
+            print(as_json(event_json(event)), flush=True)
         else:
             at, run, what, why = _row(event)
             print(f"{at}  {run:<{NAME_WIDTH}}  {what:<{TYPE_WIDTH}}  {why}", flush=True)

@@ -18,7 +18,7 @@ from fairlead.errors import NameTaken, NotAllowed
 from fairlead.policy.outlook import outlook
 from fairlead.specs.differences import differences as of_specs
 from fairlead.specs.training import Training
-from fairlead.state.reasons import Code, Reason
+from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
 CHANGES = 1
@@ -115,7 +115,7 @@ def _named(cluster: Facing, admitted: Admission) -> Admission:
 def _decide(cluster: Facing, specs: list[Training]) -> list[tuple[Status, float | None]]:
     """What the loop would decide on new runs at its next pass, and when they would start at the latest."""
     now = time.time()
-    fresh = _fresh("submitted", now)
+    fresh = _fresh(JUST_SUBMITTED.message, now)
     # Submitted one after the other, as `run` would, so that each waits behind those before it.
     return decide_on(
         cluster,

@@ -43,11 +43,11 @@ def _created(spec: Training) -> list[dict[str, Any]]:
     from fairlead.cluster.kubernetes.rendering.services import render_service
     from fairlead.policy.defaults import complete
     from fairlead.state.plan import CreatePod
-    from fairlead.state.reasons import Code, Reason
+    from fairlead.state.reasons import JUST_SUBMITTED
     from fairlead.state.snapshot import Grant, Intent, Phase, Status, Workload
 
     spec = complete(spec, ()).spec
-    status = Status(phase=Phase.PENDING, reason=Reason(code=Code.SUBMITTED, message="submitted"), since=0.0)
+    status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     workload = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
     grant = Grant(cpu_milli=spec.resources.cpu_milli or 0, memory_bytes=spec.resources.memory_bytes or 0)
     gpu = spec.resources.gpu

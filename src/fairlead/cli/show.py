@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from fairlead.cluster.port import EventRecord
 from fairlead.policy.checkpoints import warning
 from fairlead.policy.lifecycle import active_until
 from fairlead.policy.quantities import say_duration
-from fairlead.state.reasons import Reason
+from fairlead.state.reasons import JUST_SUBMITTED, Reason
 from fairlead.state.snapshot import Progress, Workload
 
 json_option = click.option("--json", "json_", is_flag=True, help="JSON instead of text.")
@@ -46,6 +47,18 @@ def run_json(workload: Workload) -> dict[str, Any]:
         "last_failure": None if workload.status.last_failure is None else asdict(workload.status.last_failure),
         "warning": None if (wrong := warning(workload, time.time())) is None else asdict(wrong),
         "progress": None if workload.progress is None else asdict(workload.progress),
+    }
+
+
+def event_json(event: EventRecord) -> dict[str, Any]:
+    """Return an event as an object for programs: ``event`` is its name, ``uid`` that of its run."""
+    return {
+        "id": event.id,
+        "at": event.at,
+        "run": event.run,
+        "uid": event.workload_uid,
+        "event": event.type,
+        "reason": asdict(event.reason),
     }
 
 
@@ -101,8 +114,8 @@ def say_progress(progress: Progress | None, *, short: bool = False) -> str:
 
 
 def say_event(type_: str, reason: Reason) -> str:
-    """An event as its type and what is said of it; the type alone where the sentence only repeats it."""
-    return type_ if reason.message.lower() == type_.lower() else f"{type_}: {reason.message}"
+    """Return an event as its type and its reason; the type alone where the reason adds nothing."""
+    return type_ if reason == JUST_SUBMITTED else f"{type_}: {reason.message}"
 
 
 def say_time(at: float) -> str:

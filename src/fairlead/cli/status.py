@@ -107,11 +107,17 @@ def _listed(
 def _full_json(cluster: Facing, workload: Workload) -> dict[str, Any]:
     from fairlead.specs.rendering import render
 
-    pods = [asdict(pod) for pod in cluster.pods(workload.uid)]
+    pods = [_pod_json(pod) for pod in cluster.pods(workload.uid)]
     told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
     told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
     return {**run_json(workload), **told, **where}
+
+
+def _pod_json(pod: Pod) -> dict[str, Any]:
+    """Return a pod as an object of its run: ``uid`` is that of the run, in pods as everywhere."""
+    told = asdict(pod)
+    return {"pod_uid": told.pop("uid"), "uid": told.pop("workload_uid"), **told}
 
 
 def _full(cluster: Facing, workload: Workload) -> str:

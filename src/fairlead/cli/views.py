@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fairlead.cli.logs import format_line, is_terminal
-from fairlead.cli.show import as_json, message, run_json, say_event, say_progress, say_reason
+from fairlead.cli.show import as_json, event_json, message, run_json, say_event, say_progress, say_reason
 from fairlead.cluster.facing import Facing
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.policy.checkpoints import warning
@@ -18,12 +18,13 @@ PLAIN_PROGRESS_S = 5.0
 
 
 class Plain:
-    """Output to stdout; events, a line of progress now and then, and the end to stderr."""
+    """Output to stdout; events, a line of progress when it has changed, and the end to stderr."""
 
     def __init__(self, cluster: Facing, *, several: bool) -> None:
         self._cluster = cluster
         self._several = several
-        self._told = time.monotonic()
+        self._looked = time.monotonic()
+        self._told: dict[str, str] = {}
         self._terminal = is_terminal()
 
     def __enter__(self) -> "Plain":
@@ -42,15 +43,17 @@ class Plain:
 
     def progress(self, runs: list[Workload]) -> None:
         flush()
-        if time.monotonic() - self._told < PLAIN_PROGRESS_S:
+        if time.monotonic() - self._looked < PLAIN_PROGRESS_S:
             return
-        self._told = time.monotonic()
+        self._looked = time.monotonic()
         for run in runs:
             wrong = warning(run, time.time())
             says = [] if run.progress is None else [say_progress(run.progress)]
             says += [] if wrong is None else [wrong.message]
-            if says:
-                message(f"* {f'{run.spec.name}: ' if self._several else ''}{'; '.join(says)}")
+            told = "; ".join(says)
+            if told and told != self._told.get(run.uid):
+                self._told[run.uid] = told
+                message(f"* {f'{run.spec.name}: ' if self._several else ''}{told}")
 
     def end(self, run: Workload) -> None:
         flush()
@@ -114,8 +117,7 @@ class Json:
         self._print("log", run, asdict(line))
 
     def event(self, run: Workload, event: EventRecord) -> None:
-        content = asdict(event)
-        self._print("event", run, {"event": content.pop("type"), **content})
+        self._print("event", run, event_json(event))
         flush()
 
     def progress(self, runs: list[Workload]) -> None:

@@ -255,7 +255,7 @@ def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
     # A short run may be over before it was seen Running.
     unseen_s = now - status.since if status.phase is Phase.STARTING else 0.0
     ran = say_duration(active_until(status, now) + unseen_s)
-    message = f"all ranks succeeded{steps}, running for {ran}"
+    message = f"all ranks succeeded{steps} in {ran}"
     lost = checkpoints.unsaved(workload.progress)
     if lost is None:
         return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)

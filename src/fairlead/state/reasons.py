@@ -61,3 +61,7 @@ class Reason:
     message: str
     remedy: str | None = None
     detail: tuple[str, ...] = ()
+
+
+JUST_SUBMITTED = Reason(code=Code.SUBMITTED, message="waits to be placed")
+"""The reason of a run that nothing has looked at yet."""

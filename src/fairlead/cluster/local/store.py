@@ -22,7 +22,7 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotFound
 from fairlead.specs.storing import to_json
 from fairlead.specs.training import Training
-from fairlead.state.reasons import Code, Reason
+from fairlead.state.reasons import JUST_SUBMITTED, Reason
 from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Status, Workload
 
 # A file system's clock ticks less often than ours.
@@ -108,8 +108,7 @@ class Store:
         Raises:
             NameTaken: An unfinished workload of that team has the name.
         """
-        reason = Reason(code=Code.SUBMITTED, message="submitted")
-        status = Status(phase=Phase.PENDING, reason=reason, since=now)
+        status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
         with self._transaction():
             try:
                 self._db.execute(
@@ -127,7 +126,7 @@ class Store:
             # Here and not above: what only lists runs needs nothing of plans.
             from fairlead.state.plan import Event
 
-            self._record(uid, spec.name, Event(type="Submitted", reason=reason), now)
+            self._record(uid, spec.name, Event(type="Submitted", reason=JUST_SUBMITTED), now)
         return self.get(uid)
 
     @_in_the_room_there_is

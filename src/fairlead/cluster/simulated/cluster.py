@@ -23,7 +23,7 @@ from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.growth import Asked, Growth
 from fairlead.state.plan import Change, Event, Plan
-from fairlead.state.reasons import Code, Reason
+from fairlead.state.reasons import JUST_SUBMITTED
 from fairlead.state.rules import DEFAULT, Rules
 from fairlead.state.snapshot import (
     Completed,
@@ -140,12 +140,11 @@ class SimulatedCluster:
                 f"An unfinished run of team {spec.team} is named {spec.name}; delete it or take another name."
             )
         state.last_workload += 1
-        reason = Reason(code=Code.SUBMITTED, message="submitted; waits to be placed")
         workload = Workload(
             uid=f"{state.last_workload:08x}",
             spec=spec,
             intent=Intent.RUN,
-            status=Status(phase=Phase.PENDING, reason=reason, since=now),
+            status=Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now),
             version=1,
             created_at=now,
         )
@@ -153,7 +152,7 @@ class SimulatedCluster:
         state.live[workload.uid] = {}
         state.events_of[workload.uid] = []
         self._state.keep(workload)
-        self._state.record(workload, Event(type="Submitted", reason=reason), self.clock.now())
+        self._state.record(workload, Event(type="Submitted", reason=JUST_SUBMITTED), self.clock.now())
         return workload
 
     def set_intent(self, uid: str, intent: Intent) -> Workload:

@@ -20,7 +20,7 @@ from fairlead.policy.spec_updates import updated_status
 from fairlead.specs.differences import Difference, of_said, said
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, CreatePod, Event
-from fairlead.state.reasons import Code, Reason
+from fairlead.state.reasons import JUST_SUBMITTED, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload
 
 Object = dict[str, Any]
@@ -269,7 +269,7 @@ def state_plain(state: State) -> Object:
 
 def submitted(found: TrainingObject) -> KeptEvent:
     """The event of its submission, which no status can hold since an object is created without one."""
-    reason = _first_reason()
+    reason = JUST_SUBMITTED
     spec = None if found.workload is None else found.workload.spec
     if spec is not None and spec.workdir is not None and not found.workdir:
         message = (
@@ -295,11 +295,7 @@ def _state(status: Mapping[str, Any], created_at: float) -> State:
     if kept:
         state = build(State, kept)
         return replace(state, status=upgraded(state.status))
-    return State(status=Status(phase=Phase.PENDING, reason=_first_reason(), since=created_at))
-
-
-def _first_reason() -> Reason:
-    return Reason(code=Code.SUBMITTED, message="submitted")
+    return State(status=Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=created_at))
 
 
 def filled(spec: Training) -> Training:
