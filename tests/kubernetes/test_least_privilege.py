@@ -136,10 +136,10 @@ def a_run_that_asks_for_nodes(plane: ControlPlane, client: Client) -> None:
 
 
 def a_run_that_is_not_kept(plane: ControlPlane, client: Client) -> None:
-    """Of two runs that end one is kept, which is enough."""
+    """Of two runs of a name that end one is kept, which is enough."""
     kept = Retention(last=1)
     with operating(plane, token_of(client, SYSTEM, OPERATOR), keeps=kept, keep_s=0.5):
-        for name in ("older", "newer"):
+        for name in ("run-1", "run-2"):
             client.create(RUNS, {
                 "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": name},
                 "spec": {"run": "work", "image": "python:3.12", "kubernetes": {
@@ -147,8 +147,8 @@ def a_run_that_is_not_kept(plane: ControlPlane, client: Client) -> None:
                 }},
             })  # fmt: skip
             until(partial(_has_succeeded, client, name))
-        until(lambda: [each["metadata"]["name"] for each in client.items(RUNS)] == ["newer"])
-    client.delete(f"{RUNS}/newer")
+        until(lambda: [each["metadata"]["name"] for each in client.items(RUNS)] == ["run-2"])
+    client.delete(f"{RUNS}/run-2")
 
 
 def _has_succeeded(client: Client, name: str) -> bool:
