@@ -136,7 +136,7 @@ class RunHandle:
         Args:
             follow: Go on until the run is over.
             rank: Only this one, or these.
-            attempt: Only this start of the run, from 0.
+            attempt: Only this attempt of the run, from 0.
             since: Only lines from then on: a text as ``fairlead logs --since`` takes it, a Unix time or a datetime.
             until: Only lines up to then.
             grep: Only lines in which this regular expression is found.

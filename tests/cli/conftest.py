@@ -28,7 +28,7 @@ class Answer:
 
     def __post_init__(self) -> None:
         assert "Traceback" not in self.out + self.err, self.err
-        assert "our mistake" not in self.err, self.err
+        assert "internal error" not in self.err, self.err
 
 
 Call = Callable[..., Answer]

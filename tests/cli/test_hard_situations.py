@@ -50,7 +50,7 @@ def test_what_can_never_fit_is_refused_with_the_numbers(fairlead: Fairlead, tmp_
     (tmp_path / "big.yaml").write_text("name: big\nrun: sleep 1\nresources: {cpu: 4096}\n")
     ended = fairlead("run", "big.yaml")
     assert ended.returncode == 4
-    assert "4096 CPU asked for on one node, the most on any is" in ended.stderr
+    assert "4096 CPU requested on one node, the largest node has" in ended.stderr
     assert "Ask for less (`resources.cpu`)" in ended.stderr
 
 

@@ -166,7 +166,7 @@ def test_of_two_unfinished_runs_of_one_name_none_is_taken_for_the_other(call: Ca
         ("suspend", Phase.SUCCEEDED, "only an unfinished run"),
         ("resume", Phase.SUCCEEDED, "nothing left to do"),
         ("suspend", Phase.FAILED, "only an unfinished run"),
-        ("resume", Phase.STOPPING, "done is on its way to be Failed: made Stopping by a test; resume it when it is"),
+        ("resume", Phase.STOPPING, "done is not yet Failed: made Stopping by a test; resume it when it is"),
     ],
 )
 def test_what_a_run_is_past_is_refused(call: Call, past: Past, command: str, phase: Phase, says: str) -> None:

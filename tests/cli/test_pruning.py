@@ -54,7 +54,10 @@ def test_what_is_removed_is_said_before_with_its_space_and_nothing_else_goes(
 
     refused = call("prune", "--last", "2")
     assert refused.code == 2
-    assert "there is no terminal to ask on: Remove 2 runs with their logs and own checkpoints" in refused.err
+    assert (
+        "standard input is not a terminal, so this cannot be confirmed: Remove 2 runs with their "
+        "logs and own checkpoints" in refused.err
+    )
 
     planned = json.loads(call("prune", "--last", "2", "--dry-run", "--json").out)
     done = json.loads(call("prune", "--last", "2", "--yes", "--json").out)
@@ -65,7 +68,7 @@ def test_what_is_removed_is_said_before_with_its_space_and_nothing_else_goes(
     assert {name for name, path in own.items() if path.exists()} == {"old-2", "old-3", "going"}
     assert (desk / "mine" / "checkpoint").read_text() == "elsewhere"
     again = call("prune", "--last", "2", "--yes")
-    assert (again.code, again.out, again.err) == (0, "", "No run that is over need be removed.\n")
+    assert (again.code, again.out, again.err) == (0, "", "No finished run needs to be removed.\n")
 
 
 def test_phases_and_labels_choose_among_those_that_need_not_be_kept(call: Call, several: Past) -> None:

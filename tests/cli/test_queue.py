@@ -30,7 +30,7 @@ def test_what_waits_is_listed_in_its_turn(call: Call, desk: Path) -> None:
     first, second = json.loads(call("queue", "--json").out)
     assert (first["name"], first["position"], first["starts_at"]) == ("high", 1, None)
     assert first["unknown"] == "x1 has no max_duration"
-    assert second["unknown"] == "nobody knows when high starts, which is before it"
+    assert second["unknown"] == "the start of high, which is before it, is not known"
     assert (first["labels"], first["phase"]) == ({"p": "7"}, "Pending")
     assert "CPU" in first["needs"]
     call("stop", "--all", "--yes")

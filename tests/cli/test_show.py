@@ -58,7 +58,7 @@ def test_two_runs_are_told_apart_by_spec_and_files(call: Call, past: Past) -> No
 def test_what_is_not_kept_is_said_with_its_reason(call: Call, past: Past) -> None:
     submit(past, "one", "print(1)\n", snapshot=False)
     submit(past, "two", "print(1)\n")
-    assert "code: none kept: the spec says `snapshot: false`" in call("show", "one").out
+    assert "code: not kept: the spec says `snapshot: false`" in call("show", "one").out
     assert "files: the files of one are not kept" in call("show", "one", "--diff", "two").out
     ended = call("show", "one", "--export", "out")
     assert ended.code == 6

@@ -87,7 +87,7 @@ def test_a_full_disk_is_told_at_once_and_work_goes_on_when_there_is_room(desk: P
         assert attached.stderr is not None
         assert attached.stderr.readline().startswith(f"fairlead: {FULL}")
         filler.unlink()
-        assert any("that trouble is over" in line for line in attached.stderr)
+        assert any("the problem is resolved" in line for line in attached.stderr)
         attached.terminate()
     cluster = LocalCluster.open()
     now = cluster.find("loop").progress

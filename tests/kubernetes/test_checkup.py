@@ -59,7 +59,7 @@ def fairlead(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[s
     argv = [sys.executable, "-m", "fairlead.cli.main", *arguments]
     environ = {**os.environ, "KUBECONFIG": str(kubeconfig), "FAIRLEAD_HOME": str(kubeconfig.parent / "home")}
     ended = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
-    assert "our mistake" not in ended.stderr
+    assert "internal error" not in ended.stderr
     return ended
 
 
@@ -191,7 +191,7 @@ def test_engines_autoscalers_and_silent_gpus_are_found(
         with nodes(plane, "mute", **{"nvidia.com/gpu.present": "true"}):
             found = findings(kubeconfig, "here", 1)
         assert "Kueue v0.15.2" in found["engines"]["says"]
-        assert "KubeRay (its kinds are there, no controller is seen)" in found["engines"]["says"]
+        assert "KubeRay (its kinds are installed, but no controller was found)" in found["engines"]["says"]
         assert "Karpenter" in found["autoscaler"]["says"]
         assert "Cluster Autoscaler v1.36.0" in found["autoscaler"]["says"]
         assert f"disks-{namespace} (default)" in found["storage"]["says"]

@@ -73,7 +73,7 @@ def test_a_preempted_pod_says_who_took_its_place_and_the_gang_comes_back(
             container = {"name": "c", "image": "i", "resources": asked, "securityContext": HARMLESS}
             pod = {"metadata": {"name": "urgent"}, "spec": {"priorityClassName": name, "containers": [container]}}
             client.create(f"/api/v1/namespaces/{namespace}/pods", pod)
-            assert "kube-scheduler gave its place to a pod of a higher priority" in last_failure(cluster, namespace)
+            assert "kube-scheduler preempted it for a pod of a higher priority" in last_failure(cluster, namespace)
             until(lambda: cluster.named("train", namespace).status.phase is Phase.PENDING)
             assert live_pods(cluster, namespace) == ["urgent"]
             client.delete(f"/api/v1/namespaces/{namespace}/pods/urgent")
@@ -158,7 +158,7 @@ def test_a_webhook_that_cannot_be_asked_is_told_and_the_run_goes_on_when_it_is_b
     nobody = "https://127.0.0.1:9/"
     with denying(cluster, namespace, "", url=nobody), operating(access, namespace):
         told = last_failure(cluster, namespace)
-    assert "the admission webhook deny.example.com cannot be asked" in told
+    assert "the admission webhook deny.example.com did not answer" in told
     assert "refused" in told
     with operating(access, namespace):
         comes_to(cluster, "train", Phase.RUNNING)

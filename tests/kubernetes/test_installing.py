@@ -208,7 +208,7 @@ def test_a_namespace_that_was_there_is_neither_changed_nor_deleted(fresh: Contro
     assert elsewhere.code == 6
     assert "is installed in namespace tools" in elsewhere.err
     gone = fairlead("uninstall", "--yes")
-    assert "left as it is  namespaces/tools  (it was there before Fairlead)" in gone.out
+    assert "left as it is  namespaces/tools  (it existed before Fairlead)" in gone.out
     now = fresh.request("GET", "/api/v1/namespaces/tools")
     assert now["metadata"]["uid"] == space["metadata"]["uid"]
     assert now["metadata"]["labels"] == space["metadata"]["labels"]
@@ -290,7 +290,7 @@ def test_the_oldest_api_server_gets_the_rules_that_it_takes(request: pytest.Fixt
             assert ended.returncode == 0, ended.stderr
             rows = [line for line in ended.stdout.splitlines() if "trainings.fairlead.dev" in line]
             assert [row.split()[0] for row in rows] == [outcome]
-            assert "without the rules whose cost this API server does not take" in rows[0]
+            assert "without the rules above the cost limit of this API server" in rows[0]
 
 
 def _cordon(plane: ControlPlane, nodes: list[str], is_cordoned: bool) -> None:

@@ -56,7 +56,7 @@ def test_without_an_image_the_directory_of_the_file_goes_along(project: Path) ->
 def test_an_absolute_path_that_is_not_here_is_one_of_the_image_and_that_is_said(project: Path) -> None:
     found = choose(a_training(image=IMAGE, workdir="/opt/nowhere"), project)
     assert (found.directory, found.spec.workdir) == (None, "/opt/nowhere")
-    assert found.note == "/opt/nowhere is not here, so it is taken for a directory of the image"
+    assert found.note == "/opt/nowhere does not exist here, so it is taken as a directory of the image"
     with pytest.raises(InvalidSpec, match="there is no directory /opt/nowhere"):
         choose(a_training(workdir="/opt/nowhere"), project)
 
@@ -138,7 +138,7 @@ def test_a_program_that_does_not_go_along_is_told_before_anything_is_sent(
     # An image may have it by itself.
     note = choose(a_training(image=IMAGE, run=command, workdir="."), project).note
     assert note is not None
-    assert note.endswith("so that the image has to have it")
+    assert note.endswith("so the image must contain it")
 
 
 @pytest.mark.parametrize(

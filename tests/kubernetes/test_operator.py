@@ -159,7 +159,7 @@ def test_what_delays_a_start_is_told_at_once_and_no_more_when_it_is_over(
         until(lambda: reason().code is Code.START_DELAYED, lambda: reason(), timeout_s=15.0)
         assert "of 2 has not started: the image " in reason().message
         assert "connect: connection refused; check its name" in reason().message
-        assert "kubelet tries it again for 60 s in all" in reason().message
+        assert "kubelet retries for 60 s in all" in reason().message
         assert cluster.named("train", namespace).status.phase is Phase.STARTING
         for index in range(2):
             path = f"/api/v1/namespaces/{namespace}/pods/train-0-{index}"

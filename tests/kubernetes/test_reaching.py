@@ -116,7 +116,7 @@ def fairlead(
     ended = subprocess.run(
         argv(*arguments), env=environ(cluster, user), input=given, capture_output=True, timeout=120, check=False
     )
-    assert b"our mistake" not in ended.stderr, ended.stderr
+    assert b"internal error" not in ended.stderr, ended.stderr
     return ended
 
 
@@ -281,7 +281,7 @@ def test_what_a_gpu_does_is_read_from_the_exporter_on_its_node(cluster: RealClus
     assert gpus() == [{"name": "GPU-a", "model": "L4", "busy": 0.87, "memory_bytes": 2**30}]
     assert b" 87% " in fairlead(cluster, "top", user="admin").stdout
     # Who may not reach the exporter is told so, and sees the rest.
-    assert b"What GPUs do is not known" in fairlead(cluster, "top").stderr
+    assert b"GPU usage is not known" in fairlead(cluster, "top").stderr
 
 
 @contextmanager

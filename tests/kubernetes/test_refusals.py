@@ -34,7 +34,7 @@ CASES = {
         403, PodPhase.LOST, "the operator may not create the pod in namespace ns",
     ),
     'namespaces "ns" not found': (404, PodPhase.LOST, "namespace ns is gone"),
-    'Pod "x" is invalid: spec.volumes[0].name: Required value': (422, PodPhase.FAILED, "finds the pod wrong"),
+    'Pod "x" is invalid: spec.volumes[0].name: Required value': (422, PodPhase.FAILED, "rejected the pod"),
     "etcdserver: request timed out": (500, None, "request timed out"),
 }  # fmt: skip
 
@@ -60,8 +60,8 @@ def test_what_comes_with_the_pods_is_told_by_its_kind_and_asked_for_again_where_
     denied = ApiError("POST services", 403, "", 'admission webhook "v.example.com" denied the request: no Services')
     assert explain(denied, "ns", kind="Service") == (
         PodPhase.FAILED,
-        "the admission webhook v.example.com denied the Service that its pods need: no Services; have those who run "
-        "the cluster let it through",
+        "the admission webhook v.example.com denied the Service that its pods need: no Services; ask the "
+        "administrators of the cluster to allow it",
     )
     starting = ApiError("POST services", 403, "", 'User "o" cannot create resource "services" in API group ""')
     assert explain(starting, "ns", kind="Service")[0] is None

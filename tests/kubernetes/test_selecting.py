@@ -43,7 +43,10 @@ def test_labels_are_on_the_object_and_its_pods_and_choose_runs(
     assert json.loads(desk("status", "other", "--json").out)["labels"] == {"argocd.example/instance": "x"}
     assert "nothing to do" in desk("plan", "train.yaml").out
 
-    assert "there is no terminal to ask on: Stop 2 runs: two, one?" in desk("stop", "--label", "sweep=1", code=2).err
+    assert (
+        "standard input is not a terminal, so this cannot be confirmed: Stop 2 runs: two, one?"
+        in desk("stop", "--label", "sweep=1", code=2).err
+    )
     stopped = json.loads(desk("stop", "--label", "sweep=1", "--yes", "--json").out)
     assert sorted((run["name"], run["phase"]) for run in stopped) == [("one", "Stopped"), ("two", "Stopped")]
     assert listed(desk, "--phase", "Stopped") == ["one", "two"]

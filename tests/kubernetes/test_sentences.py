@@ -93,7 +93,7 @@ def test_gpus_exist_but_are_taken(runs: KubernetesCluster) -> None:
 def test_no_such_gpu_is_here(runs: KubernetesCluster) -> None:
     runs.submit(a_run("other", gpus=1, model="H200"))
     message, remedy = told(runs, "other", "never")
-    assert "1 x H200 asked for on one node, the most on any is 0" in message
+    assert "1 x H200 requested on one node, the largest node has 0" in message
     assert f"There is node-1 with 2 GPUs ({MODEL})" in message
     assert "`resources.gpu`" in remedy
 
@@ -103,7 +103,7 @@ def test_an_image_cannot_be_pulled(runs: KubernetesCluster) -> None:
     sentence = "the image 127.0.0.1:1/team/none:7 cannot be pulled on node-1: "
     message, _ = told(runs, "unknown", "has not started")
     assert message.startswith(f"pod 0 of 1 has not started: {sentence}")
-    assert message.endswith("kubelet tries it again for 60 s in all")
+    assert message.endswith("kubelet retries for 60 s in all")
     message, _ = told(runs, "unknown", "^the image")
     assert message.startswith(sentence)
     assert "connection refused" in message

@@ -139,7 +139,7 @@ def test_what_was_changed_in_the_store_is_not_run(person: Person, tmp_path: Path
     place = str(archive_place(person.run("train", "one")))
     system, path = open_place(place, what="archives")
     system.pipe_file(path, b"something else")
-    with pytest.raises(StoreUnavailable, match="has another content than was sent; remove it"):
+    with pytest.raises(StoreUnavailable, match="differs from what was sent; remove it"):
         fetch(place, str(tmp_path / "work"), str(tmp_path))
     system.rm_file(path)
     with pytest.raises(StoreUnavailable, match="is not there any more; submit the run again"):
@@ -223,7 +223,7 @@ def test_a_volume_has_the_archive_when_the_pod_that_takes_it_in_ends(volume: Vol
 def test_what_does_not_arrive_whole_is_not_there(volume: Volume, missing: int) -> None:
     with volume.awaiting() as pod:
         content = volume.content[:-1] if missing else bytes([volume.content[0] ^ 1]) + volume.content[1:]
-        assert volume.receive(content) == (1, f"{volume.path} cannot be written: it did not arrive whole\n".encode())
+        assert volume.receive(content) == (1, f"{volume.path} cannot be written: it arrived incomplete\n".encode())
         assert pod.poll() is None
     assert list(volume.directory.iterdir()) == []
 

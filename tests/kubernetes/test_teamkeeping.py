@@ -105,7 +105,7 @@ def test_whatever_somebody_changes_is_put_right_and_told(
         until(lambda: enforced(cluster, name) == "restricted")
         until(lambda: f"Namespace {name}" in condition(cluster, f"{TEAMS}/{name}", "DriftMended").get("message", ""))
         uid = client.get(f"{TEAMS}/{name}")["metadata"]["uid"]
-        until(lambda: "NetworkPolicy fairlead-nothing, which is put right" in told(cluster, uid))
+        until(lambda: "changed or removed NetworkPolicy fairlead-nothing, which was restored" in told(cluster, uid))
 
 
 def leaving(cluster: KubernetesCluster) -> list[str]:

@@ -37,12 +37,12 @@ def test_describe_tells_the_story_of_a_run(
         until(lambda: [(each["reason"], each["count"]) for each in events(cluster, namespace)] == story)
     (lost,) = (each for each in events(cluster, namespace) if each["reason"] == "PodLost")
     assert lost["type"] == "Warning"
-    assert "somebody deleted it, as `kubectl delete pod` does" in lost["message"]
+    assert "it was deleted, as by `kubectl delete pod`" in lost["message"]
     described = subprocess.run(
         [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "-n", namespace, "describe", "training", "train"],
         capture_output=True, text=True, check=True,
     ).stdout.partition("Events:")[2]  # fmt: skip
-    assert "somebody deleted it, as `kubectl delete pod` does" in described
+    assert "it was deleted, as by `kubectl delete pod`" in described
     assert "fairlead-operator" in described
 
 

@@ -125,8 +125,8 @@ def test_without_metrics_and_exporters_what_was_given_is_told_and_what_is_missin
         ("train-0-1", None, 4000),
     ]
     assert found["missing"] == [
-        "processor and memory are not known: this cluster has no metrics server; `fairlead doctor` says how to get one",
-        "what GPUs do is not known: no DCGM exporter runs on the nodes of these pods",
+        "CPU and memory usage are not known: this cluster has no metrics server; `fairlead doctor` says how to get one",
+        "GPU usage is not known: no DCGM exporter runs on the nodes of these pods",
     ]
 
 
@@ -139,5 +139,5 @@ def test_a_pod_uses_what_its_containers_use_together(
     assert (first["cpu_milli"], first["memory_bytes"]) == (1750.0, 5 * 2**29)
     assert second["cpu_milli"] is None  # the metrics server has not seen it yet
     (missing,) = found["missing"]
-    assert "what GPUs do is not known" in missing
+    assert "GPU usage is not known" in missing
     assert 'User "nobody" cannot list resource "pods"' in missing

@@ -39,7 +39,7 @@ def test_a_pod_that_cannot_start_says_why_and_whether_that_is_tried_again() -> N
     node = read_node({"metadata": {"name": "node-a", "resourceVersion": "1"}, "spec": {}, "status": {}})
     pod = see(POD, a_creation(), ranks=range(1), told_at=None, node=node, gone=False)
     assert pod.phase is PodPhase.STARTING
-    assert str(pod.message).endswith("; kubelet tries it again for 60 s in all")
+    assert str(pod.message).endswith("; kubelet retries for 60 s in all")
     hopeless = replace(POD, waiting=("ErrImagePull", "manifest unknown"))
     assert "again" not in str(see(hopeless, a_creation(), ranks=range(1), told_at=None, node=node, gone=False).message)
     assert [is_hopeless(each, now=5.0) for each in (POD, hopeless)] == [False, True]
@@ -63,7 +63,7 @@ def test_a_pod_whose_volume_cannot_be_mounted_is_taken_back_when_that_is_still_s
 
 def test_what_hindered_a_pod_that_was_taken_back_is_told_of_the_lost_pod() -> None:
     told = replace(UNMOUNTED, told_at=601.0)
-    for asked_at, end in ((600.0, "; after 10 min others get its place"), (300.0, "")):
+    for asked_at, end in ((600.0, "; after 10 min its place is given to others"), (300.0, "")):
         pod = remembering(hindered(asked_at), told)
         seen = see(pod, a_creation(), ranks=range(1), told_at=None, node=None, gone=True)
         assert (seen.phase, seen.message) == (

@@ -126,7 +126,7 @@ def test_a_run_that_ends_well_without_its_last_checkpoint_has_failed(phase: Phas
         "all ranks succeeded after 1200 steps in 1m; its last checkpoint (step 1200) could "
         "not be saved: disk full; the newest complete one is of step 900"
     )
-    assert change.status.reason.remedy == "Mend that; then `fairlead resume net` trains from there and saves."
+    assert change.status.reason.remedy == "Fix that; then `fairlead resume net` trains from there and saves."
 
 
 def test_a_save_that_failed_before_one_went_well_costs_nothing() -> None:

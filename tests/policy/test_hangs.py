@@ -37,12 +37,12 @@ def gang(*ranks: Whereabouts | None) -> list[RankExit]:
             f"ranks 0 and 2 hang in {LOAD}; the others wait in backward or barrier",
         ),
         ([at(STEP), at(LOAD), at(STEP)], f"rank 1 hangs in {LOAD}; the others are in {STEP}"),
-        ([at(STEP), at(LOAD)], f"rank 0 is in {STEP}, rank 1 is in {LOAD}, and which of them hangs cannot be told"),
-        ([at(STEP), at(STEP)], f"ranks 0 and 1 are in {STEP}, and which of them hangs cannot be told"),
+        ([at(STEP), at(LOAD)], f"rank 0 is in {STEP}, rank 1 is in {LOAD}, and which of them hangs is not known"),
+        ([at(STEP), at(STEP)], f"ranks 0 and 1 are in {STEP}, and which of them hangs is not known"),
         ([at(STEP, step=8), at(STEP, step=7)], f"rank 1 hangs in {STEP}; the others are a step or more ahead"),
         (
             [at(STEP, "all_reduce"), at(STEP, "all_reduce")],
-            f"ranks 0 and 1 wait in all_reduce, called in {STEP}, and which of them is the cause cannot be told",
+            f"ranks 0 and 1 wait in all_reduce, called in {STEP}, and which of them is the cause is not known",
         ),
         (
             [at(STEP, "all_reduce", 8), at(STEP, "all_reduce", 8), at(STEP, "all_reduce", 7)],

@@ -42,13 +42,13 @@ def test_who_holds_room_for_nobody_knows_how_long_is_named() -> None:
     snapshot = look(held, waiting("first", 4, age_s=9), waiting("next", 1))
     assert queued(snapshot) == [
         ("first", None, "x1, x2 have no max_duration"),
-        ("next", None, "nobody knows when first starts, which is before it"),
+        ("next", None, "the start of first, which is before it, is not known"),
     ]
 
 
 def test_what_fits_no_node_that_is_there_says_so() -> None:
     (there,) = queued(look((), waiting("wide", 4), nodes=(node("n0", gpus=4, cpu_milli=64_000, ready=False),)))
-    assert there == ("wide", None, "no node that is there takes such a pod now")
+    assert there == ("wide", None, "no node accepts such a pod now")
 
 
 def test_runs_of_a_team_that_holds_all_it_may_come_last() -> None:
@@ -56,4 +56,4 @@ def test_runs_of_a_team_that_holds_all_it_may_come_last() -> None:
     held = (running("its", "n0", range(1), team="full"),)
     snapshot = look(held, waiting("more", 1, age_s=99, team="full"), waiting("other", 2), teams=teams)
     assert outlook(snapshot, NOW).statuses["more"].reason.code is Code.OVER_QUOTA
-    assert queued(snapshot) == [("other", 0.0, ""), ("more", None, "its team holds all that it may")]
+    assert queued(snapshot) == [("other", 0.0, ""), ("more", None, "its team is at its quota")]

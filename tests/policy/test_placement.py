@@ -72,7 +72,7 @@ def test_shares_gather_on_one_device_so_that_others_stay_whole() -> None:
 def test_what_can_never_fit_is_told_with_the_numbers() -> None:
     reason = why_never(gang(gpu=GpuRequest(milli=8000)), (machine("a", gpus=2),))
     assert reason is not None
-    assert "8 GPU asked for on one node, the most on any is 2" in reason.message
+    assert "8 GPU requested on one node, the largest node has 2" in reason.message
     assert reason.remedy == "Ask for less (`resources.gpu`), or run it on a larger cluster."
 
 

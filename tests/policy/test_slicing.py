@@ -115,12 +115,12 @@ def test_a_refusal_says_what_there_is_to_share_and_what_would_mend_it() -> None:
     nodes = (a_node("a", part("one", SLICES), part("two", SLICES)), a_node("b", whole))
     refused = why_never(a_run(200, None, MIG), nodes)
     assert refused is not None
-    assert "0.2 GPU by MIG asked for on one node, the most on any is 0" in refused.message
+    assert "0.2 GPU by MIG requested on one node, the largest node has 0" in refused.message
     assert "what may be shared is 2 time slices of 0.285 GPU with 10 GB, 1 GPU that goes to one run only" in (
         refused.message
     )
     assert refused.remedy == (
-        "Add time-slicing to `resources.sharing`, which is what there is, or have GPUs shared by MIG."
+        "Add time-slicing to `resources.sharing`, which this cluster offers, or have GPUs shared by MIG."
     )
 
 

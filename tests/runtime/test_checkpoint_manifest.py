@@ -58,7 +58,7 @@ def test_one_changed_bit_is_noticed(directory: Path) -> None:
     data = bytearray(path.read_bytes())
     data[3333] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DamagedError, match=r"deep/weights\.bin has another content than was written"):
+    with pytest.raises(DamagedError, match=r"deep/weights\.bin differs from what was written"):
         verify(directory, manifest, manifest.files)
 
 

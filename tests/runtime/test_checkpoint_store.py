@@ -111,7 +111,7 @@ def test_download_that_turns_out_damaged_leaves_the_current_directory_alone(
     save(store, 1)
 
     def damaged(*_: object) -> Path:
-        raise DamagedError("w.bin has another content than was uploaded")
+        raise DamagedError("w.bin differs from what was uploaded")
 
     monkeypatch.setattr(store, "fetch", damaged)
     rejected: list[Rejected] = []
@@ -124,7 +124,7 @@ def test_download_that_turns_out_damaged_leaves_the_current_directory_alone(
         reject=rejected.append,
     )
     assert restored.step == 0
-    assert [item.reason for item in rejected] == ["w.bin has another content than was uploaded"]
+    assert [item.reason for item in rejected] == ["w.bin differs from what was uploaded"]
     assert (bystander / "bystander.txt").exists()
 
 

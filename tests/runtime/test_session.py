@@ -124,7 +124,7 @@ def test_damaged_newest_falls_back_to_the_one_before(
     path.write_bytes(b"short")
     assert count(open_run(), 7, save_at=(3, 6)) == (2, {"count": 7})
     assert [message for kind, message in read_events(tmp_path) if kind == "CheckpointDamaged"] == [
-        "The checkpoint of step 6 cannot be used: rank-00000/objects.pickle has another content than was written; "
+        "The checkpoint of step 6 cannot be used: rank-00000/objects.pickle differs from what was written; "
         "trying the one before.",
         f"The checkpoint of step 4 cannot be used: rank-00000/random.pickle has 5 bytes where {size} were written; "
         "trying the one before.",

@@ -9,7 +9,7 @@ from fairlead.cli.target import Target, cluster_options
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=RunName())
-@click.option("--json", "json_", is_flag=True, help="An object a line: log, event, progress and end.")
+@click.option("--json", "json_", is_flag=True, help="Print an object per line: log, event, progress or end.")
 @cluster_options
 def attach(target: Target, names: tuple[str, ...], json_: bool) -> int:
     """Follow NAMES as `fairlead run` does; Ctrl-C leaves them running."""

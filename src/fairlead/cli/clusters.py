@@ -31,7 +31,7 @@ def clusters(target: Target, json_: bool) -> None:
     head = ("", "NAME", "VERSION", "NODES", "GPUS", "OPERATOR", "WHERE")
     print(table([head, _local_row(chosen), *(_row(each, chosen) for each in found)]))
     if not found:
-        message("There is no kubeconfig with clusters in it; KUBECONFIG or ~/.kube/config would name them.")
+        message("No Kubernetes cluster is configured; set KUBECONFIG, or create ~/.kube/config.")
 
 
 def _row(each: "Overview", chosen: str | None) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def say_operator(operator: "Operator | None") -> str:
     if operator.leader is not None:
         return f"{operator.version or 'elsewhere'}, leading"
     if operator.version is not None or operator.replicas:
-        return f"{operator.version or '?'}, nobody leads"
+        return f"{operator.version or '?'}, no leader"
     return "none"
 
 

@@ -78,7 +78,7 @@ def _torch() -> Finding:
         asked = [shutil.which("python") or sys.executable, "-c", code]
         ended = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(what="torch", ok=False, says=f"the Python that runs use cannot be asked: {error}")
+        return Finding(what="torch", ok=False, says=f"the Python of runs did not answer: {error}")
     if ended.returncode != 0:
         says = "not in the Python that runs use; `pip install torch` there, if your programs need it"
         return Finding(what="torch", ok=True, says=says)

@@ -17,7 +17,7 @@ NAME_WIDTH, TYPE_WIDTH = 16, 18
 
 @click.command()
 @click.argument("names", nargs=-1, type=RunName())
-@click.option("-f", "--follow", is_flag=True, help="Go on until NAMES are over; without NAMES, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until NAMES are over; without NAMES, until Ctrl-C.")
 @json_option
 @cluster_options
 def events(target: Target, names: tuple[str, ...], follow: bool, json_: bool) -> None:

@@ -26,8 +26,8 @@ PIECE_BYTES = 32 * 1024
 @click.command()
 @click.argument("name", type=RunName())
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Where this rank is.")
-@click.option("-i", "--stdin", is_flag=True, help="Hand on what is typed or piped in.")
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Rank whose environment to use.")
+@click.option("-i", "--stdin", is_flag=True, help="Pass standard input to the command.")
 @click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
 @cluster_options
 def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool, target: Target) -> int:
@@ -39,7 +39,7 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
     if not target.is_kubernetes:
         return _here(run, command, rank)
     if tty and not (sys.stdin is not None and sys.stdin.isatty()):
-        raise click.UsageError("there is no terminal to hand on; leave -t out.")
+        raise click.UsageError("standard input is not a terminal; leave -t out.")
     from fairlead.cluster.kubernetes.api.streams import exec_stream
     from fairlead.cluster.kubernetes.people.members import as_rank, member_of
 
@@ -94,7 +94,7 @@ def _pump(stream: "ExecStream") -> None:
             stream.write(data)
         stream.end_input()
         if not stream.can_end_input:
-            message("This server cannot be told that the input has ended; end the command with Ctrl-C.")
+            message("This API server does not support closing standard input; end the command with Ctrl-C.")
     except ClusterError:
         # The command has ended, and with it the interest in what is typed.
         return

@@ -28,10 +28,15 @@ policy_option = click.option(
 
 @click.command()
 @click.option(
-    "--context", envvar=VARIABLES["context"], metavar="NAME", help="Context of the kubeconfig; without one the current."
+    "--context",
+    envvar=VARIABLES["context"],
+    metavar="NAME",
+    help="Context of the kubeconfig; the current one by default.",
 )
-@click.option("--render", "only_render", is_flag=True, help="Print the objects, for GitOps, and ask no cluster.")
-@click.option("--dry-run", is_flag=True, help="Ask the cluster what would change, and change nothing.")
+@click.option(
+    "--render", "only_render", is_flag=True, help="Print the objects for GitOps, without contacting a cluster."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 @click.option("--wait", is_flag=True, help="Wait until the operator is ready.")
 @click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(min=0), help="Seconds for --wait.")
 @click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="The operator's own namespace.")
@@ -41,11 +46,11 @@ policy_option = click.option(
     default=2,
     show_default=True,
     type=click.IntRange(0, 9),
-    help="One leads, others wait; 0 for an operator elsewhere.",
+    help="Number of replicas; one leads. 0 to run it elsewhere.",
 )
 @policy_option
 @keep_options("--keep-last")
-@click.option("--fewer-rules", is_flag=True, help="Without the rules that cost Kubernetes 1.31 too much.")
+@click.option("--fewer-rules", is_flag=True, help="Leave out rules above the cost limit of Kubernetes 1.31.")
 @json_option
 def install(
     context: str | None,

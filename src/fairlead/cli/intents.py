@@ -20,7 +20,7 @@ LOOK_S = 0.5
 NUDGE_S = 1.0
 
 wait_option = click.option("--no-wait", is_flag=True, help="Do not wait for it to take effect.")
-json_option = click.option("--json", "json_", is_flag=True, help="The runs as they are then, as JSON.")
+json_option = click.option("--json", "json_", is_flag=True, help="Print the runs as JSON afterwards.")
 
 
 @click.command()
@@ -120,7 +120,7 @@ def _tell_checkpoints(cluster: Facing, runs: list[Workload]) -> None:
         elif to is not None:
             message(f"{run.spec.name}: its checkpoints in {to} stay.")
         elif own is None:
-            message(f"{run.spec.name}: its checkpoints, if the operator was told a place for them, stay there.")
+            message(f"{run.spec.name}: its checkpoints stay in the operator's place for checkpoints, if it has one.")
 
 
 def _is_unfinished(run: Workload) -> bool:

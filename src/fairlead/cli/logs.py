@@ -77,14 +77,14 @@ class Pattern(click.ParamType[re.Pattern[str]]):
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=RunName())
-@click.option("-f", "--follow", is_flag=True, help="Go on until NAMES are over.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until NAMES are over.")
 @click.option("--rank", "ranks", type=Ranks(), multiple=True, help="Only these ranks, such as 3, 0,3 or 4-7.")
-@click.option("--attempt", type=click.IntRange(min=0), help="Only this start of the run, from 0.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Only this attempt of the run, from 0.")
 @click.option("--since", type=Moment(), help="Only from then on: 10m ago, 2026-01-31T14:05, 14:05:30 or @1769860800.")
-@click.option("--until", type=Moment(), help="Only up to then.")
+@click.option("--until", type=Moment(), help="Only output until then.")
 @click.option("--grep", "pattern", type=Pattern(), help="Only lines in which this regular expression is found.")
-@click.option("--tail", type=click.IntRange(min=1), help="Only the last so many; with --follow, and those to come.")
-@click.option("--timestamps", is_flag=True, help="The time of each line.")
+@click.option("--tail", type=click.IntRange(min=1), help="Only the last N lines; with --follow, also new ones.")
+@click.option("--timestamps", is_flag=True, help="Show the time of each line.")
 @json_option
 @cluster_options
 def logs(

@@ -163,7 +163,7 @@ def _tell(error: Exception) -> int:
             file=sys.stderr,
         )
         return TROUBLE
-    print(f"fairlead: our mistake: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"fairlead: internal error: {type(error).__name__}: {error}", file=sys.stderr)
     print(f"The traceback is in {_keep_traceback(error)}; please report it.", file=sys.stderr)
     return OUR_MISTAKE
 

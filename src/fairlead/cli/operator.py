@@ -14,20 +14,22 @@ from fairlead.policy.retention import Retention
 
 
 @click.command()
-@click.option("--context", help="Context of the kubeconfig; without one the current, or the cluster it runs in.")
+@click.option("--context", help="Context of the kubeconfig; by default the current one, or the cluster it runs in.")
 @click.option(
-    "--namespace", envvar="POD_NAMESPACE", default="fairlead-system", show_default=True, help="Where its Lease is."
+    "--namespace", envvar="POD_NAMESPACE", default="fairlead-system", show_default=True, help="Namespace of its Lease."
 )
-@click.option("--only", "watch_namespace", help="Look after the runs of this namespace only.")
+@click.option("--only", "watch_namespace", help="Manage the runs of this namespace only.")
 @click.option("--listen", help="HOST:PORT of /livez, /readyz, /metrics; in a pod 0.0.0.0:8080, else 127.0.0.1:8080.")
-@click.option("--image", default="python:3.12-slim", show_default=True, help="For runs that name no image.")
-@click.option("--checkpoint-to", help="Directory or URL for runs that name no place for checkpoints.")
-@click.option("--placeholder-image", help="Of pods that ask for nodes to come; without one the run's own image.")
+@click.option("--image", default="python:3.12-slim", show_default=True, help="Image of runs that name none.")
+@click.option("--checkpoint-to", help="Directory or URL of checkpoints of runs without `checkpoint.to`.")
+@click.option("--placeholder-image", help="Image of placeholder pods; the run's own by default.")
 @policy_option
 @keep_options("--keep-last")
-@click.option("--per-second", default=200.0, show_default=True, help="Requests a second to the API server at most.")
 @click.option(
-    "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Of its log lines."
+    "--per-second", default=200.0, show_default=True, help="Maximum number of requests per second to the API server."
+)
+@click.option(
+    "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Format of log lines."
 )
 def operator(
     context: str | None,

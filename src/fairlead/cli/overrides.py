@@ -20,7 +20,7 @@ set_option = click.option(
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A key given anew, dotted as in resources.memory=16Gi; `null` leaves it out. May be repeated.",
+    help="Override a key, such as resources.memory=16Gi; `null` removes it. May be repeated.",
 )
 
 
@@ -116,7 +116,7 @@ def _changed(spec: Training, option: str, **changes: Any) -> Training:
 
 
 _OPTIONS: list[Callable[[Any], Any]] = [
-    click.option("--nodes", metavar="N[..M]", help="How many nodes, or from how many up to how many; the key `nodes`."),
+    click.option("--nodes", metavar="N[..M]", help="Number of nodes, or a range such as 2..8; the key `nodes`."),
     click.option(
         "--gpu", "--gpus", "gpu", metavar="GPU", help="GPUs of each node, such as 2 or A100:8; key `resources.gpu`."
     ),

@@ -28,7 +28,7 @@ UNKNOWN = Code.SUBMITTED
 @click.command()
 @click.argument("files", nargs=-1, type=files_type, required=True)
 @override_options
-@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Plan without honouring this field here.")
+@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
 @json_option
 @cluster_options
 def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: tuple[str, ...], json_: bool) -> int:
@@ -146,7 +146,7 @@ def decide_on(cluster: Facing, asked: list[Workload], now: float) -> list[tuple[
 def say_outcome(name: str, status: Status, starts_at: float | None) -> list[str]:
     """What would happen to a run that is asked for, in sentences."""
     if status.reason.code is UNKNOWN:
-        return [f"{name}: what would happen to it cannot be told: {status.reason.message}"]
+        return [f"{name}: its start cannot be predicted: {status.reason.message}"]
     verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
     told = [f"{name}: {verb}: {status.reason.message}"]
     if status.phase is Phase.PENDING and starts_at is not None:

@@ -86,5 +86,5 @@ def _listen(port: int) -> socket.socket:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
         raise ClusterError(
-            f"Port {port} of this machine cannot be had: {error.strerror}. Give another, or 0:REMOTE for any."
+            f"Port {port} of this machine is not available: {error.strerror}. Give another, or 0:REMOTE for any."
         ) from error

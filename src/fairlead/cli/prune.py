@@ -19,7 +19,7 @@ from fairlead.state.snapshot import Workload
 @click.command()
 @keep_options("--last")
 @selection_options(phases=FINISHED, what="runs")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @cluster_options
@@ -58,7 +58,7 @@ def prune(
         rows = [_json(run, spaces[run.uid]) for run in runs]
         print(as_json({"runs": rows, "bytes": total, "removed": not dry_run}))
     elif not runs:
-        message("No run that is over need be removed.")
+        message("No finished run needs to be removed.")
     else:
         done = "would be removed" if dry_run else "removed"
         message(f"{plural(len(runs), 'run')} {done}{f', {say_memory(total)}' if total else ''}.")
@@ -81,7 +81,7 @@ def _remove(cluster: Facing, runs: list[Workload]) -> list[Workload]:
         if is_gone:
             gone.append(run)
         else:
-            message(f"{run.spec.name} is left as it is: it has changed meanwhile.")
+            message(f"{run.spec.name} was not removed: it has changed meanwhile.")
     return gone
 
 

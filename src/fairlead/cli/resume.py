@@ -32,10 +32,10 @@ RESUMABLE = frozenset({Phase.FAILED, Phase.STOPPED, *UNFINISHED})
 @click.command()
 @names_or_selection(phases=RESUMABLE, what="suspended runs, or with --phase stopped and failed ones,")
 @set_option
-@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Go on without honouring this field here.")
-@click.option("--dry-run", is_flag=True, help="Show what would change and what would happen, and do nothing.")
+@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
+@click.option("--dry-run", is_flag=True, help="Show what would change and happen, without doing it.")
 @click.option(
-    "--json", "json_", is_flag=True, help="The runs as they are then, as JSON; of a dry run, what it would do."
+    "--json", "json_", is_flag=True, help="Print the runs as JSON afterwards; of a dry run, what it would do."
 )
 @cluster_options
 def resume(

@@ -81,7 +81,7 @@ class _Submission:
 @click.argument("files", nargs=-1, type=files_type)
 @click.option("--name", help="Name of the run instead of the file's.")
 @override_options
-@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Run without honouring this field here.")
+@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
 @click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
 @cluster_options

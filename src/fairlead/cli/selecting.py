@@ -198,7 +198,7 @@ def confirm(question: str, *, yes: bool, told: bool = True) -> None:
             message(question.removesuffix("?") + ".")
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError(f"there is no terminal to ask on: {question} Give --yes.")
+        raise click.UsageError(f"standard input is not a terminal, so this cannot be confirmed: {question} Give --yes.")
     click.confirm(question, abort=True, err=True)
 
 

@@ -20,8 +20,8 @@ MOST_NAMED = 5
 
 @click.command()
 @click.argument("name", type=RunName())
-@click.option("--code", "code_", is_flag=True, help="Also every file that was kept, and what differed from the commit.")
-@click.option("--diff", "other", type=RunName(), metavar="OTHER", help="How OTHER differs from NAME.")
+@click.option("--code", "code_", is_flag=True, help="Also list every kept file and the differences from the commit.")
+@click.option("--diff", "other", type=RunName(), metavar="OTHER", help="Show how OTHER differs from NAME.")
 @click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Write the kept files into a new DIR.")
 @json_option
 @cluster_options
@@ -49,7 +49,7 @@ def show(target: Target, name: str, code_: bool, other: str | None, export: Path
 
 def _say_code(code: KeptCode) -> list[str]:
     if code.files is None:
-        lines = [f"code: none kept: {code.why}"]
+        lines = [f"code: not kept: {code.why}"]
     else:
         size = say_memory(sum(file.size for file in code.files))
         since = "" if code.at is None else f", as of {say_time(code.at)}"
@@ -59,7 +59,7 @@ def _say_code(code: KeptCode) -> list[str]:
     if code.edited:
         lines.append(f"edited since: {_some(code.edited)}")
     if code.left_out:
-        lines.append(f"left where they are: {_some(code.left_out)}")
+        lines.append(f"not copied: {_some(code.left_out)}")
     if code.git is not None:
         state = "with changes" if code.git["dirty"] else "clean"
         lines.append(f"commit: {code.git['commit'] or 'none yet'} ({code.git['branch'] or 'no branch'}, {state})")

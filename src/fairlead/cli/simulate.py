@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--from-cluster", is_flag=True, help="Replay a cluster's own history on its own nodes.")
 @click.option("--context", metavar="NAME", help="With --from-cluster: a context of the kubeconfig.")
-@click.option("-n", "--namespace", metavar="NAME", help="With --from-cluster: where you may look, if not everywhere.")
+@click.option("-n", "--namespace", metavar="NAME", help="With --from-cluster: a namespace, if you may not read all.")
 @click.option(
     "--save",
     type=click.Path(path_type=Path, file_okay=False),
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
     "policies",
     multiple=True,
     type=click.Choice(tuple(NAMED)),
-    help="Which queue; several are compared (default: the one that runs get for real).",
+    help="Scheduling policy; several are compared (default: the one of real runs).",
 )
-@click.option("--declare", type=float, help="Give each run a max_duration of so many times what it takes, above 1.")
-@click.option("--expect", type=float, help="Give each run an expected_duration of so many times what it takes.")
-@click.option("--seed", default=0, help="Of what happens to nodes (default 0).")
+@click.option("--declare", type=float, help="Set max_duration of each run to its duration times this, above 1.")
+@click.option("--expect", type=float, help="Set expected_duration of each run to its duration times this.")
+@click.option("--seed", default=0, help="Seed of the random events of nodes (default 0).")
 @click.option(
     "--html",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Write a report with plots to this file.",
 )
-@click.option("--json", "json_", is_flag=True, help="A JSON object for each policy, with the figures and every run.")
+@click.option("--json", "json_", is_flag=True, help="Print a JSON object per policy, with the figures and every run.")
 def simulate(
     trace: Path | None,
     cluster: str | None,

@@ -41,9 +41,11 @@ NEWEST_EVENTS = 5
 @selection_options()
 @click.option("--all", "everything", is_flag=True, help="All runs, not only unfinished and recent ones.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), help=f"So many runs at most; all unfinished and {RECENT} others by default."
+    "--limit",
+    type=click.IntRange(min=1),
+    help=f"Maximum number of runs; all unfinished and {RECENT} others by default.",
 )
-@click.option("--watch", "-w", "watches", is_flag=True, help="Go on until Ctrl-C, and show what changes.")
+@click.option("--watch", "-w", "watches", is_flag=True, help="Watch for changes until Ctrl-C.")
 @json_option
 @cluster_options
 def status(
@@ -165,7 +167,7 @@ def _facts(cluster: Facing, workload: Workload, starts_at: float | None) -> list
     dropped = cluster.dropped_output(workload)
     if dropped:
         facts.append(("output", say_dropped(dropped)))
-    own = "the place that the operator was told" if cluster.has_containers else "the directory of its files"
+    own = "the operator's place for checkpoints" if cluster.has_containers else "the directory of its files"
     facts.append(("checkpoints", _checkpoints(spec, own)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts

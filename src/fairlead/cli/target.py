@@ -175,7 +175,7 @@ _CLUSTER = click.option(
     "--cluster",
     type=click.Choice([LOCAL, KUBERNETES]),
     envvar=VARIABLES["cluster"],
-    help="Where: this machine, which is the default, or the current context of the kubeconfig.",
+    help="This machine (the default), or the current context of the kubeconfig.",
 )
 _CONTEXT = click.option(
     "--context", envvar=VARIABLES["context"], metavar="NAME", help="A context of the kubeconfig; means kubernetes."

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def top(name: str | None, target: Target, json_: bool) -> None:
     """Show what the pods of NAME, or of all runs, use of processors, memory and GPUs, and what they were given.
 
-    What is not known is `-`, and why is told.
+    Unknown values are shown as `-`, with the reason.
     """
     found = _on_kubernetes(target, name) if target.is_kubernetes else _here(target, name)
     if json_:

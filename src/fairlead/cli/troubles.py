@@ -17,5 +17,5 @@ class Troubles:
         if trouble is not None and not self._is_told:
             message(f"fairlead: {trouble}")
         elif trouble is None and self._is_told:
-            message("fairlead: that trouble is over.")
+            message("fairlead: the problem is resolved.")
         self._is_told = trouble is not None

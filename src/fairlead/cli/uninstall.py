@@ -12,13 +12,16 @@ from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 
 @click.command()
 @click.option(
-    "--context", envvar=VARIABLES["context"], metavar="NAME", help="Context of the kubeconfig; without one the current."
+    "--context",
+    envvar=VARIABLES["context"],
+    metavar="NAME",
+    help="Context of the kubeconfig; the current one by default.",
 )
-@click.option("--namespace", help="The operator's own namespace; without it, the one that is found.")
+@click.option("--namespace", help="The operator's namespace; found by default.")
 @click.option("--with-runs", is_flag=True, help="Stop and delete all runs first.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option(
-    "--timeout", default=120.0, show_default=True, type=click.FloatRange(min=1), help="Seconds for things to be gone."
+    "--timeout", default=120.0, show_default=True, type=click.FloatRange(min=1), help="Seconds to wait for the removal."
 )
 @json_option
 def uninstall(
@@ -37,7 +40,9 @@ def uninstall(
     if not yes:
         what = f"Fairlead{' and all runs' if with_runs else ''} from context {client.access.context}"
         if sys.stdin is None or not sys.stdin.isatty():
-            raise click.UsageError(f"there is no terminal to ask on whether to remove {what}; give --yes.")
+            raise click.UsageError(
+                f"standard input is not a terminal, so removing {what} cannot be confirmed; give --yes."
+            )
         click.confirm(f"Remove {what} ({client.access.server})?", abort=True, err=True)
     place = namespace or installed_in(client) or SYSTEM_NAMESPACE
     tell = (lambda _: None) if json_ else show_done

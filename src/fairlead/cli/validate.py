@@ -11,14 +11,14 @@ from fairlead.specs import Spec
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=files_type)
-@click.option("--show", is_flag=True, help="Print what was understood, in the Kubernetes form.")
+@click.option("--show", is_flag=True, help="Print the specs in the Kubernetes form.")
 @click.option("--json", "json_", is_flag=True, help="A JSON object: files, specs and problems.")
 def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
     """Check FILES; a FILE of `-` is the standard input. Exit code 2 when anything is wrong."""
     from fairlead.specs.rendering import render, to_yaml
 
     if show and json_:
-        raise click.UsageError("--json holds what was understood as well: give one of them.")
+        raise click.UsageError("--json prints the specs as well: give one of them.")
     refuse_twice(files)
     problems: list[str] = []
     specs: list[Spec] = []

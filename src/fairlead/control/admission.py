@@ -102,7 +102,7 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
         notes.append("resources.shm: this machine's own /dev/shm is used, whatever its size")
         spec = replace(spec, resources=replace(spec.resources, shm_bytes=None))
     if spec.kubernetes != Overlay():
-        notes.append("kubernetes: says nothing to this cluster; it is laid over the pods on Kubernetes")
+        notes.append("kubernetes: has no effect on this cluster; it applies to pods on Kubernetes")
     completed = complete(spec, nodes)
     never = why_never(completed.spec, nodes)
     if never is not None:

@@ -41,10 +41,10 @@ METRICS = {
     "fairlead_changes_total": ("counter", "Passes that changed something."),
     "fairlead_pass_seconds_total": ("counter", "Time spent in passes."),
     "fairlead_api_requests_total": ("counter", "Requests to the API server, every try counted."),
-    "fairlead_log_requests_total": ("counter", "Of these, those that ask a run what it says of itself."),
+    "fairlead_log_requests_total": ("counter", "Requests that read the progress of a run."),
     "fairlead_api_waiting": ("gauge", "Requests that wait for their turn."),
     "fairlead_watch_lists_total": ("counter", "Lists that watches took, the first ones included."),
-    "fairlead_watch_silent_seconds": ("gauge", "Time since the quietest watch was heard."),
+    "fairlead_watch_silent_seconds": ("gauge", "Time since the least active watch last received anything."),
 }
 
 

@@ -56,7 +56,7 @@ class OperatorSettings:
     """How an operator runs.
 
     Attributes:
-        namespace: Where its Lease is.
+        namespace: Namespace of its Lease.
         watch_namespace: Only runs of this namespace, and no teams; None for all.
         listen: Host and port of the health endpoints; None for none.
         identity: Its name in the Lease; None makes one up.

@@ -74,15 +74,15 @@ def unsaved(progress: Progress | None) -> str | None:
     newest = "there is no complete one"
     if progress.checkpoint_step is not None:
         newest = f"the newest complete one is of step {progress.checkpoint_step}"
-    problem = progress.save_problem or "nobody says why"
+    problem = progress.save_problem or "cause unknown"
     return f"its last checkpoint (step {progress.save_failed_step}) could not be saved: {problem}; {newest}"
 
 
 def _failing(progress: Progress, age_s: float) -> Reason:
     assert progress.saves_failed
     saves = plural(progress.saves_failed, "save")
-    message = f"no checkpoint for {say_duration(age_s)}: {saves} failed: {progress.save_problem or 'nobody says why'}"
+    message = f"no checkpoint for {say_duration(age_s)}: {saves} failed: {progress.save_problem or 'cause unknown'}"
     newest = progress.checkpoint_step
     origin = "from the beginning" if newest is None else f"from step {newest}"
-    remedy = f"Mend that; the next save is tried when it is due. Until one is complete, a restart goes on {origin}."
+    remedy = f"Fix that; the next save is tried when it is due. Until one is complete, a restart goes on {origin}."
     return Reason(code=Code.CHECKPOINT_FAILING, message=message, remedy=remedy)

@@ -76,7 +76,7 @@ def scavenger(workload: Workload) -> Reason:
         code=Code.WAITING_FOR_TURN,
         message=f"takes only what is idle (priority {workload.spec.priority}), and there is no room for "
         f"{say_need(workload.spec)}",
-        remedy="With a `priority` of 0 or more it has a turn of its own.",
+        remedy="With a `priority` of 0 or more it gets its own place in the queue.",
     )
     return _told(reason, workload)
 

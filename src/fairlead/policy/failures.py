@@ -93,7 +93,7 @@ def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
             code=Code.NODE_LOST, message=f"node {pod.node}, which held pod {pod.index} of {spec.nodes}, is gone"
         )
     else:
-        what = pod.message or "the process that watched over it was killed, so its ranks were ended too"
+        what = pod.message or "its supervising process was killed, which ended its ranks"
         reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes} on {pod.node} was lost: {what}")
     return Failure(blame=Blame.INFRASTRUCTURE, reason=reason)
 

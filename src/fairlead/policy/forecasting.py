@@ -82,25 +82,25 @@ def queue(snapshot: Snapshot, now: float) -> list[Expected]:
         claim = timeline.earliest(shape, run.spec.nodes, durations.length_s(run, now))
         if claim.start == math.inf:
             found.append(Expected(run=run, unknown=_why_unknown(timeline, shape, holders, ends)))
-            unknown = f"nobody knows when {run.spec.name} starts, which is before it"
+            unknown = f"the start of {run.spec.name}, which is before it, is not known"
             continue
         found.append(Expected(run=run, start=max(claim.start, run.status.retry_at or 0.0)))
         timeline.claim(claim)
-    return [*found, *(Expected(run=run, unknown="its team holds all that it may") for run in over_quota)]
+    return [*found, *(Expected(run=run, unknown="its team is at its quota") for run in over_quota)]
 
 
 def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], ends: Mapping[str, float]) -> str:
     """Who holds room that such pods could use, without anybody knowing until when."""
     usable = {name for name, room in timeline.rooms.items() if members(Room.of(room.node), shape, 1)}
     if not usable:
-        return "no node that is there takes such a pod now"
+        return "no node accepts such a pod now"
     names = [
         run.spec.name
         for run in holders
         if ends[run.uid] == math.inf and any(node in usable for node, _ in timeline.holdings[run.uid].parts)
     ]
     if not names:
-        return "nobody knows when there is room for it"
+        return "it is not known when there is room for it"
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     verb = "has" if len(names) == 1 else "have"
     return f"{', '.join(names[:MOST_NAMED])}{more} {verb} no max_duration"

@@ -123,7 +123,7 @@ class Growing:
             code=Code.NODES_NOT_COMING,
             message=f"{growth.by} was not asked for nodes, for its placeholders are refused as its pods would be: "
             f"{refused}",
-            remedy=f"When that is mended, they are asked for within {say_duration(REFUSED_PAUSE_S)}.",
+            remedy=f"Once that is fixed, they are asked for within {say_duration(REFUSED_PAUSE_S)}.",
         )
         return Waits(reason=reason, ask_again_at=self._now + REFUSED_PAUSE_S)
 

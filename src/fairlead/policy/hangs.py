@@ -50,13 +50,13 @@ def _told_apart(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -
     if len(busy) == 1:
         return f"rank {min(busy)} is in {most}"
     if not rest:
-        return f"{_all(busy)} are in {most}, and which of them hangs cannot be told"
+        return f"{_all(busy)} are in {most}, and which of them hangs is not known"
     odd = {rank: hang for rank, hang in busy.items() if _where(hang) != most}
     if count > 1 and len(odd) < count and len(odd) <= MOST_NAMED:
         return f"{_hang(odd)}; the others are in {most}"
     named = ", ".join(f"rank {rank} is in {_where(busy[rank])}" for rank in sorted(busy)[:MOST_NAMED])
     more = f" and {len(busy) - MOST_NAMED} more elsewhere" if len(busy) > MOST_NAMED else ""
-    return f"{named}{more}, and which of them hangs cannot be told"
+    return f"{named}{more}, and which of them hangs is not known"
 
 
 def _all_wait(waiting: dict[int, Whereabouts]) -> str:
@@ -80,7 +80,7 @@ def _all_wait(waiting: dict[int, Whereabouts]) -> str:
         return f"{named}: the ranks do not call the same"
     places = {_where(hang) for hang in waiting.values()}
     where = _where(waiting[min(waiting)]) if len(places) == 1 else _calls(waiting)
-    return f"{_all(waiting)} wait in {where}, and which of them is the cause cannot be told"
+    return f"{_all(waiting)} wait in {where}, and which of them is the cause is not known"
 
 
 def _behind(ranks: dict[int, Whereabouts]) -> int | None:

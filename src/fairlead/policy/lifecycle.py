@@ -53,7 +53,7 @@ def check_wish(run: Workload, intent: Intent) -> None:
         raise Conflict(f"{name} has succeeded; there is nothing left to do. `fairlead run` starts it anew.")
     # It is wanted to run already, so that to want it again would say nothing.
     if intent is run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
-        raise Conflict(f"{name} is on its way to be {after.value}: {run.status.reason.message}; resume it when it is.")
+        raise Conflict(f"{name} is not yet {after.value}: {run.status.reason.message}; resume it when it is.")
 
 
 def ran_until(status: Status, at: float) -> float:

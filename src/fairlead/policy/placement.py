@@ -322,18 +322,18 @@ def _shortfall(spec: Training, nodes: tuple[Node, ...]) -> str:
     if one.gpu is not None:
         most = max((len(matching(node, Shape.of(one))) for node in nodes), default=0)
         if most < one.gpu.num_devices:
-            short.append(f"{say_gpu(one.gpu)}{say_ways(one)} asked for on one node, the most on any is {most}")
+            short.append(f"{say_gpu(one.gpu)}{say_ways(one)} requested on one node, the largest node has {most}")
             if Shape.of(one).is_share:
                 short.append(f"what may be shared is {say_shared(nodes)}")
     most_cpu = max((node.cpu_milli for node in nodes), default=0)
     if one.cpu_milli is not None and one.cpu_milli > most_cpu:
-        short.append(f"{say_cpu(one.cpu_milli)} asked for on one node, the most on any is {say_cpu(most_cpu)}")
+        short.append(f"{say_cpu(one.cpu_milli)} requested on one node, the largest node has {say_cpu(most_cpu)}")
     most_memory = max((node.memory_bytes for node in nodes), default=0)
     if one.memory_bytes is not None and one.memory_bytes > most_memory:
         short.append(
-            f"{say_memory(one.memory_bytes)} asked for on one node, the most on any is {say_memory(most_memory)}"
+            f"{say_memory(one.memory_bytes)} requested on one node, the largest node has {say_memory(most_memory)}"
         )
-    return "; ".join(short) or f"one member fits, {spec.nodes} together do not"
+    return "; ".join(short) or f"one pod fits, {spec.nodes} together do not"
 
 
 def _what_to_lower(spec: Training, nodes: tuple[Node, ...]) -> str:

@@ -84,4 +84,4 @@ def remedy(resources: Resources, nodes: Iterable[Node]) -> str | None:
     if not resources.sharing or not missing or there.intersection(resources.sharing):
         return None
     ways = " or ".join(missing)
-    return f"Add {ways} to `resources.sharing`, which is what there is, or have GPUs shared{say_ways(resources)}."
+    return f"Add {ways} to `resources.sharing`, which this cluster offers, or have GPUs shared{say_ways(resources)}."

@@ -240,7 +240,7 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
     if (delayed is not None) == (workload.status.reason.code is Code.START_DELAYED):
         return None
     if delayed is None:
-        reason = Reason(code=Code.PLACED, message="nothing is in the way of its pods any more; they start")
+        reason = Reason(code=Code.PLACED, message="its pods are no longer blocked; they start")
     else:
         message = f"pod {delayed.index} of {workload.gang.nodes} has not started: {delayed.message}"
         reason = Reason(code=Code.START_DELAYED, message=message)
@@ -261,7 +261,7 @@ def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
         return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
     saved = workload.progress is not None and workload.progress.checkpoint_step is not None
     again = "from there" if saved else "anew"
-    remedy = f"Mend that; then `fairlead resume {workload.spec.name}` trains {again} and saves."
+    remedy = f"Fix that; then `fairlead resume {workload.spec.name}` trains {again} and saves."
     return Phase.FAILED, Reason(code=Code.LAST_CHECKPOINT_FAILED, message=f"{message}; {lost}", remedy=remedy)
 
 

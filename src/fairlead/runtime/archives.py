@@ -121,7 +121,7 @@ def receive(path: str, source: BinaryIO) -> int:
         while left and (piece := source.read(min(PIECE_BYTES, left))):
             left -= len(piece)
     if not problem and not _is_named(path, digest.hexdigest()):
-        problem = "it did not arrive whole"
+        problem = "it arrived incomplete"
     if problem:
         if os.path.isfile(_unfinished(path)):
             os.unlink(_unfinished(path))
@@ -144,9 +144,7 @@ def _extract_checked(path: str, place: str, directory: str) -> None:
             while piece := file.read(PIECE_BYTES):
                 digest.update(piece)
             if not _is_named(place, digest.hexdigest()):
-                raise StoreUnavailable(
-                    f"{place} has another content than was sent; remove it, and submit the run again"
-                )
+                raise StoreUnavailable(f"{place} differs from what was sent; remove it, and submit the run again")
             file.seek(0)
             extract(file, directory)
     except FileNotFoundError as error:

@@ -93,7 +93,7 @@ class _Reader:
     def _kubernetes_form(self, root: Mapping, entries: Map[str, _Entry]) -> dict[str, _Entry]:
         for name, entry in entries.items():
             if name == "status":
-                self.problems.add(entry.line, "status", "it is the cluster's to write, not yours to give; remove it")
+                self.problems.add(entry.line, "status", "it is written by the cluster; remove it")
             elif name not in ENVELOPE:
                 self._unknown_beside_spec(name, entry)
         version = entries.get("apiVersion")

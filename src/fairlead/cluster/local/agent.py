@@ -42,7 +42,7 @@ KILL_SLACK_S = 10.0
 ACTIVE_STEP_S = 1.0
 # A run's files are made just before its row; younger ones may be on their way.
 SWEEP_AGE_S = 60.0
-MESSAGE_LOST = "the process that watched over it was killed, so its ranks were ended too"
+MESSAGE_LOST = "its supervising process was killed, which ended its ranks"
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ def _gpus(uuids: Sequence[str]) -> tuple[dict[str, GpuUsage], tuple[str, ...]]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return {}, (f"what GPUs do is not known: NVML says {error}",)
+        return {}, (f"GPU usage is not known: NVML says {error}",)
     try:
         return {uuid: _gpu(uuid) for uuid in uuids}, ()
     finally:

@@ -122,4 +122,4 @@ def verify(directory: Path, manifest: Manifest, names: Iterable[str]) -> None:
         except OSError as error:
             raise DamagedError(f"{name} cannot be read ({error.strerror})") from error
         if digest != manifest.files[name].sha256:
-            raise DamagedError(f"{name} has another content than was written")
+            raise DamagedError(f"{name} differs from what was written")

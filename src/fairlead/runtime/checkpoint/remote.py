@@ -103,7 +103,7 @@ class ObjectStore:
             # Stores keep checksums of their own, and their libraries compare them, each with an error of its own.
             if "checksum" not in type(error.__cause__).__name__.lower():
                 raise
-            raise DamagedError(f"{goal.name} has another content than was uploaded") from error
+            raise DamagedError(f"{goal.name} differs from what was uploaded") from error
 
     def _found(self) -> dict[int, set[str]]:
         """Files of each step below its directory; the listing is taken anew, other pods write too."""

@@ -160,7 +160,7 @@ class Cache(Generic[T]):
                 self._note(error)
             except Exception:
                 # A thread of its own has nobody to tell; an object that cannot be read must not end the watch for good.
-                log.exception("%s: our mistake", self.path)
+                log.exception("%s: internal error", self.path)
                 self._version = ""
             if self._stopping.wait(jittered(backoff_s)):
                 return

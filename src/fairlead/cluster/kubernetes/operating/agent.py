@@ -45,7 +45,7 @@ OF_A_RUN = (
     "is the name of a run, whose place `fairlead run` looks up; in an object give the place itself, a URL or a "
     "directory of a volume"
 )
-VANISHED = "its pod vanished while no operator was looking"
+VANISHED = "its pod disappeared while no operator was running"
 
 
 class _NotEquippedError(ClusterError):
@@ -289,7 +289,7 @@ class Agent:
             return
         if not there.run_uid:
             name = there.key.partition("/")[2]
-            message = f"a pod named {name} is there that is not Fairlead's; delete it, or give the run another name"
+            message = f"a pod named {name} exists that Fairlead did not create; delete it, or give the run another name"
             self._bury(found, member, PodPhase.FAILED, message)
 
     def _delete(self, order: Delete) -> None:

@@ -82,7 +82,7 @@ class KubernetesCluster:
             ClusterError: There are none.
         """
         if self._view is None:
-            raise ClusterError("This needs the watches that only the operator keeps; that is a mistake of ours.")
+            raise ClusterError("This needs the watches that only the operator keeps; this is a bug in Fairlead.")
         return self._view
 
     def snapshot(self) -> Snapshot:

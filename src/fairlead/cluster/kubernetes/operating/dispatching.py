@@ -107,7 +107,7 @@ class Dispatcher:
                 log.warning("%s: %s", name, error)
             except Exception:
                 # A thread of its own has nobody to tell; a later pass finds the work undone and tries again.
-                log.exception("%s: our mistake", name)
+                log.exception("%s: internal error", name)
             finally:
                 with self._lock:
                     self._note(run, name, is_done=is_done)

@@ -38,8 +38,8 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "
     if "failed calling webhook" in said:
         name = said.partition('webhook "')[2].partition('"')[0]
         return PodPhase.LOST, (
-            f"the admission webhook {name} cannot be asked ({said.rpartition(': ')[2]}), and nothing passes without "
-            "it; look after its own pods"
+            f"the admission webhook {name} did not answer ({said.rpartition(': ')[2]}), and the cluster accepts "
+            "nothing without it; check its pods"
         )
     if "violates PodSecurity" in said:
         return PodPhase.FAILED, (
@@ -50,7 +50,7 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "
         return PodPhase.FAILED, f"a LimitRange of namespace {namespace} forbids the pod: {said}; ask for less"
     if error.status in (400, 422):
         whence = "; this comes from `kubernetes:` in the spec" if kind == "Pod" else ""
-        return PodPhase.FAILED, f"the API server finds the {what} wrong: {said}{whence}"
+        return PodPhase.FAILED, f"the API server rejected the {what}: {said}{whence}"
     if error.status == 404:
         return PodPhase.LOST, f"namespace {namespace} is gone"
     if error.status == 403:
@@ -67,7 +67,7 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "
 def _change(kind: str) -> str:
     if kind == "Pod":
         return "change what it objects to, if need be under `kubernetes:` in the spec"
-    return "have those who run the cluster let it through"
+    return "ask the administrators of the cluster to allow it"
 
 
 def _quota(said: str, namespace: str, num_pods: int) -> str:

@@ -102,4 +102,4 @@ def closed(node: NodeObject, num_pods: int) -> str | None:
     if num_pods >= node.slots:
         return f"full: all of its {node.slots} pod slots are taken"
     leaving = _leaving(node)
-    return None if leaving is None else f"about to go: {leaving.why}"
+    return None if leaving is None else f"being removed: {leaving.why}"

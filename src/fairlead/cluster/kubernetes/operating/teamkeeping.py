@@ -141,7 +141,7 @@ class TeamKeeper:
             with self._lock:
                 self._retry_at[name] = now + RETRY_S
             return
-        message = f"namespace {name} has its bounds, roles and closed doors; {LEAVES}"
+        message = f"namespace {name} has its limits, roles and network policies; {LEAVES}"
         self._write(team, is_ready=True, reason="Kept", message=message, mended=mended, now=now)
         if mended:
             self._tell(agent, team, "PutRight", _putting_right(mended), now, is_warning=True)
@@ -191,7 +191,7 @@ class TeamKeeper:
             raise Refusal("NamespaceTerminating", message)
         if (metadata.get("labels") or {}).get(names.TEAM) != name:
             message = (
-                f"a namespace {name} is there that is not this team's; `kubectl label namespace {name} "
+                f"a namespace {name} exists and is not this team's; `kubectl label namespace {name} "
                 f"{names.TEAM}={name}` hands it over, with default-deny network and Pod Security, or rename the team"
             )
             raise Refusal("NamespaceTaken", message)
@@ -288,11 +288,11 @@ def _path(item: Object) -> str:
 
 
 def _putting_right(mended: tuple[str, ...]) -> str:
-    return f"somebody had changed or removed {', '.join(mended)}, which is put right; change the Team instead"
+    return f"someone changed or removed {', '.join(mended)}, which was restored; change the Team instead"
 
 
 def _after(name: str) -> str:
     return (
-        f"Namespace {name}, its bounds, its people's roles and all runs in it stay as they are, and nobody mends them "
-        f"any more; `kubectl delete namespace {name}` removes them"
+        f"Namespace {name}, its limits, its members' roles and all runs in it stay, but are no longer maintained; "
+        f"`kubectl delete namespace {name}` removes them"
     )

@@ -26,18 +26,18 @@ HINDRANCES = {
     ),
     **dict.fromkeys(
         ("FailedCreatePodSandBox", "NetworkNotReady"),
-        ("its network cannot be set up", "the node needs its administrator: `kubectl describe node` may say more"),
+        ("its network cannot be set up", "ask the administrator of the node: `kubectl describe node` may say more"),
     ),
 }
 HOPELESS = ("not found", "denied", "unauthorized", "manifest unknown", "does not exist", "no match for platform")
 DISRUPTIONS = {
-    "PreemptionByScheduler": "kube-scheduler gave its place to a pod of a higher priority",
+    "PreemptionByScheduler": "kube-scheduler preempted it for a pod of a higher priority",
     "EvictionByEvictionAPI": "it was evicted, as `kubectl drain` does before maintenance of its node",
     "DeletionByTaintManager": "its node was tainted as unreachable or not ready",
     "DeletionByPodGC": "its node left the cluster",
     "TerminationByKubelet": "its node ran short of memory or disk, or was shutting down",
 }
-UNANSWERED = "it was gone before anybody saw how it ended"
+UNANSWERED = "it was deleted before its result was read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ def _verdict(
     if cause is not None:
         return PodPhase.LOST, cause
     if pod.told_at is not None:
-        return PodPhase.LOST, "somebody deleted it, as `kubectl delete pod` does"
+        return PodPhase.LOST, "it was deleted, as by `kubectl delete pod`"
     if ending is not None and (ending.exits or ending.message):
         return PodPhase.FAILED, ending.message
     return PodPhase.LOST, pod.said[1] or UNANSWERED
@@ -184,7 +184,7 @@ def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
     if is_stuck(pod):
         return PodPhase.FAILED, why_not_started(pod)
     if is_hindered(pod):
-        end = f"; after {MOUNT_PATIENCE_S / 60:.0f} min others get its place" if _is_given_up(pod) else ""
+        end = f"; after {MOUNT_PATIENCE_S / 60:.0f} min its place is given to others" if _is_given_up(pod) else ""
         return PodPhase.LOST, f"{_why_hindered(pod)}{end}"
     return PodPhase.LOST, _disruption(pod) or "it was deleted before it started"
 
@@ -225,11 +225,11 @@ def _disruption(pod: PodObject) -> str | None:
 
 def _waits(pod: PodObject) -> str | None:
     if is_hindered(pod):
-        return f"{_why_hindered(pod)}; kubelet tries it again for {MOUNT_PATIENCE_S / 60:.0f} min in all"
+        return f"{_why_hindered(pod)}; kubelet retries for {MOUNT_PATIENCE_S / 60:.0f} min in all"
     if not is_stuck(pod):
         return None
     why = why_not_started(pod)
-    return why if _is_final(pod) else f"{why}; kubelet tries it again for {PULL_PATIENCE_S:.0f} s in all"
+    return why if _is_final(pod) else f"{why}; kubelet retries for {PULL_PATIENCE_S:.0f} s in all"
 
 
 def _is_given_up(pod: PodObject) -> bool:

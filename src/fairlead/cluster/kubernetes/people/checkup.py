@@ -102,7 +102,7 @@ def _namespace(client: Client, namespace: str) -> Finding:
         if error.status == 404:
             says, remedy = f"there is no namespace {namespace}", f"kubectl create namespace {namespace}"
             return Finding(what="namespace", ok=False, says=says, remedy=remedy)
-        return Finding(what="namespace", ok=True, says=f"{namespace}; you may not look at it as such")
+        return Finding(what="namespace", ok=True, says=f"{namespace}; your account may not read it")
     if space["metadata"].get("deletionTimestamp"):
         return Finding(what="namespace", ok=False, says=f"{namespace} is being deleted")
     return Finding(what="namespace", ok=True, says=namespace)
@@ -138,7 +138,7 @@ def _served_kinds(client: Client, install: str) -> Finding:
         if error.status != 404:
             raise
         return Finding(what="kinds", ok=False, says="not there", remedy=f"{install}, by an administrator")
-    return Finding(what="kinds", ok=True, says="served; of which version, you may not see")
+    return Finding(what="kinds", ok=True, says="served; your account may not read the version")
 
 
 def _is_same(there: Object, wanted: Object) -> bool:
@@ -157,11 +157,11 @@ def _operator(found: Operator, context: str, version: str) -> Finding:
         if leads:
             return Finding(what="operator", ok=True, says=f"{leads}; it runs outside of the cluster")
         remedy = f"fairlead install --context {context}, or for a try fairlead operator --context {context}"
-        return Finding(what="operator", ok=False, says="none: runs wait, and nobody starts them", remedy=remedy)
+        return Finding(what="operator", ok=False, says="none: runs wait and are not started", remedy=remedy)
     says = f"version {found.version} in {found.namespace}, {found.num_ready} of {found.replicas} ready"
     look = f"kubectl --context {context} -n {found.namespace} describe pods"
     if not leads:
-        return Finding(what="operator", ok=False, says=f"{says}, and none leads: runs wait", remedy=look)
+        return Finding(what="operator", ok=False, says=f"{says}, but none is the leader: runs wait", remedy=look)
     if found.version != version:
         remedy = f"fairlead install --context {context}"
         return Finding(what="operator", ok=True, says=f"{says}; {leads}; this is {version}", remedy=remedy)

@@ -181,11 +181,11 @@ class Desk:
         except ApiError as error:
             if error.status != 403:
                 raise
-            raise NotAllowed(f"your account may not look at the whole cluster: {error.said}") from error
+            raise NotAllowed(f"your account may not read the whole cluster: {error.said}") from error
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         """Nothing: only the operator acts."""
-        raise ClusterError("Plans are carried out by the operator alone; that is a mistake of ours.")
+        raise ClusterError("Plans are carried out by the operator alone; this is a bug in Fairlead.")
 
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
         newest = sorted(self._runs(self.namespace), key=lambda run: (-run.created_at, run.uid))
@@ -333,7 +333,7 @@ class Desk:
     def trouble(self) -> str | None:
         troubles = (watch.trouble for watch in self._watches.values())
         found = next((str(trouble) for trouble in troubles if trouble is not None), None)
-        goes_on = "What runs goes on, and is followed again as soon as there is an answer."
+        goes_on = "Runs continue, and are followed again as soon as there is an answer."
         return None if found is None else f"{found} {goes_on}"
 
     def wait(self, timeout_s: float) -> None:
@@ -446,7 +446,9 @@ def _notes(given: Training, complete: Training) -> list[str]:
     if given.image is None:
         notes.append("image: the operator's for runs that name none")
     if given.checkpoint.to is None:
-        notes.append("checkpoint.to: where the operator was told; if it was not, no checkpoint outlives its pod")
+        notes.append(
+            "checkpoint.to: the operator's place for checkpoints; if it has none, checkpoints are lost with their pods"
+        )
     return notes
 
 

@@ -28,7 +28,7 @@ class Operator:
         version: Of the installed one; None when none is installed, or it may not be read.
         replicas: That are wanted in the cluster; one elsewhere is not counted.
         num_ready: Of these.
-        leader: None when nobody leads.
+        leader: None when no leader.
         unknown: Why not all of this could be found out; empty when it was.
     """
 

@@ -129,13 +129,13 @@ def _apply(client: Client, content: Object, *, dry: bool) -> Done:
     if content["kind"] == "Namespace":
         there = find(client, place)
         if there is not None and not is_ours(there):
-            return Done(place=place, outcome=Outcome.LEFT, why="it was there before Fairlead")
+            return Done(place=place, outcome=Outcome.LEFT, why="it existed before Fairlead")
     try:
         return Done(place=place, outcome=put(client, content, dry=dry))
     except ApiError as error:
         if content["kind"] != "CustomResourceDefinition" or error.status != 422 or "cost" not in error.said:
             raise ClusterError(f"{place} was refused: {error.said or error}") from error
-    why = "without the rules whose cost this API server does not take; the operator tells of them instead"
+    why = "without the rules above the cost limit of this API server; the operator checks them instead"
     return Done(place=place, outcome=put(client, with_fewer_rules(content), dry=dry), why=why)
 
 

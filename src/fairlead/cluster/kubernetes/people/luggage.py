@@ -66,7 +66,9 @@ def choose(spec: Training, directory: Path) -> Luggage:
     place = Path(directory.absolute(), Path(spec.workdir or HERE).expanduser())
     if not place.is_dir():
         if spec.workdir is not None and Path(spec.workdir).is_absolute() and spec.image is not None:
-            return Luggage(spec=spec, note=f"{spec.workdir} is not here, so it is taken for a directory of the image")
+            return Luggage(
+                spec=spec, note=f"{spec.workdir} does not exist here, so it is taken as a directory of the image"
+            )
         raise InvalidSpec(
             (
                 f"{spec.name}: workdir: there is no directory {place}. Correct `workdir`; an absolute path that is not "
@@ -76,7 +78,7 @@ def choose(spec: Training, directory: Path) -> Luggage:
     problem, is_certain = packed_problem(spec, place, _names(place)) or (None, False)
     if problem is not None and is_certain:
         raise InvalidSpec((f"{spec.name}: run: {problem}.",))
-    lack = "" if problem is None else f"; {problem}, so that the image has to have it"
+    lack = "" if problem is None else f"; {problem}, so the image must contain it"
     if not spec.snapshot:
         raise Conflict(
             f"{spec.name}: snapshot: false was asked for, but the files of {place} go to this cluster as they are at "

@@ -57,7 +57,7 @@ def member_of(client: Client, run: Workload, rank: int) -> Member:
         raise Conflict(f"Rank {rank} has no pod now; {said}.") from error
     phase = (content.get("status") or {}).get("phase")
     if phase != "Running":
-        raise Conflict(f"Pod {pod} of rank {rank} is {phase}, and only in one that runs can anything be reached.")
+        raise Conflict(f"Pod {pod} of rank {rank} is {phase}; only running pods can be reached.")
     spec = content["spec"]
     ranks: Object = next((each for each in spec["containers"] if each["name"] == RANKS), {})
     python = next(iter(ranks.get("command") or ()), "python3")

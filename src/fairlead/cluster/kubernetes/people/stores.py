@@ -133,7 +133,9 @@ class Volume:
         path = str(PurePosixPath(self.path) / FOLDER / folder / (archive.digest + ENDING))
         alone = unattended(client)
         if alone is not None:
-            raise ClusterError(f"The working directory goes to {self.said} through a pod, which nobody starts: {alone}")
+            raise ClusterError(
+                f"The working directory goes to {self.said} through a pod, which needs an operator: {alone}"
+            )
         keep = [f"{digest}{ENDING}" for digest in sorted(used)]
         run = submit(receiving(self.spec, path), {})
         try:

@@ -139,7 +139,7 @@ def _autoscaler(found: Found) -> Finding:
         seen.append(_with_version(KARPENTER, found.controllers))
     for each in found.controllers or ():
         seen += [f"Cluster Autoscaler {_tag(image)}" for image in images_of(each) if CLUSTER_AUTOSCALER in image]
-    says = ", ".join(seen) or "none: what does not fit waits until something ends or somebody adds nodes"
+    says = ", ".join(seen) or "none: what does not fit waits until a run ends or nodes are added"
     return Finding(what="autoscaler", ok=True, says=says)
 
 
@@ -163,7 +163,7 @@ def _storage(found: Found) -> Finding:
 
 def _metrics(found: Found) -> Finding:
     if any(api.startswith("metrics.k8s.io/") for api in found.apis):
-        return Finding(what="metrics", ok=True, says="served: `fairlead top` tells what pods use")
+        return Finding(what="metrics", ok=True, says="served: `fairlead top` shows what pods use")
     says = "no metrics server: `fairlead top` cannot tell what pods use"
     return Finding(what="metrics", ok=True, says=says, remedy=METRICS_SERVER)
 
@@ -177,7 +177,7 @@ def _with_version(part: Part, controllers: Sequence[Object] | None) -> str:
     version = version_of(part, controllers)
     if version is not None:
         return f"{part.name} {version}"
-    why = "version not known" if controllers is None else "its kinds are there, no controller is seen"
+    why = "version not known" if controllers is None else "its kinds are installed, but no controller was found"
     return f"{part.name} ({why})"
 
 

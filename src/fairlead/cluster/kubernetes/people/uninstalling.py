@@ -83,7 +83,7 @@ def uninstall(client: Client, namespace: str, *, with_runs: bool, tell: Tell, ti
     for content in definitions():
         place, num = place_of(content), in_use.get(content["spec"]["names"]["plural"], 0)
         if num:
-            did(place, Outcome.LEFT, f"{num} of them are there, and would go with it")
+            did(place, Outcome.LEFT, f"{num} of them exist, and would be deleted with it")
         elif _removed(client, place, timeout_s):
             did(place)
     report.left = [*elsewhere, *_remarks(client, in_use)]
@@ -189,7 +189,7 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
         if each["metadata"].get("deletionTimestamp") is None
     ]
     if not is_ours(space):
-        did(place, Outcome.LEFT, "it was there before Fairlead")
+        did(place, Outcome.LEFT, "it existed before Fairlead")
     elif others:
         did(place, Outcome.LEFT, f"others are in it: {_some(others)}")
     elif _removed(client, place, timeout_s):
@@ -213,7 +213,7 @@ def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
     left = []
     if in_use.get("trainings"):
         left.append(
-            f"{in_use['trainings']} runs stay, and nobody looks after them now; their pods go on. "
+            f"{in_use['trainings']} runs stay, without an operator; their pods keep running. "
             "`fairlead uninstall --with-runs` deletes them too."
         )
     left += [

@@ -125,10 +125,10 @@ def _used(client: Client, namespace: str, query: dict[str, str]) -> tuple[dict[s
         return {str(each["metadata"]["name"]): each for each in client.items(path, query)}, []
     except ApiError as error:
         if error.status == 403:
-            return {}, [f"processor and memory are not known: {error.said}"]
+            return {}, [f"CPU and memory usage are not known: {error.said}"]
         if error.status in (404, 503):
             why = "this cluster has no metrics server" if error.status == 404 else f"its metrics server: {error.said}"
-            return {}, [f"processor and memory are not known: {why}; `fairlead doctor` says how to get one"]
+            return {}, [f"CPU and memory usage are not known: {why}; `fairlead doctor` says how to get one"]
         raise
 
 
@@ -143,9 +143,9 @@ def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tu
     except ApiError as error:
         if error.status != 403:
             raise
-        return {}, [f"what GPUs do is not known: {error.said}"]
+        return {}, [f"GPU usage is not known: {error.said}"]
     if not exporters:
-        return {}, ["what GPUs do is not known: no DCGM exporter runs on the nodes of these pods"]
+        return {}, ["GPU usage is not known: no DCGM exporter runs on the nodes of these pods"]
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="exporters") as pool:
         told = list(pool.map(lambda pod: _ask(client, pod), exporters))
     found = gpus_of_pods((sample for text, _ in told for sample in samples(text)), namespace)
@@ -160,4 +160,4 @@ def _ask(client: Client, pod: Object) -> tuple[str, str]:
         return client.text(path), ""
     except ClusterError as error:
         node = pod["spec"].get("nodeName")
-        return "", f"what GPUs of {node} do is not known: {error.said if isinstance(error, ApiError) else error}"
+        return "", f"GPU usage of {node} is not known: {error.said if isinstance(error, ApiError) else error}"
