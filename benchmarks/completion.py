@@ -24,9 +24,9 @@ from benchmarks.baselines.muri import PUBLISHED_AS, TRACES, Figures, Submitted, 
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
+from benchmarks.candidates.jobs import Job
+from benchmarks.candidates.queueing import choose
 from benchmarks.production import RULES, in_production
-from fairlead.policy.jobs import Job
-from fairlead.policy.queueing import choose
 
 
 def fairlead(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:

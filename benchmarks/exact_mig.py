@@ -1,7 +1,7 @@
 """Random small instances of choosing MIG layouts, and the same problem as a model for CP-SAT.
 
-The model knows the tables of ``fairlead.policy.mig`` and nothing else of the policy: a variable for every instance at
-every place it may have, at most one on a slice.
+The model knows the tables of ``fairlead.policy.gpu.mig`` and nothing else of the policy: a variable for every
+instance at every place it may have, at most one on a slice.
 """
 
 from collections import defaultdict
@@ -10,9 +10,9 @@ from random import Random
 
 from ortools.sat.python import cp_model
 
-from fairlead.policy.mig import MODELS, Instance
-from fairlead.policy.partitioning import Wish, choose
-from fairlead.policy.partitions import Device, Held
+from fairlead.policy.gpu.mig import MODELS, Instance
+from fairlead.policy.gpu.mig_layouts import Wish, choose
+from fairlead.policy.gpu.mig_partitions import Device, Held
 
 CENTS = 100
 

@@ -13,9 +13,9 @@ from random import Random
 
 from ortools.sat.python import cp_model
 
-from fairlead.policy.placement import rooms
-from fairlead.policy.shapes import WHOLE_GPU, Shape
-from fairlead.policy.task_mix import TaskMix
+from fairlead.policy.placement.placement import rooms
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.state.snapshot import Gpu, Node
 
 GIB = 1024**3

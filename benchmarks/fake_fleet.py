@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits, Object
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
+from fairlead.cluster.kubernetes.manifests.crds import definitions
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.kubernetes.testcluster.processes import Server

@@ -66,9 +66,9 @@ from benchmarks.fake_fleet import (
 )
 from fairlead.cluster.kubernetes.api.client import Client, Object
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.plan import CreatePod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlead.policy.shapes import Shape
+from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.state.snapshot import Gpu, Node
 
 MIB = 1024**2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.openb import read_nodes, read_workload
 from benchmarks.replaying import POLICIES, churn, fill, make_policy
-from fairlead.policy.fleet import Fleet
+from fairlead.policy.placement.fleet_arrays import Fleet
 
 DATA = Path("../shared/traces")
 NUM_PODS = 10_000

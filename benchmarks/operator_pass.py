@@ -21,12 +21,12 @@ import psutil
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
-from fairlead.cluster.kubernetes.operating.agent import Agent
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operating.keeping import changed, state_plain
-from fairlead.cluster.kubernetes.operating.views import View
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
-from fairlead.policy.training import decide
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.run_record import changed, state_plain
+from fairlead.policy.kinds.training import decide
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Phase, Status
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--pods", type=int, default=10_000)
     arguments = parser.parse_args()
-    view = View(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+    view = Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
     began = time.thread_time()
     last = fill(view, arguments.nodes, arguments.pods)
     filled_s = time.thread_time() - began
@@ -84,7 +84,7 @@ def least_ms(work: Callable[[], None]) -> float:
     return 1000 * min(taken)
 
 
-def fill(view: View, num_nodes: int, num_pods: int) -> dict[str, Any]:
+def fill(view: Informers, num_nodes: int, num_pods: int) -> dict[str, Any]:
     """Put everything in; the last pod."""
     ready = [{"type": "Ready", "status": "True"}]
     for number in range(num_nodes):
@@ -96,7 +96,7 @@ def fill(view: View, num_nodes: int, num_pods: int) -> dict[str, Any]:
     return pod
 
 
-def _run(view: View, number: int, num_nodes: int) -> dict[str, Any]:
+def _run(view: Informers, number: int, num_nodes: int) -> dict[str, Any]:
     """A run with all of its pods; the last of them."""
     nodes = [f"node-{(SIZE * number + index) % num_nodes}" for index in range(SIZE)]
     metadata = {

@@ -29,8 +29,8 @@ import psutil
 
 from benchmarks.fake_fleet import NAMESPACE, POD_PATH, OperatorProcess, beating, fleet, in_parallel, until
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operating.election import BEAT_S
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S
 from fairlead.errors import ClusterError
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training

@@ -18,11 +18,11 @@ from collections import deque
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.gangs import place_one, release
-from fairlead.policy.packing import Packing
-from fairlead.policy.shapes import WHOLE_GPU, Shape
-from fairlead.policy.task_mix import TaskMix
+from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.gang_placement import place_one, release
+from fairlead.policy.placement.packing import Packing
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.state.snapshot import Gpu, Node
 
 GIB = 1024**3

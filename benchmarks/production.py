@@ -15,15 +15,15 @@ from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.training import Training
-from fairlead.state.rules import NAMED
+from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.snapshot import Phase
 from fairlead.traces.arrivals import Arrival
 
 # By the name that `benchmarks.completion` gives them.
 RULES = {
-    "production": NAMED["default"],
-    "production-shortest": NAMED["shortest"],
-    "production-preempting": NAMED["preempting"],
+    "production": POLICIES["default"],
+    "production-shortest": POLICIES["shortest"],
+    "production-preempting": POLICIES["preempting"],
 }
 POOL = Pool(
     name="v100",

@@ -11,11 +11,11 @@ import numpy as np
 from benchmarks.baselines.best_fit import BestFit
 from benchmarks.baselines.fgd import Fgd
 from benchmarks.openb import Workload
-from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.gangs import place_one, release
-from fairlead.policy.packing import Packing
-from fairlead.policy.shapes import Shape
-from fairlead.policy.task_mix import TaskMix
+from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.gang_placement import place_one, release
+from fairlead.policy.placement.packing import Packing
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.placement.task_mix import TaskMix
 
 POLICIES = ("fairlead", "fgd", "best-fit")
 

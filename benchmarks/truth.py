@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.simulation import World, simulate
-from fairlead.policy.defaults import complete
+from fairlead.policy.kinds.defaults import complete
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.resources import Resources
 from fairlead.specs.simulation import Programs, Simulation

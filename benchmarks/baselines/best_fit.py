@@ -6,10 +6,10 @@ the fullest device that holds it.
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.frame import Ints, Mask
-from fairlead.policy.ranking import Ranking, Scores
-from fairlead.policy.shapes import Shape
+from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.node_arrays import Ints, Mask
+from fairlead.policy.placement.node_ranking import Ranking, Scores
+from fairlead.policy.placement.pod_shapes import Shape
 
 
 class BestFit:

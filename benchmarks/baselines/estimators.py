@@ -4,7 +4,7 @@ import random
 
 from benchmarks.baselines.muri import Submitted
 from benchmarks.baselines.replay import Estimator, Known
-from fairlead.policy.estimates import History, declared_remaining_s
+from fairlead.policy.queue.duration_estimates import History, declared_remaining_s
 
 WRONG_BY = 2.0
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.frame import Ints, Mask
-from fairlead.policy.ranking import Ranking, Scores
-from fairlead.policy.shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.node_arrays import Ints, Mask
+from fairlead.policy.placement.node_ranking import Ranking, Scores
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 
 TYPICAL = 0.95
 

@@ -7,7 +7,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.policy.colocation import Profile
+from fairlead.policy.gpu.stage_interleaving import Profile
 
 TRACES = ("trace1", "trace1_pr", "trace3", "trace3_pr")
 NUM_NODES, GPUS_PER_NODE = 8, 8

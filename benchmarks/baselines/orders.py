@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from benchmarks.baselines.replay import Answer, Policy
-from fairlead.policy.jobs import Group, Job
+from benchmarks.candidates.jobs import Group, Job
 
 
 def srtf() -> Policy:

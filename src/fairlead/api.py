@@ -9,13 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import LogQuery, parse_moment
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.control.admission import Admission, admit
 from fairlead.control.opening import open_named
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound
-from fairlead.policy.lifecycle import check_wish
+from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
 
@@ -33,7 +33,7 @@ class Training:
     def __init__(self, **keys: Any) -> None:
         import json
 
-        from fairlead.specs.reading import parse
+        from fairlead.specs.formats.reading import parse
 
         # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
         parsed = parse(json.dumps(keys), source="Training", default_name="training")
@@ -77,14 +77,14 @@ class Training:
         cluster = open_named(context, namespace)
         return RunHandle(cluster, submit(cluster, self._admitted(cluster)).uid)
 
-    def _admitted(self, cluster: Facing) -> Admission:
+    def _admitted(self, cluster: ClusterClient) -> Admission:
         return admit(cluster, self.spec, self._directory or Path.cwd())
 
 
 class RunHandle:
     """A submitted run. Belongs to one thread."""
 
-    def __init__(self, cluster: Facing, uid: str) -> None:
+    def __init__(self, cluster: ClusterClient, uid: str) -> None:
         self._cluster = cluster
         self.uid = uid
 
@@ -188,7 +188,7 @@ class RunHandle:
         """
         if changes:
             from fairlead.control.updates import carry_out, plan_update
-            from fairlead.specs.settings import setting_of
+            from fairlead.specs.formats.settings import setting_of
 
             given = [setting for key, value in changes.items() for setting in setting_of(key, value)]
             directory = Path.cwd() if "workdir" in changes else None
@@ -201,7 +201,7 @@ class RunHandle:
         self._want(Intent.DELETE)
 
     def _want(self, intent: Intent) -> None:
-        check_wish(self.workload, intent)
+        check_intent(self.workload, intent)
         self._cluster.set_intent(self.uid, intent)
         self._cluster.nudge()
 
@@ -229,13 +229,13 @@ def find(name: str, *, team: str | None = None, context: str | None = None, name
         raise
 
 
-def submit(cluster: Facing, admitted: Admission) -> Workload:
+def submit(cluster: ClusterClient, admitted: Admission) -> Workload:
     """Submit an admitted spec and see that somebody looks after it. A name that a finished run has gets a number."""
     spec = replace(admitted.spec, name=free_name(cluster, admitted.spec))
     return cluster.launch(spec, directory=admitted.directory)
 
 
-def free_name(cluster: Facing, spec: TrainingSpec) -> str:
+def free_name(cluster: ClusterClient, spec: TrainingSpec) -> str:
     """The spec's name, or with a number behind it the first one that no finished run has."""
     taken, wanted = cluster.finished_names(spec.team), spec.name
     name, number = wanted, 2
@@ -252,7 +252,7 @@ def read(path: str | os.PathLike[str]) -> tuple[TrainingSpec, ...]:
         NotFound: There is no such file.
         Conflict: It holds something that this cluster has no use for.
     """
-    from fairlead.specs.reading import load_file
+    from fairlead.specs.formats.reading import load_file
 
     source = os.fspath(path)
     if not Path(path).exists():

@@ -9,9 +9,9 @@ import pytest
 from benchmarks import exact_packing
 from benchmarks.exact import PROBLEMS, compare
 from benchmarks.exact_mig import optimum
-from fairlead.policy.mig import MODELS, Instance
-from fairlead.policy.partitioning import Wish
-from fairlead.policy.partitions import Device, Held
+from fairlead.policy.gpu.mig import MODELS, Instance
+from fairlead.policy.gpu.mig_layouts import Wish
+from fairlead.policy.gpu.mig_partitions import Device, Held
 from tests.policy.fleets import node, shape
 
 TOLERANCE = 1e-6

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.baselines.muri import Submitted
 from benchmarks.production import in_production
-from fairlead.policy.colocation import Profile
+from fairlead.policy.gpu.stage_interleaving import Profile
 
 ANY = Profile(iteration_s=0.5, stages_s=(0.1, 0.2, 0.1))
 

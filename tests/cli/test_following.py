@@ -116,7 +116,7 @@ def test_the_output_is_narrowed_down(call: Call, monkeypatch: pytest.MonkeyPatch
     assert {(each["rank"], each["text"]) for each in told} == {(rank, "two\0\x1b[31mred\x1b[2J") for rank in (0, 1)}
     assert call("logs", "three", "--until", "1h").out == ""
     assert "no such output" in call("logs", "three", "--since", "2999-01-01").err
-    monkeypatch.setattr("fairlead.cli.logs.is_terminal", lambda: True)
+    monkeypatch.setattr("fairlead.cli.commands.logs.is_terminal", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     shown = call("logs", "three", "--rank", "1", "--grep", "w|hr").out.splitlines()
     assert shown == ["[1] t\x1b[1;31mw\x1b[0mo\\x00\x1b[31mred\x1b[0m", "[1] t\x1b[1;31mhr\x1b[0mee"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.init import KINDS, TEMPLATES
-from fairlead.specs.reading import parse
+from fairlead.cli.commands.init import KINDS, TEMPLATES
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.training import Training
 from tests.cli.conftest import Call
 

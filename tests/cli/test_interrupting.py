@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.api import submit
-from fairlead.cli import run as command
+from fairlead.cli.commands import run as command
 from tests.cli.conftest import Call
 
 DOCUMENTS = "---\n".join(f"name: {name}\nrun: sleep 60\n" for name in ("one", "two", "three"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import ClusterError
-from fairlead.policy.retention import Retention
+from fairlead.policy.kinds.retention import Retention
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.cli.conftest import Call, Past
 from tests.waiting import until

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from fairlead.specs.reading import parse
+from fairlead.specs.formats.reading import parse
 from fairlead.state.snapshot import Phase
 from tests.cli.conftest import Call, Past
 from tests.waiting import until

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import fairlead
-from fairlead.cluster.local.usages import usages
-from fairlead.policy.training import decide
+from fairlead.cluster.local.process_metrics import usages
+from fairlead.policy.kinds.training import decide
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.plan import CreatePod, Plan
 from fairlead.state.reasons import Code

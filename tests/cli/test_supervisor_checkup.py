@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fairlead.cli import doctor
+from fairlead.cli.commands import doctor
 from fairlead.cluster.local.cluster import LocalCluster
 from tests.cli.conftest import Call
 

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from fairlead.cli import views
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.state.snapshot import Intent, Phase, Progress, Workload
 from tests.builders import status, training
 
@@ -15,7 +15,7 @@ def test_plain_progress_is_shown_when_it_changes_and_not_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(views, "PLAIN_PROGRESS_S", 0.0)
-    plain = views.Plain(cast(Facing, None), several=False)
+    plain = views.Plain(cast(ClusterClient, None), several=False)
     state = status(Phase.RUNNING)
     run = Workload(uid="a", spec=training(), intent=Intent.RUN, status=state, version=1, created_at=0.0)
     for step in (1, 1, 2, 2, 2):

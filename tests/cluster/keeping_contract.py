@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fairlead.errors import ClusterError, Conflict, FairleadError, NameTaken, NotFound
-from fairlead.policy.spec_updates import CHANGEABLE
+from fairlead.policy.kinds.spec_updates import CHANGEABLE
 from fairlead.specs.training import Checkpoint, Retry
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Grant, Intent, Phase, Seat, Status
+from fairlead.state.snapshot import Grant, Intent, Phase, Reservation, Status
 from tests.builders import BECAUSE, change, event, members, notices, plan, status
 from tests.cluster.harness import (
     Harness,
@@ -305,7 +305,7 @@ class KeepingContract:
             failed_step=40,
             retry_at=9.5,
             refusals=4,
-            seats=(Seat(node="n", grant=Grant(cpu_milli=1, gpu_uuids=("a", "b"), gpu_milli=1000)),),
+            seats=(Reservation(node="n", grant=Grant(cpu_milli=1, gpu_uuids=("a", "b"), gpu_milli=1000)),),
             moved_at=3.5,
             moved_cost_s=0.25,
             nodes=3,

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.control.loop import run_pass
-from fairlead.policy import retries
+from fairlead.policy.kinds import retries
 from fairlead.specs.training import Retry
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Status, Workload

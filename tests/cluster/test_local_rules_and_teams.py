@@ -9,7 +9,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.errors import ClusterError
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change, Plan
-from fairlead.state.rules import DEFAULT, NAMED
+from fairlead.state.scheduling_policy import DEFAULT, POLICIES
 from fairlead.state.snapshot import Completed, Phase
 from tests.builders import status, training
 
@@ -30,7 +30,7 @@ def test_teams_and_what_runs_took_are_shown_to_the_loop_while_somebody_waits(tmp
     snapshot = cluster.snapshot()
     assert snapshot.teams == (VISION,)
     assert snapshot.completed == (Completed(team="vision", name="done", took_s=60.0),)
-    assert snapshot.rules == NAMED["shortest"]
+    assert snapshot.rules == POLICIES["shortest"]
     cluster.close()
 
 
@@ -38,7 +38,7 @@ def test_whoever_asks_what_would_happen_is_shown_them_while_nobody_waits(tmp_pat
     (tmp_path / "teams.yaml").write_text(TEXT)
     (tmp_path / "policy").write_text("shortest")
     cluster = LocalCluster.open(tmp_path)
-    assert (cluster.snapshot().teams, cluster.snapshot().rules) == ((VISION,), NAMED["shortest"])
+    assert (cluster.snapshot().teams, cluster.snapshot().rules) == ((VISION,), POLICIES["shortest"])
     cluster.close()
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering import contract
+from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.podspec import Surroundings, render
-from fairlead.policy.defaults import complete
+from fairlead.cluster.local.pod_spec import PodEnvironment, render
+from fairlead.policy.kinds.defaults import complete
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.training import Launch, Training
@@ -35,7 +35,7 @@ def on_this_machine(spec: Training) -> dict[str, str]:
         uid="uid-0-0", workload_uid="uid", attempt=0, index=0, node="n", grant=Grant(cpu_milli=1000),
         phase=PodPhase.CREATED, created_at=0.0,
     )  # fmt: skip
-    around = Surroundings(
+    around = PodEnvironment(
         environ=STALE, own_environ={}, master_port=29400, library=Path("/library"), cgroup=None, has_gpus=False
     )
     content = render(Home(Path("/home")), run_of(spec), pod, around)

@@ -8,7 +8,7 @@ from fairlead.cluster.simulated.programs import OnTerm, Program, by_command
 from fairlead.control.loop import run_pass
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
-from fairlead.state.rules import DEFAULT, NAMED, Rules
+from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.state.snapshot import Phase, Workload
 from tests.builders import node, training
 
@@ -40,7 +40,7 @@ def assert_nothing_is_held_twice(cluster: SimulatedCluster) -> None:
     assert len(held) == len(set(held))
 
 
-def in_pieces(rules: Rules = DEFAULT) -> SimulatedCluster:
+def in_pieces(rules: SchedulingPolicy = DEFAULT) -> SimulatedCluster:
     """Two devices of each node are held by one that saves, and two are free."""
     cluster = SimulatedCluster(NODES, BEHAVIOUR, rules=rules)
     for number in range(3):
@@ -80,7 +80,7 @@ def test_a_gang_gets_its_whole_node_and_whoever_moved_for_it_loses_no_step() -> 
 
 
 def test_without_moves_it_waits_for_somebody_to_end() -> None:
-    cluster = in_pieces(NAMED["backfill"])
+    cluster = in_pieces(POLICIES["backfill"])
     cluster.submit(run("wide", "wide", 4))
     play(cluster, 1000.0)
     assert named(cluster, "wide").status.phase is Phase.PENDING

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.specs.reading import parse
+from fairlead.specs.formats.reading import parse
 from fairlead.traces.reading import read_trace
 
 ROOT = Path(__file__).parents[2]

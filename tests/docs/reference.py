@@ -13,13 +13,13 @@ from pathlib import Path
 import click
 
 from fairlead.cli.main import COMMANDS, group
+from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import KINDS
-from fairlead.specs.kinds import Key, Laid, Listed, Mapped, Section
-from fairlead.specs.pool_keys import POOL
-from fairlead.specs.rendering import default_of
-from fairlead.specs.simulation_keys import SIMULATION
-from fairlead.specs.team_keys import TEAM
-from fairlead.specs.training_keys import TRAINING
+from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section
+from fairlead.specs.tables.pool_keys import POOL
+from fairlead.specs.tables.simulation_keys import SIMULATION
+from fairlead.specs.tables.team_keys import TEAM
+from fairlead.specs.tables.training_keys import TRAINING
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -36,28 +36,28 @@ def table(section: Section) -> str:
     """Every key with its type, default and example."""
     lines = ["| key | type | default | example | |", "|---|---|---|---|---|"]
     for name, key, owner in keys_of(section):
-        cells = (f"`{name}`", say_type(key), say_default(key, owner), f"`{key.name}: {key.example}`", key.doc)
+        cells = (f"`{name}`", describe_type(key), describe_default(key, owner), f"`{key.name}: {key.example}`", key.doc)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 
-def say_type(key: Key) -> str:
+def describe_type(key: Key) -> str:
     """What may be given, as a person says it."""
     if isinstance(key.kind, Section):
         lone = key.kind.key(key.kind.shorthand) if key.kind.shorthand else None
-        return "mapping" if lone is None else f"mapping, or {say_type(lone)}"
-    if isinstance(key.kind, Mapped):
+        return "mapping" if lone is None else f"mapping, or {describe_type(lone)}"
+    if isinstance(key.kind, MapField):
         return "mapping of names to texts"
-    if isinstance(key.kind, Laid):
+    if isinstance(key.kind, OverlayField):
         return "mapping in Kubernetes' words"
-    return f"list; each {key.kind.item.what}" if isinstance(key.kind, Listed) else key.kind.what
+    return f"list; each {key.kind.item.what}" if isinstance(key.kind, ListField) else key.kind.what
 
 
-def say_default(key: Key, owner: Section) -> str:
+def describe_default(key: Key, owner: Section) -> str:
     """The default as it would be written; what an absent value means is in the key's sentence."""
     if key.required:
         return "required"
-    if isinstance(key.kind, (Section, Mapped, Listed, Laid)):
+    if isinstance(key.kind, (Section, MapField, ListField, OverlayField)):
         return "-"
     values = default_of(key, owner.type)
     assert MISSING not in values, key.name

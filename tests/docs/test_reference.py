@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.main import EPILOG, EXIT_CODES
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.keys import KINDS
-from fairlead.specs.kinds import Key, Section
-from fairlead.specs.reading import parse
+from fairlead.specs.tables.field_types import Key, Section
 from fairlead.state.reasons import Code
 from tests.docs.reference import DOCS, PARTS, keys_of, up_to_date
 

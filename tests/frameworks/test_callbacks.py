@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli.init import TEMPLATES
+from fairlead.cli.commands.init import TEMPLATES
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.training import Checkpoint, Training

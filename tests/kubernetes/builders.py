@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.specs.training import Training
 from fairlead.state.plan import CreatePod
 from fairlead.state.reasons import Code, Reason

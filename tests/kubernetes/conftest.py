@@ -8,9 +8,8 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access, load_access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.rendering.placeholders import render_priority_class
-from fairlead.cluster.kubernetes.rendering.roles import (
+from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.manifests.roles import (
     LEADER_RULES,
     OPERATOR,
     OPERATOR_RULES,
@@ -18,6 +17,7 @@ from fairlead.cluster.kubernetes.rendering.roles import (
     render_operator_bindings,
     render_roles,
 )
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.state.snapshot import Intent
 from tests.kubernetes.audit import RESTRICTED, requests, rights
 from tests.kubernetes.clusters import started

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairlead.cluster.kubernetes.rendering.manifests import to_yaml
+from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
 
 GOLDEN = Path(__file__).parent / "golden"
 

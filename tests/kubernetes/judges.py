@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.cluster.kubernetes.rendering.definitions import PLURALS
+from fairlead.cluster.kubernetes.manifests.crds import PLURALS
 from fairlead.errors import InvalidSpec
-from fairlead.specs.reading import parse
+from fairlead.specs.formats.reading import parse
 
 Ask = Callable[[str, str, object], Any]
 """Method, path and body of a request; the answer, or HTTPError."""

@@ -11,11 +11,11 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings
-from fairlead.cluster.kubernetes.rendering.roles import OPERATOR
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.control.operator import Operator, OperatorSettings
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
-from fairlead.cluster.kubernetes.rendering.pods import render_pod
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import render_bundle
-from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
-from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.pods import render_pod
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import render_bundle
+from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
+from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.builders import SETTINGS, a_creation, a_training, a_workload
 from tests.kubernetes.test_pods import CASES

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
-from fairlead.cluster.kubernetes.rendering.manifests import read_object, write_object
-from fairlead.cluster.kubernetes.rendering.statuses import training_status
-from fairlead.policy.spec_updates import CHANGEABLE
-from fairlead.specs.reading import parse
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.spec_objects import read_object, write_object
+from fairlead.cluster.kubernetes.manifests.statuses import training_status
+from fairlead.policy.kinds.spec_updates import CHANGEABLE
+from fairlead.specs.formats.reading import parse
 from fairlead.state.snapshot import Phase, Progress
 from tests.kubernetes.builders import a_training, a_workload
 from tests.kubernetes.judges import Verdict, our_verdict, predicate, server_verdict

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from fairlead.cluster.kubernetes.api.config import Access, load_access
-from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Unreachable
 from fairlead.cluster.kubernetes.api.pacing import Pace
-from fairlead.cluster.kubernetes.operating.dispatching import Dispatcher
+from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
 from tests.kubernetes.loopback import Answering, FaultyProxy, LoseAnswer, Object, Refuse, Stall, client_of, serving
 
 

@@ -13,11 +13,11 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.operating.agent import Agent
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operating.views import PODS, TRAININGS, View
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import PODS, TRAININGS, Informers
 from fairlead.cluster.port import LogLine
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
@@ -123,7 +123,7 @@ class KubernetesHarness:
 
     def _begin(self) -> None:
         self._client = Client(self._access, Limits(patience_s=8.0))
-        self._view = View(self._client)
+        self._view = Informers(self._client)
         self._view.pods.listen(self._note)
         self._view.start()
         self._cluster = KubernetesCluster(self._client, view=self._view)

@@ -14,7 +14,7 @@ import trustme
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, live_pods, operating

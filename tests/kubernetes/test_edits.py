@@ -7,10 +7,10 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.people.desk import Desk
+from fairlead.cluster.kubernetes.client.user_client import UserClient
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.control.updates import carry_out, plan_update
-from fairlead.specs.settings import read_setting
+from fairlead.specs.formats.settings import read_setting
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.operating import comes_to, gang, live_pods, operating
@@ -110,7 +110,7 @@ def test_a_waiting_gang_that_is_edited_is_placed_by_the_new_spec(
 
 
 def test_a_person_changes_a_run_with_the_command(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
-    desk = Desk(cluster.client, namespace=namespace)
+    desk = UserClient(cluster.client, namespace=namespace)
     spec = gang(namespace, nodes=1, run="0.2s", exit_code="1")
     with operating(access, namespace):
         run = desk.submit(spec)

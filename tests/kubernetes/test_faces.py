@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
-from fairlead.cluster.kubernetes.rendering.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import teach_kinds
 from tests.kubernetes.test_accepted import applied

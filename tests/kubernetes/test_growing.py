@@ -9,11 +9,11 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
+from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.names import ROOM_FOR
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.people.gathering import Gathering
-from fairlead.cluster.kubernetes.rendering.placeholders import render_priority_class
-from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.resources import GpuRequest
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
@@ -116,7 +116,7 @@ def test_gangs_that_wait_one_behind_the_other_get_their_nodes_together(
     karpenter.pool("gpu")
     for number in range(3):
         cluster.submit(gang(team, f"run-{number}", nodes=2))
-    growth = Gathering(cluster.client).snapshot().growth
+    growth = OneShotSnapshot(cluster.client).snapshot().growth
     assert growth is not None
     assert growth.by == "Karpenter"
     with operating(access, team, **QUICK):

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.operating.keeping import read_training
-from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
-from fairlead.cluster.kubernetes.rendering.pods import render_pod
-from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
-from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.pods import render_pod
+from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
+from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
 from fairlead.specs.team import Team
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.builders import SETTINGS, a_creation

@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from fairlead import __version__
-from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.rendering.roles import OPERATOR_RULES, ROLES, TEAM_RULES
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR_RULES, ROLES, TEAM_RULES
 from tests.kubernetes.goldens import check_golden
 
 

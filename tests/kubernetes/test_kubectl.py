@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.manifests import to_yaml, write_object
-from fairlead.cluster.kubernetes.rendering.statuses import training_status
+from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
+from fairlead.cluster.kubernetes.manifests.statuses import training_status
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Progress, Status
 from tests.kubernetes.builders import a_training, a_workload
@@ -67,7 +67,7 @@ def test_explain_tells_what_a_key_is_for(kubectl: Kubectl) -> None:
 
 
 def test_the_rendered_install_is_what_kubectl_applies(tmp_path: Path, kubectl: Kubectl) -> None:
-    from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
+    from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 
     path = tmp_path / "install.yaml"
     path.write_text(to_yaml(render_install(InstallSettings(image="fairlead:test", namespace="default"))))

@@ -15,14 +15,14 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.manifests.roles import API_GROUP, LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS
-from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.rendering.manifests import write_object
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings
-from fairlead.cluster.kubernetes.rendering.roles import API_GROUP, LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
 from fairlead.control.operator import Operator, OperatorSettings
-from fairlead.policy.retention import Retention
+from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.audit import RESTRICTED, Asked, Right, requests, rights, token_of

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.policy import defragmentation
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.policy.disruption import defragmentation
 from fairlead.specs.overlay import overlay
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.operating import GPUS, comes_to, gang, operating

@@ -3,9 +3,9 @@
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operating.keeping import State, state_plain
-from fairlead.cluster.kubernetes.operating.views import trainings_path
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
+from fairlead.cluster.kubernetes.operator.runs.run_record import RunRecord, state_plain
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase
 from tests.builders import status
@@ -19,7 +19,7 @@ def test_a_run_that_was_pending_because_it_was_suspended_is_suspended(
     run = cluster.submit(gang(namespace))
     path = trainings_path(namespace, "train")
     reason = Reason(code=Code.SUSPENDED, message="suspended on request")
-    kept = State(status=status(Phase.PENDING, reason=reason), intent=Intent.SUSPEND, written=1, writer="older")
+    kept = RunRecord(status=status(Phase.PENDING, reason=reason), intent=Intent.SUSPEND, written=1, writer="older")
     older = {"phase": "Pending", "reason": "Suspended", "message": reason.message, "state": state_plain(kept)}
     cluster.client.merge(f"{path}/status", {"status": older})
 

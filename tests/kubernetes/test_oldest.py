@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.definitions import definitions, with_fewer_rules
+from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
 from tests.kubernetes import test_cluster as newest
 from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG

@@ -12,7 +12,7 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.names import LEASE
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.control.health import serve
 from fairlead.control.loop import run_pass
 from fairlead.state.reasons import Code, Reason

@@ -5,7 +5,9 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.objects import pod_requests, read_pod
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.operating.autoscalers import (
+from fairlead.cluster.kubernetes.manifests.placeholders import PRIORITY, render_placeholder, render_priority_class
+from fairlead.cluster.kubernetes.manifests.pods import render_pod
+from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import (
     UPDATED,
     gpu_labels,
     prices_within,
@@ -13,13 +15,11 @@ from fairlead.cluster.kubernetes.operating.autoscalers import (
     read_status,
     spot_labels,
 )
-from fairlead.cluster.kubernetes.operating.indexes import PodIndex
-from fairlead.cluster.kubernetes.rendering.placeholders import PRIORITY, render_placeholder, render_priority_class
-from fairlead.cluster.kubernetes.rendering.pods import render_pod
-from fairlead.policy.eligibility import PRICE_LABEL, SPOT_MARKS
+from fairlead.cluster.kubernetes.operator.runs.pod_index import PodIndex
+from fairlead.policy.placement.node_eligibility import PRICE_LABEL, SPOT_MARKS
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.state.growth import Amount, Source
+from fairlead.state.capacity_requests import Amount, Source
 from tests.kubernetes.builders import GIB, SETTINGS, UID, a_creation, a_training, a_workload
 from tests.kubernetes.goldens import check_golden
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.rendering import contract
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings, overhead, render_pod
-from fairlead.cluster.kubernetes.rendering.services import render_service
+from fairlead.cluster.kubernetes.manifests import pod_environment as contract
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, overhead, render_pod
+from fairlead.cluster.kubernetes.manifests.services import render_service
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Checkpoint

@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.client import operator_lease as leasing
+from fairlead.cluster.kubernetes.client.checkup import _operator
+from fairlead.cluster.kubernetes.client.discovery import Operator
+from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.people import leasing
-from fairlead.cluster.kubernetes.people.checkup import _operator
-from fairlead.cluster.kubernetes.people.desk import Desk
-from fairlead.cluster.kubernetes.people.discovery import Operator
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.errors import ClusterError
 from fairlead.specs.overlay import overlay
 from fairlead.specs.training import Training
-from fairlead.state.rules import DEFAULT, NAMED
+from fairlead.state.scheduling_policy import DEFAULT, POLICIES
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.operating import comes_to, gang, operating
 from tests.waiting import until
@@ -56,7 +56,7 @@ def test_whoever_asks_what_would_happen_is_answered_by_the_rules_of_the_operator
     with operating(access, namespace, policy="shortest") as operator:
         until(lambda: operator.election.is_leader, "leader")
         leader = leasing.holder_of(client, namespace)
-        assert Desk(client, namespace=namespace).snapshot().rules == NAMED["shortest"]
+        assert UserClient(client, namespace=namespace).snapshot().rules == POLICIES["shortest"]
     assert leader is not None
     assert leader.policy == "shortest"
     says = _operator(Operator(namespace=namespace, leader=leader), "here", "0").says

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.training import Retry
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Workload

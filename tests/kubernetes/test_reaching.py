@@ -20,12 +20,12 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.api.streams import V4, exec_stream
-from fairlead.cluster.kubernetes.operating.keeping import read_training
-from fairlead.cluster.kubernetes.people.installing import install
-from fairlead.cluster.kubernetes.rendering.install import InstallSettings
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings, render_pod
-from fairlead.cluster.kubernetes.rendering.roles import render_binding
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, render_bundle
+from fairlead.cluster.kubernetes.client.installation import install
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+from fairlead.cluster.kubernetes.manifests.roles import render_binding
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
+from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant
 from tests.docs.examples import ROOT, examples_of

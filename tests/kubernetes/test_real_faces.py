@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
-from fairlead.cluster.kubernetes.rendering.roles import render_roles
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.roles import render_roles
 from tests.kubernetes.clusters import started
 from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import DEFINITIONS

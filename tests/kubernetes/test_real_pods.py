@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.operating.reports import read_ending, read_report
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
-from fairlead.cluster.kubernetes.rendering.networks import render_run_policy
-from fairlead.cluster.kubernetes.rendering.pods import REPORTER, PodSettings, render_pod
-from fairlead.cluster.kubernetes.rendering.roles import render_roles
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name, render_bundle
-from fairlead.cluster.kubernetes.rendering.services import render_service, render_slice
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.pods import REPORTER, PodSettings, render_pod
+from fairlead.cluster.kubernetes.manifests.roles import render_roles
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
+from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_report
 from fairlead.state.snapshot import Grant, Workload
 from tests.kubernetes.builders import a_creation, a_training, a_workload
 from tests.kubernetes.clusters import started

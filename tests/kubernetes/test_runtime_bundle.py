@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.operating.reports import read_ending, read_report
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import MOST_BYTES, bundle, bundle_name, render_bundle
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import MOST_BYTES, bundle, bundle_name, render_bundle
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_report
 
 TIMEOUT_S = 60.0
 

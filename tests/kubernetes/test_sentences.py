@@ -12,9 +12,9 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
-from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.overlay import RANKS, overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training

@@ -1,12 +1,12 @@
 """What a team is on Kubernetes, whole and in a golden file."""
 
-from fairlead.cluster.kubernetes.rendering.networks import (
+from fairlead.cluster.kubernetes.manifests.network_policies import (
     METADATA,
     NetworkSettings,
     render_run_policy,
     render_team_policies,
 )
-from fairlead.cluster.kubernetes.rendering.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.builders import UID, a_workload
 from tests.kubernetes.goldens import check_golden

@@ -20,12 +20,12 @@ import pytest
 from fairlead.api import read
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access, load_access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.rendering.contract import POD_DIR
-from fairlead.cluster.kubernetes.rendering.definitions import definitions
-from fairlead.cluster.kubernetes.rendering.manifests import write_object
-from fairlead.cluster.kubernetes.rendering.roles import render_operator_bindings, render_roles
-from fairlead.cluster.kubernetes.rendering.workdir import WORKDIR, pack, render_parts
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.pod_environment import POD_DIR
+from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
+from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, pack, render_parts
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training

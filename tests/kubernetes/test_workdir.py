@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering import workdir
-from fairlead.cluster.kubernetes.rendering.workdir import (
+from fairlead.cluster.kubernetes.manifests import workdir
+from fairlead.cluster.kubernetes.manifests.workdir import (
     MOST_PARTS,
     PART_BYTES,
     archive_place,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy.placement import Placement
-from fairlead.policy.preemption import Victim
+from fairlead.policy.disruption.preemption import Victim
+from fairlead.policy.placement.placement import Placement
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.builders import node, training

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from fairlead.policy.shapes import Shape
+from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.state.snapshot import Gpu, Node
 
 GIB = 1024**3

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy.preemption import Victim
+from fairlead.policy.disruption.preemption import Victim
 from fairlead.specs.resources import Resources
 from fairlead.state.snapshot import Workload
 from tests.builders import node, training

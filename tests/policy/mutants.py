@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy import changes, lifecycle, placement, training
-from fairlead.policy.placement import Placement
-from fairlead.policy.retries import Again
+from fairlead.policy.kinds import changes, lifecycle, training
+from fairlead.policy.kinds.retries import Again
+from fairlead.policy.placement import placement
+from fairlead.policy.placement.placement import Placement
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry, Training
 from fairlead.state.plan import Change, Plan
@@ -118,11 +119,11 @@ def start_by_chance(workload: Workload, placed: Any, now: float, nodes: Any) -> 
     return change if next(counter) % 2 else replace(change, event=None)
 
 
-def say_it_again(workload: Workload, reason: Any, now: float, **asks: Any) -> list[Change]:
+def describe_it_again(workload: Workload, reason: Any, now: float, **asks: Any) -> list[Change]:
     return wait_for(workload, replace(reason, message=f"{reason.message}; asked {next(counter)} times"), now, **asks)
 
 
-def say_it_twice(snapshot: Snapshot, now: float) -> Plan:
+def describe_it_twice(snapshot: Snapshot, now: float) -> Plan:
     changes = decide(snapshot, now).changes
     return Plan(changes=(*changes, *changes[:1]))
 
@@ -171,9 +172,9 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (properties.a_stop_is_obeyed_within_its_grace, "_obey", ignore_wishes, STOPPED),
         (properties.a_stop_is_obeyed_within_its_grace, "_obey", ignore_wishes, SUSPENDED),
         (properties.decisions_are_deterministic, "started", start_by_chance, ONE),
-        (properties.decisions_settle, "wait", say_it_again, QUEUE),
+        (properties.decisions_settle, "wait", describe_it_again, QUEUE),
         (properties.decisions_settle, "requeue", resume_at_once, SUSPENDED),
-        (properties.plans_say_all_once, "decide", say_it_twice, ONE),
+        (properties.plans_say_all_once, "decide", describe_it_twice, ONE),
         *QUEUE_MUTANTS,
         *MOVE_MUTANTS,
         *ELASTIC_MUTANTS,

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy.training import decide
+from fairlead.policy.kinds.training import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code
-from fairlead.state.rules import NAMED, Rules
+from fairlead.state.scheduling_policy import POLICIES, SchedulingPolicy
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 from tests.builders import node, training
 
@@ -20,7 +20,7 @@ NUM_GPUS = 4
 GRACE_S = 5.0
 # What a restart costs beside the work that is lost.
 RESTART_S = 60.0
-PREEMPTING = NAMED["preempting"]
+PREEMPTING = POLICIES["preempting"]
 MOST_STEPS = 5_000
 
 
@@ -67,7 +67,7 @@ def spec_of(line: Line, name: str) -> Training:
     )
 
 
-def play(lines: Sequence[Line], rules: Rules = PREEMPTING) -> list[Decided]:
+def play(lines: Sequence[Line], rules: SchedulingPolicy = PREEMPTING) -> list[Decided]:
     """All decisions until every run is over."""
     cluster = SimulatedCluster((node(gpus=NUM_GPUS, cpu_milli=64_000),), _behave, rules=rules)
     began, decided = cluster.clock.now(), list[Decided]()

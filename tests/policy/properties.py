@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fairlead.policy import training
-from fairlead.policy.lifecycle import MOVES
+from fairlead.policy.kinds import training
+from fairlead.policy.kinds.lifecycle import MOVES
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload

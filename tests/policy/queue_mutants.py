@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fairlead.cluster.simulated.programs import Program
-from fairlead.policy import turns
-from fairlead.policy.preemption import Victim
-from fairlead.policy.quotas import Ledger
-from fairlead.policy.shares import Capacity
-from fairlead.policy.standing import Standing
+from fairlead.policy.disruption.preemption import Victim
+from fairlead.policy.queue import fair_order as turns
+from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.queue_score import Standing
+from fairlead.policy.queue.quotas import Ledger
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Training

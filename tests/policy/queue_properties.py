@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from fairlead.policy.durations import Durations
-from fairlead.policy.placement import place, rooms
-from fairlead.policy.shares import Amounts, Capacity, asked, capacity, dominant_share
+from fairlead.policy.placement.placement import place, rooms
+from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity, dominant_share
+from fairlead.policy.queue.durations import Durations
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code

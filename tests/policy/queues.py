@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from fairlead.policy.colocation import Profile, speeds
-from fairlead.policy.jobs import Group, Job
-from fairlead.policy.ordering import worth
-from fairlead.policy.queueing import choose
+from benchmarks.candidates.job_order import worth
+from benchmarks.candidates.jobs import Group, Job
+from benchmarks.candidates.queueing import choose
+from fairlead.policy.gpu.stage_interleaving import Profile, speeds
 
 NUM_GPUS = 8
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from fairlead.policy import mig, partitioning, partitions, repartitioning
-from fairlead.policy.mig import Instance, Layout, Partitionable, Profile
-from fairlead.policy.partitioning import Wish
-from fairlead.policy.partitions import Device, Held, Option
-from fairlead.policy.repartitioning import Drain, MigNode, Step
+from fairlead.policy.gpu import mig
+from fairlead.policy.gpu import mig_layouts as partitioning
+from fairlead.policy.gpu import mig_partitions as partitions
+from fairlead.policy.gpu import mig_repartitioning as repartitioning
+from fairlead.policy.gpu.mig import Instance, Layout, Partitionable, Profile
+from fairlead.policy.gpu.mig_layouts import Wish
+from fairlead.policy.gpu.mig_partitions import Device, Held, Option
+from fairlead.policy.gpu.mig_repartitioning import Drain, MigNode, Step
 from tests.policy import slice_properties
 from tests.policy.slice_properties import Property
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.training import decide
+from fairlead.policy.kinds.training import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change, Plan
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.rules import DEFAULT, Rules
-from fairlead.state.snapshot import Phase, Pod, Progress, Seat, Snapshot, Workload
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
+from fairlead.state.snapshot import Phase, Pod, Progress, Reservation, Snapshot, Workload
 from tests.builders import node
-from tests.policy.test_starting import NOW, look, running, waiting
+from tests.policy.test_scheduling import NOW, look, running, waiting
 
 SAVED = Progress(step=10, checkpoint_step=10, checkpoint_at=NOW - 30.0)
 FOUR = tuple(node(f"n{number}", gpus=4, cpu_milli=64_000) for number in range(3))
@@ -28,11 +28,11 @@ def saving(name: str, on: str, gpus: range, **changes: Any) -> tuple[Workload, P
 PIECES = (saving("a", "n0", range(2)), saving("b", "n1", range(2)), saving("c", "n2", range(3)))
 
 
-def planned(snapshot: Snapshot, rules: Rules = DEFAULT) -> Plan:
+def planned(snapshot: Snapshot, rules: SchedulingPolicy = DEFAULT) -> Plan:
     return decide(replace(snapshot, rules=rules), NOW)
 
 
-def moved(snapshot: Snapshot, rules: Rules = DEFAULT) -> dict[str, list[str]]:
+def moved(snapshot: Snapshot, rules: SchedulingPolicy = DEFAULT) -> dict[str, list[str]]:
     """Who moves where."""
     return {
         change.workload_uid: [seat.node for seat in change.status.seats]
@@ -162,9 +162,9 @@ def _half(name: str, on: str) -> tuple[Workload, Pod]:
     return run, replace(pod, grant=replace(pod.grant, gpu_milli=500))
 
 
-def _seats(on: str) -> tuple[Seat, ...]:
+def _seats(on: str) -> tuple[Reservation, ...]:
     _, pod = saving("a", on, range(2, 4))
-    return (Seat(node=on, grant=pod.grant),)
+    return (Reservation(node=on, grant=pod.grant),)
 
 
 def _leaving(pair: tuple[Workload, Pod], to: str) -> tuple[Workload, Pod]:

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from fairlead.policy.durations import SOON_S, Durations
-from fairlead.policy.estimates import enough_s
+from fairlead.policy.queue.duration_estimates import enough_s
+from fairlead.policy.queue.durations import SOON_S, Durations
 from fairlead.state.snapshot import Completed, Grant, Intent, Pod, PodPhase, Workload
 from tests.builders import status, training
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.defaults import complete
-from fairlead.policy.elastic import PAUSE_S, SETTLE_S, next_look, share_out
-from fairlead.policy.placement import Placement
-from fairlead.policy.quotas import protected
-from fairlead.policy.shares import Capacity
-from fairlead.policy.training import decide
+from fairlead.policy.kinds.defaults import complete
+from fairlead.policy.kinds.training import decide
+from fairlead.policy.placement.placement import Placement
+from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.quotas import protected
+from fairlead.policy.scaling.elastic import PAUSE_S, SETTLE_S, next_look, share_out
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.rules import NAMED
+from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.snapshot import (
     Grant,
     Intent,
@@ -142,7 +142,7 @@ def test_a_gang_grows_no_larger_than_the_quota_of_its_team() -> None:
 
 def test_under_first_come_first_served_nothing_is_taken_beside_one_that_waits() -> None:
     snapshot = look(running("holder", 1, None, [0]), waiting("e", 1, 3, age_s=9.0), waiting("large", 4))
-    plan = decide(replace(snapshot, rules=NAMED["fifo"]), NOW)
+    plan = decide(replace(snapshot, rules=POLICIES["fifo"]), NOW)
     assert {change.workload_uid: len(change.create) for change in plan.changes} == {"e": 1, "large": 0}
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.policy.failures import Blame, Failure, diagnose
+from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Launch, Training
 from fairlead.state.reasons import Code

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.failures import hung
-from fairlead.policy.hangs import explain
-from fairlead.policy.training import STACKS_GRACE_S, decide
+from fairlead.policy.kinds.failures import hung
+from fairlead.policy.kinds.hangs import explain
+from fairlead.policy.kinds.training import STACKS_GRACE_S, decide
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Snapshot, Whereabouts, Workload
 from tests.builders import node, status, training

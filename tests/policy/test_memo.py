@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy.memo import kept
-from fairlead.policy.packed_rooms import PackedRooms
-from fairlead.policy.packing import Packing
-from fairlead.policy.shapes import Shape
-from fairlead.policy.task_mix import TaskMix
-from fairlead.policy.training import decide
+from fairlead.policy.kinds.training import decide
+from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.packed_capacity import PackedRooms
+from fairlead.policy.placement.packing import Packing
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Completed, Grant, Intent, Node, Snapshot, Workload

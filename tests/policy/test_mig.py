@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from fairlead.policy.mig import (
+from fairlead.policy.gpu.mig import (
     GB,
     MODELS,
     Instance,

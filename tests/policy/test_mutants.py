@@ -2,19 +2,13 @@
 
 import pytest
 
-from fairlead.policy import (
-    ageing,
-    changes,
-    defragmentation,
-    elastic,
-    making_room,
-    preemption,
-    quotas,
-    starting,
-    timeline,
-    training,
-    turns,
-)
+from fairlead.policy.disruption import defragmentation, preemption
+from fairlead.policy.disruption import eviction as making_room
+from fairlead.policy.kinds import changes, training
+from fairlead.policy.queue import ageing, quotas, timeline
+from fairlead.policy.queue import fair_order as turns
+from fairlead.policy.queue import scheduling as starting
+from fairlead.policy.scaling import elastic
 from tests.policy.mutants import MUTANTS, Mutant
 from tests.policy.properties import PROPERTIES
 from tests.policy.world import play

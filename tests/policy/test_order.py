@@ -13,15 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy import making_room, replacing, standing
-from fairlead.policy.ageing import AGEING_S
-from fairlead.policy.quotas import Ledger
-from fairlead.policy.remaining import Remaining
-from fairlead.policy.shares import Capacity
-from fairlead.policy.standing import PATIENCE, Standing
-from fairlead.policy.turns import fairly
+from fairlead.policy.disruption import eviction as making_room
+from fairlead.policy.disruption import remaining_work_preemption as replacing
+from fairlead.policy.queue import queue_score as standing
+from fairlead.policy.queue.ageing import AGEING_S
+from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.fair_order import fairly
+from fairlead.policy.queue.queue_score import PATIENCE, Standing
+from fairlead.policy.queue.quotas import Ledger
+from fairlead.policy.queue.remaining_work import Remaining
 from fairlead.specs.training import Training
-from fairlead.state.rules import NAMED, Order
+from fairlead.state.scheduling_policy import POLICIES, Order
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.builders import status
 from tests.policy import order_world
@@ -37,7 +39,7 @@ ROUNDING_S = 2 * AGEING_S
 @given(lines=LINES)
 def test_every_property_holds_whatever_comes(lines: list[Line]) -> None:
     for rules in ("shortest", "preempting"):
-        decided = play(lines, NAMED[rules])
+        decided = play(lines, POLICIES[rules])
         broken = {holds.__name__: list(holds(decided)) for holds in ORDER_PROPERTIES}
         assert broken == {holds.__name__: [] for holds in ORDER_PROPERTIES}
 
@@ -191,7 +193,7 @@ def test_a_gang_for_which_nobody_is_worth_stopping_is_promised_room_when_its_wai
     wide = next(run.uid for each in decided for run in each.snapshot.workloads if run.spec.name == "job-a")
     patience_s = PATIENCE * 10.0
     assert patience_s < started_s(decided, wide) <= patience_s + ROUNDING_S
-    monkeypatch.setattr(making_room.RoomMaking, "needs_no_promise", lambda self, workload: True)
+    monkeypatch.setattr(making_room.EvictionPass, "needs_no_promise", lambda self, workload: True)
     assert started_s(wide_among_many(), wide) > 1.5 * patience_s
 
 

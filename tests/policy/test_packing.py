@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy.devices import matches
-from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.frame import Ints, Mask
-from fairlead.policy.gangs import Chooser, members, place_gang, release
-from fairlead.policy.packing import Packing
-from fairlead.policy.placement import Room, grant_of
-from fairlead.policy.shapes import WHOLE_GPU, Shape
-from fairlead.policy.task_mix import TaskMix
-from fairlead.policy.worth import (
+from fairlead.policy.placement.capacity_value import (
     CORES,
     FORCED_WEIGHT,
     LEVELS,
@@ -26,6 +18,14 @@ from fairlead.policy.worth import (
     _fewest_cores,
     table,
 )  # fmt: skip
+from fairlead.policy.placement.device_matching import matches
+from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.gang_placement import Chooser, members, place_gang, release
+from fairlead.policy.placement.node_arrays import Ints, Mask
+from fairlead.policy.placement.packing import Packing
+from fairlead.policy.placement.placement import NodeCapacity, grant_of
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.state.snapshot import Node
 from tests.policy.fleets import node, nodes, shape, shapes
 
@@ -111,7 +111,7 @@ def test_a_shape_fits_by_the_arrays_just_where_it_fits_by_the_room_of_one_node(
         fits = fleet.fits(everywhere, wanted, fleet.usable(everywhere, wanted))
         for i, machine in enumerate(machines):
             free = {gpu.uuid: int(fleet.gpu_milli[i, j]) for j, gpu in enumerate(machine.gpus)}
-            room = Room(machine, int(fleet.cpu_milli[i]), int(fleet.memory_bytes[i]), free)
+            room = NodeCapacity(machine, int(fleet.cpu_milli[i]), int(fleet.memory_bytes[i]), free)
             assert (room.fit(wanted) is not None) == bool(fits[i])
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.errors import ClusterError
-from fairlead.policy.placement import place, rooms, why_never, why_waiting
+from fairlead.policy.placement.placement import place, rooms, why_never, why_waiting
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Gpu, Grant, Node, Pod, PodPhase
@@ -102,8 +102,8 @@ def test_one_node_is_decided_without_numpy() -> None:
     program = """
 import sys
 import fairlead.cli.main
-from fairlead.policy.placement import place, rooms
-from fairlead.policy.training import decide
+from fairlead.policy.placement.placement import place, rooms
+from fairlead.policy.kinds.training import decide
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 node = Node(name="a", cpu_milli=8000, memory_bytes=1 << 30)
@@ -115,8 +115,8 @@ assert "numpy" not in sys.modules
 
 def test_a_small_installation_says_what_several_nodes_need(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
-    for module in ("packed_rooms", "packing", "fleet", "worth", "ranking"):
-        monkeypatch.delitem(sys.modules, f"fairlead.policy.{module}", raising=False)
+    for module in ("packed_capacity", "packing", "fleet_arrays", "capacity_value", "node_ranking"):
+        monkeypatch.delitem(sys.modules, f"fairlead.policy.placement.{module}", raising=False)
     nodes = tuple(Node(name=name, cpu_milli=1000, memory_bytes=2**30) for name in "ab")
     with pytest.raises(ClusterError, match=r"needs numpy, which a small installation leaves out; install fairlead\[c"):
         rooms(nodes, ())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy import training
+from fairlead.policy.kinds import training
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry
 from fairlead.state.snapshot import Intent

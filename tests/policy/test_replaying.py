@@ -11,7 +11,7 @@ from benchmarks.baselines.best_fit import BestFit
 from benchmarks.baselines.fgd import Fgd
 from benchmarks.openb import Workload
 from benchmarks.replaying import POLICIES, churn, fill, make_policy
-from fairlead.policy.fleet import Fleet
+from fairlead.policy.placement.fleet_arrays import Fleet
 from tests.policy.fleets import node, shape
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.policy.retention import MOST_AT_ONCE, Retention, expired, forgetting
-from fairlead.specs.rules import BrokenRules
+from fairlead.policy.kinds.retention import MOST_AT_ONCE, Retention, expired, forgetting
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Checkpoint
 from fairlead.state.plan import Change
 from fairlead.state.snapshot import Intent, Phase, Workload

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.failures import Blame, Failure
-from fairlead.policy.retries import Again, GiveUp, retry
+from fairlead.policy.kinds.failures import Blame, Failure
+from fairlead.policy.kinds.retries import Again, GiveUp, retry
 from fairlead.specs.training import Retry, Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Progress, Status

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy import mig
-from fairlead.policy.mig import MODELS, Instance
-from fairlead.policy.partitioning import Wish
-from fairlead.policy.partitions import Device, Held
-from fairlead.policy.repartitioning import MigNode
+from fairlead.policy.gpu import mig
+from fairlead.policy.gpu.mig import MODELS, Instance
+from fairlead.policy.gpu.mig_layouts import Wish
+from fairlead.policy.gpu.mig_partitions import Device, Held
+from fairlead.policy.gpu.mig_repartitioning import MigNode
 from tests.policy.slice_mutants import SLICE_MUTANTS, SliceMutant
 from tests.policy.slice_properties import SLICE_PROPERTIES, partition
 

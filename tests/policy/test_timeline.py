@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from fairlead.policy.timeline import Timeline
+from fairlead.policy.queue.timeline import Timeline
 from fairlead.state.snapshot import Grant, Node, Pod, PodPhase
 from tests.policy.fleets import node, shape
 

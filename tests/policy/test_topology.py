@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy import gangs
-from fairlead.policy.fleet import Fleet, Spot
-from fairlead.policy.gangs import members, place_gang
-from fairlead.policy.packing import Packing
-from fairlead.policy.shapes import Shape
-from fairlead.policy.task_mix import TaskMix
-from fairlead.policy.topology import FARTHEST_BYTES_PER_S, LEVELS, Fabric, ring_all_reduce_s, say_where
-from fairlead.policy.training import decide
+from fairlead.policy.kinds.training import decide
+from fairlead.policy.placement import gang_placement as gangs
+from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.gang_placement import members, place_gang
+from fairlead.policy.placement.packing import Packing
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.placement.task_mix import TaskMix
+from fairlead.policy.placement.topology import FARTHEST_BYTES_PER_S, LEVELS, Fabric, describe_where, ring_all_reduce_s
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.snapshot import Gpu, Intent, Node, Snapshot, Workload
 from tests.builders import GIB, status, training
@@ -152,7 +152,7 @@ def test_a_cluster_says_its_own_domains_and_speeds() -> None:
             more={"topology.fairlead.dev/rack": "own", "bandwidth.fairlead.dev/rack": "no number"},
         ),
     ]
-    assert say_where(nodes, ["a", "b"]) == "2 nodes in rack own"
+    assert describe_where(nodes, ["a", "b"]) == "2 nodes in rack own"
     assert Fabric.of(nodes).slowest_bytes_per_s(["a", "b"]) == 20e9
 
 
@@ -165,7 +165,7 @@ def test_clusters_without_such_labels_have_nodes_only() -> None:
     fabric = Fabric.of([at("a"), at("b", more={"kubernetes.io/hostname": "b"})])
     assert [level.name for level in fabric.levels] == ["node"]
     assert fabric.slowest_bytes_per_s(["a", "b"]) == FARTHEST_BYTES_PER_S
-    assert say_where([at("a"), at("b")], ["a", "b"]) is None
+    assert describe_where([at("a"), at("b")], ["a", "b"]) is None
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_clusters_without_such_labels_have_nodes_only() -> None:
 def test_it_is_said_in_which_narrowest_domain_a_gang_lies(names: str, said: str | None) -> None:
     nodes = [at("a", zone="z", rack="1"), at("b", zone="z", rack="1"), at("c", zone="z", rack="2"),
              at("d", zone="y", rack="1")]  # fmt: skip
-    assert say_where(nodes, list(names)) == said
+    assert describe_where(nodes, list(names)) == said
 
 
 def test_the_reason_of_a_start_says_where_the_gang_lies() -> None:

@@ -13,8 +13,8 @@ from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod, RefusePod, ReturnNode
 from fairlead.cluster.simulated.programs import Program
 from fairlead.errors import NameTaken, NotFound
-from fairlead.policy import training
-from fairlead.policy.elastic import next_look
+from fairlead.policy.kinds import training
+from fairlead.policy.scaling.elastic import next_look
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan

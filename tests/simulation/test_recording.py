@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.port import EventRecord
 from fairlead.control.recording import FALLBACK_S, Seen, expected_s, pools_of, record
-from fairlead.policy.colocation import Profile
+from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.pool import CapacityType, Taint
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Checkpoint, Training

@@ -7,7 +7,7 @@ import pytest
 from fairlead.cluster.simulated.groups import groups_of
 from fairlead.control.outcomes import summary
 from fairlead.control.simulation import World, simulate
-from fairlead.policy.colocation import Profile, speeds
+from fairlead.policy.gpu.stage_interleaving import Profile, speeds
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
 from fairlead.state.snapshot import Phase
 from tests.simulation.worlds import pool, run, world

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.control.simulation import never_fits, simulate
 from fairlead.errors import InvalidSpec
-from fairlead.policy.colocation import Profile
+from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.traces.reading import read_trace
 from fairlead.traces.writing import write_trace
 from tests.simulation.worlds import pool

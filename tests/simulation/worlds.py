@@ -3,7 +3,7 @@
 from fairlead.cluster.simulated.accounts import PodTime
 from fairlead.control.outcomes import Outcome
 from fairlead.control.simulation import World
-from fairlead.policy.colocation import Profile
+from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from fairlead.errors import InvalidSpec
-from fairlead.specs.reading import parse
-from fairlead.specs.rendering import to_yaml
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.rendering import to_yaml
 
 SEEDS = [
     "name: a\nrun: python train.py\nnodes: 2\nresources: {gpu: A100:8, cpu: 500m, memory: 1Gi}\n",

@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead.errors import InvalidSpec
-from fairlead.specs.reading import parse
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.training import Training
 
 KUBERNETES = "apiVersion: fairlead.dev/v1alpha1\nkind: Training\nmetadata: {name: a, labels: %s}\nspec: {run: x}\n"

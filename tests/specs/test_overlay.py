@@ -2,13 +2,13 @@
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.overlays import lay_over
+from fairlead.cluster.kubernetes.manifests.overlays import lay_over
 from fairlead.errors import InvalidSpec
+from fairlead.specs.constraints import BrokenRules
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.rendering import to_yaml
+from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.overlay import Overlay, overlay
-from fairlead.specs.reading import parse
-from fairlead.specs.rendering import to_yaml
-from fairlead.specs.rules import BrokenRules
-from fairlead.specs.storing import from_json, to_json
 from fairlead.specs.training import Training
 
 FILE = """\

@@ -3,8 +3,8 @@
 import pytest
 
 from fairlead.errors import InvalidSpec
-from fairlead.specs.reading import parse
-from fairlead.specs.rules import BrokenRules
+from fairlead.specs.constraints import BrokenRules
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.training import Training
 
 

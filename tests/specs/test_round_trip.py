@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.specs.reading import parse
-from fairlead.specs.rendering import to_yaml
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.rendering import to_yaml
+from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.storing import from_json, to_json
 from fairlead.specs.training import Capacity, Checkpoint, Launch, Logs, Retry, Training
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)

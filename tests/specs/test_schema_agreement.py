@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.schema import json_schema
 from fairlead.specs.keys import API_VERSION, KINDS
-from fairlead.specs.kinds import Key, Listed, Mapped, Section
-from fairlead.specs.reading import parse
-from fairlead.specs.schema import json_schema
+from fairlead.specs.tables.field_types import Key, ListField, MapField, Section
 
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -149,7 +149,7 @@ def test_the_schema_explains_every_key_and_shows_patterns_that_editors_read(kind
     text = json.dumps(SCHEMA["$defs"][kind])
     for key, _ in every_key(KINDS[kind]):
         assert json.dumps(key.doc)[1:-1] in text
-        assert isinstance(key.kind, (Mapped, Listed, Section)) or key.example
+        assert isinstance(key.kind, (MapField, ListField, Section)) or key.example
     for pattern in re.findall(r'"pattern": "((?:[^"\\]|\\.)*)"', text):
         # Editors read JavaScript's regular expressions, which know none of these.
         assert not re.search(r"\(\?P|\\A|\\Z|\(\?#|\\h", pattern), pattern

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 
 from fairlead.errors import InvalidSpec
+from fairlead.specs.formats.settings import read_setting, setting_of, with_settings
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.resources import Resources
-from fairlead.specs.settings import read_setting, setting_of, with_settings
 from fairlead.specs.training import Checkpoint, Retry, Training
 from tests.specs.test_round_trip import TRAININGS
 

@@ -3,8 +3,8 @@
 import pytest
 
 from fairlead.errors import InvalidSpec
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.pool import Pool
-from fairlead.specs.reading import parse
 from fairlead.specs.sharing import Handing, Sharing
 from fairlead.specs.training import Training
 

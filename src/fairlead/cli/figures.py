@@ -13,7 +13,7 @@ from fairlead.control.outcomes import (
     time_spent,
 )
 from fairlead.control.spending import Uses
-from fairlead.policy.quantities import say_duration
+from fairlead.text.quantities import describe_duration
 
 Result = tuple[str, Outcome, Summary]
 Row = tuple[str, ...]
@@ -42,7 +42,7 @@ def pool_rows(results: Sequence[Result]) -> list[Row]:
 
 def in_all(outcome: Outcome, summary: Summary) -> list[str]:
     """A whole simulation in one or two lines."""
-    parts = [f"{say_duration(summary.makespan_s)} on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs"]
+    parts = [f"{describe_duration(summary.makespan_s)} on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs"]
     if summary.gpu_utilisation is not None:
         parts.append(f"{summary.gpu_utilisation:.1%} of the GPU time held")
     if summary.cost is not None:
@@ -76,7 +76,7 @@ def _team_row(team: str, figures: Figures) -> Row:
     times = (
         figures.average_wait_s, figures.p99_wait_s, figures.average_completion_s, figures.p99_completion_s
     )  # fmt: skip
-    said = ("-" if seconds is None else say_duration(seconds) for seconds in times)
+    said = ("-" if seconds is None else describe_duration(seconds) for seconds in times)
     counts = (str(figures.num_runs), str(figures.unfinished))
     goodput = "-" if figures.goodput is None else f"{figures.goodput:.1%}"
     hours = (f"{figures.gpu_hours:,.1f}", f"{figures.redone_gpu_hours:,.1f}")

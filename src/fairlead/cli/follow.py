@@ -13,7 +13,7 @@ from fairlead.cli.show import message
 from fairlead.cli.streams import discard
 from fairlead.cli.troubles import Troubles
 from fairlead.cli.views import Json, Plain, Terminal
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import FairleadError, NotFound
@@ -51,7 +51,7 @@ class View(Protocol):
     def end(self, run: Workload) -> None: ...
 
 
-def follow(cluster: Facing, runs: list[Workload], *, json_: bool = False) -> int:
+def follow(cluster: ClusterClient, runs: list[Workload], *, json_: bool = False) -> int:
     """Show the runs until all are over; the exit code that tells how. Ctrl-C or a closed pipe leaves them running."""
     try:
         with _view(cluster, json_, several=len(runs) > 1) as view:
@@ -66,14 +66,14 @@ def follow(cluster: Facing, runs: list[Workload], *, json_: bool = False) -> int
     return next(code for code in WORST_FIRST if code in codes)
 
 
-def _view(cluster: Facing, json_: bool, *, several: bool) -> View:
+def _view(cluster: ClusterClient, json_: bool, *, several: bool) -> View:
     if json_:
         return Json()
     terminal = all(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
     return Terminal(cluster, several=several) if terminal else Plain(cluster, several=several)
 
 
-def _until_over(cluster: Facing, runs: list[Workload], view: View) -> set[int]:
+def _until_over(cluster: ClusterClient, runs: list[Workload], view: View) -> set[int]:
     """Exit codes of the runs, each once."""
     going = [_Watch(cluster, run) for run in runs]
     codes: set[int] = set()
@@ -112,7 +112,7 @@ class _Watch:
     all pods once more since the event was seen.
     """
 
-    def __init__(self, cluster: Facing, run: Workload) -> None:
+    def __init__(self, cluster: ClusterClient, run: Workload) -> None:
         self.run = run
         self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()

@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"fairlead.cli.{COMMANDS[cmd_name][0]}")
+        module = import_module(f"fairlead.cli.commands.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
@@ -126,7 +126,7 @@ def _run(arguments: list[str]) -> int:
         return DETACHED
     except KeyboardInterrupt:
         # `run` tells by itself once it has begun; before, there is nothing that it could have submitted.
-        has_begun = arguments[:1] != ["run"] or "fairlead.cli.run" in sys.modules
+        has_begun = arguments[:1] != ["run"] or "fairlead.cli.commands.run" in sys.modules
         print("\nInterrupted." if has_begun else "\nInterrupted; nothing was submitted.", file=sys.stderr)
         return DETACHED
     except Exception as error:  # noqa: BLE001 (a user is to see a sentence, not a traceback)

@@ -4,7 +4,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fairlead.cli.target import target_in
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.errors import FairleadError
 from fairlead.state.snapshot import Workload
 
@@ -24,7 +24,7 @@ class RunName(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def find(cluster: Facing, text: str) -> Workload:
+def find(cluster: ClusterClient, text: str) -> Workload:
     """The run that a user means: the unfinished one of that name, else the newest.
 
     Raises:
@@ -35,6 +35,6 @@ def find(cluster: Facing, text: str) -> Workload:
     return cluster.find(name, team if slash else None)
 
 
-def find_all(cluster: Facing, texts: tuple[str, ...]) -> list[Workload]:
+def find_all(cluster: ClusterClient, texts: tuple[str, ...]) -> list[Workload]:
     """The runs that a user means, each once, before anything is done to any: a wrong name changes nothing."""
     return list({run.uid: run for run in (find(cluster, text) for text in texts)}.values())

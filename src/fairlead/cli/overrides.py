@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fairlead.specs.rules import BrokenRules
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
 
 if TYPE_CHECKING:
-    from fairlead.specs.settings import Setting
+    from fairlead.specs.formats.settings import Setting
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,7 +56,7 @@ class Overrides:
 
     def _with_settings(self, spec: Training, pairs: set[tuple[str, ...]]) -> Training:
         # Here and not above: few commands need what reads YAML.
-        from fairlead.specs.settings import read_setting, with_settings
+        from fairlead.specs.formats.settings import read_setting, with_settings
 
         given = [read_setting(text) for text in self.settings]
         own = {option: read_setting(f"{key}={value}") for option, key, value in self._own()}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.show import message, say_time
+from fairlead.cli.show import describe_time, message
 from fairlead.cli.target import KUBERNETES, LOCAL, VARIABLES, Target, target_of
 from fairlead.errors import Conflict, NotAllowed, NotFound
-from fairlead.policy.quantities import plural
+from fairlead.text.quantities import plural
 
 if TYPE_CHECKING:
     from fairlead.control.recording import Recording
@@ -56,7 +56,7 @@ def record_history(target: Target) -> "tuple[Recording, tuple[Team, ...]]":
         cluster.close()
     if not recording.arrivals:
         raise NotFound("This cluster remembers no run that started or waits, so there is nothing to replay.")
-    message(f"{plural(len(recording.arrivals), 'run')} since {say_time(recording.began_at)}")
+    message(f"{plural(len(recording.arrivals), 'run')} since {describe_time(recording.began_at)}")
     for sentence in remarks(recording):
         message(sentence)
     return recording, teams
@@ -81,8 +81,8 @@ def save_history(recording: "Recording", teams: "tuple[Team, ...]", directory: P
     Raises:
         Conflict: One of them is there already, or cannot be written.
     """
+    from fairlead.specs.formats.rendering import to_yaml
     from fairlead.specs.keys import Spec
-    from fairlead.specs.rendering import to_yaml
     from fairlead.traces.writing import write_trace
 
     specs: tuple[Spec, ...] = (*recording.pools, *teams)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from fairlead.cli.figures import Result, pool_rows, team_rows
 from fairlead.cli.plots import MOST_LINES, NUM_COLOURS, Bar, Line, Steps, bars, plot
 from fairlead.control.outcomes import Outcome, gpus_held, gpus_there, queue_length, time_spent
-from fairlead.policy.quantities import say_duration
+from fairlead.text.quantities import describe_duration
 
 # Where GPU time goes, with the number of its colour.
 PARTS = {
@@ -105,7 +105,7 @@ def _waits(outcome: Outcome, longest: float) -> str:
     shown = sorted(largest) if len(by_team) > 1 else []
     lines = [Line(name=team, steps=_shares(by_team[team]), colour=number) for number, team in enumerate(shown)]
     whole = Line(name="all runs", steps=_shares([run.waited_s for run in outcome.runs]), colour=6)
-    what = f"Shares of runs by how long they waited, at most {say_duration(longest)}, for each team"
+    what = f"Shares of runs by how long they waited, at most {describe_duration(longest)}, for each team"
     return plot(what, [whole, *lines], span=longest, top=1.0, say=lambda share: f"{share:.0%}")
 
 

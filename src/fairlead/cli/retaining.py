@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
-from fairlead.policy.retention import Retention
+from fairlead.policy.kinds.retention import Retention
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.quantities import parse_duration
-from fairlead.specs.rules import BrokenRules
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

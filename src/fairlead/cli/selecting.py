@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import message
 from fairlead.cli.target import target_in
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import Selection
 from fairlead.errors import FairleadError
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
@@ -151,7 +151,7 @@ def is_by_selection(names: tuple[str, ...], selection: Selection, *, everything:
 
 
 def chosen(
-    cluster: Facing,
+    cluster: ClusterClient,
     names: tuple[str, ...],
     selection: Selection,
     *,
@@ -182,7 +182,7 @@ def chosen(
     if not runs:
         message(f"No run {f'with {selection} ' if selection != Selection() else ''}is there to {verb.lower()}.")
     elif asks or by_selection:
-        confirm(f"{verb} {say_runs(runs)}?", yes=yes, told=by_selection)
+        confirm(f"{verb} {describe_runs(runs)}?", yes=yes, told=by_selection)
     return runs
 
 
@@ -202,7 +202,7 @@ def confirm(question: str, *, yes: bool, told: bool = True) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def say_runs(runs: list[Workload]) -> str:
+def describe_runs(runs: list[Workload]) -> str:
     """How many they are and which, as far as that can be taken in."""
     names = [run.spec.name for run in runs]
     named = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from fairlead.cluster.port import EventRecord
-from fairlead.policy.checkpoints import warning
-from fairlead.policy.lifecycle import active_until
-from fairlead.policy.quantities import say_duration
+from fairlead.policy.kinds.checkpoint_health import warning
+from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
 from fairlead.state.snapshot import Progress, Workload
+from fairlead.text.quantities import describe_duration
 
 json_option = click.option("--json", "json_", is_flag=True, help="JSON instead of text.")
 
@@ -90,13 +90,13 @@ def _run_row(workload: Workload, *, has_teams: bool) -> tuple[str, ...]:
         *((workload.spec.team,) if has_teams else ()),
         workload.status.phase.value,
         str(workload.gang.world_size),
-        say_progress(workload.progress, short=True),
-        f"{say_duration(max(0.0, time.time() - workload.created_at))} ago",
+        describe_progress(workload.progress, short=True),
+        f"{describe_duration(max(0.0, time.time() - workload.created_at))} ago",
         workload.status.reason.message if wrong is None else wrong.message,
     )
 
 
-def say_progress(progress: Progress | None, *, short: bool = False) -> str:
+def describe_progress(progress: Progress | None, *, short: bool = False) -> str:
     """Step, loss, throughput and checkpoint in one line; ``-`` when nothing was said."""
     if progress is None or progress.step is None:
         return "-"
@@ -113,17 +113,17 @@ def say_progress(progress: Progress | None, *, short: bool = False) -> str:
     return ", ".join(parts)
 
 
-def say_event(type_: str, reason: Reason) -> str:
+def describe_event(type_: str, reason: Reason) -> str:
     """Return an event as its type and its reason; the type alone where the reason adds nothing."""
     return type_ if reason == JUST_SUBMITTED else f"{type_}: {reason.message}"
 
 
-def say_time(at: float) -> str:
+def describe_time(at: float) -> str:
     """A Unix time as the clock on the wall shows it."""
     return time.strftime("%F %T", time.localtime(at))
 
 
-def say_reason(reason: Reason) -> str:
+def describe_reason(reason: Reason) -> str:
     """A reason with its further lines and its remedy."""
     lines = [reason.message]
     lines += [f"    {line}" for line in reason.detail[-12:]]

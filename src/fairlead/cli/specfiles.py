@@ -49,7 +49,7 @@ def load(file: str) -> "tuple[Spec, ...]":
     Raises:
         InvalidSpec: It cannot be read or something in it is wrong.
     """
-    from fairlead.specs.reading import load_file, load_stream
+    from fairlead.specs.formats.reading import load_file, load_stream
 
     if file != STDIN:
         return load_file(file)

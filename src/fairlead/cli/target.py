@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from fairlead.cluster.facing import Facing
+    from fairlead.cluster.client import ClusterClient
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import Access
 
@@ -44,7 +44,7 @@ class Target:
     def is_kubernetes(self) -> bool:
         return self.cluster == KUBERNETES
 
-    def open(self, *, is_to_submit: bool = False) -> "Facing":
+    def open(self, *, is_to_submit: bool = False) -> "ClusterClient":
         """The cluster; its nobody looking after it is told, and mended where that is ours to do, as is its trouble.
 
         Args:
@@ -66,7 +66,7 @@ class Target:
                 message(f"fairlead: {told}")
         return cluster
 
-    def quietly(self) -> "Facing":
+    def quietly(self) -> "ClusterClient":
         """The cluster, whoever looks after it."""
         from fairlead.control.opening import open_kubernetes, open_local
 
@@ -94,7 +94,7 @@ class Target:
     def client(self) -> "Client":
         """A client of the Kubernetes cluster, with bounds that fit one person's command."""
         from fairlead.cluster.kubernetes.api.client import Client
-        from fairlead.cluster.kubernetes.people.desk import PERSONAL
+        from fairlead.cluster.kubernetes.client.user_client import PERSONAL
 
         return Client(self.access(), PERSONAL)
 

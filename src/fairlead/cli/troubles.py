@@ -1,13 +1,13 @@
 """What a command that waits tells of a cluster in trouble: once when it begins, and once when it is over."""
 
 from fairlead.cli.show import message
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 
 
 class Troubles:
     """The trouble of one cluster while a command waits; what it had at the start was told when it was opened."""
 
-    def __init__(self, cluster: Facing) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
         self._is_told = cluster.trouble() is not None
 

@@ -5,14 +5,14 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from fairlead.cli.logs import format_line, is_terminal
-from fairlead.cli.show import as_json, event_json, message, run_json, say_event, say_progress, say_reason
-from fairlead.cluster.facing import Facing
+from fairlead.cli.commands.logs import format_line, is_terminal
+from fairlead.cli.show import as_json, describe_event, describe_progress, describe_reason, event_json, message, run_json
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.policy.checkpoints import warning
-from fairlead.policy.quantities import plural, say_duration
+from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Progress, Workload
+from fairlead.text.quantities import describe_duration, plural
 
 PLAIN_PROGRESS_S = 5.0
 
@@ -20,7 +20,7 @@ PLAIN_PROGRESS_S = 5.0
 class Plain:
     """Output to stdout; events, a line of progress when it has changed, and the end to stderr."""
 
-    def __init__(self, cluster: Facing, *, several: bool) -> None:
+    def __init__(self, cluster: ClusterClient, *, several: bool) -> None:
         self._cluster = cluster
         self._several = several
         self._looked = time.monotonic()
@@ -48,7 +48,7 @@ class Plain:
         self._looked = time.monotonic()
         for run in runs:
             wrong = warning(run, time.time())
-            says = [] if run.progress is None else [say_progress(run.progress)]
+            says = [] if run.progress is None else [describe_progress(run.progress)]
             says += [] if wrong is None else [wrong.message]
             told = "; ".join(says)
             if told and told != self._told.get(run.uid):
@@ -63,7 +63,7 @@ class Plain:
 class Terminal:
     """Everything above a line for each run that stays at the bottom."""
 
-    def __init__(self, cluster: Facing, *, several: bool) -> None:
+    def __init__(self, cluster: ClusterClient, *, several: bool) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -148,13 +148,13 @@ def _is_end(run: Workload, event: EventRecord) -> bool:
 
 
 def _say_event(run: Workload, event: EventRecord, with_name: bool) -> str:
-    return f"* {f'{run.spec.name}: ' if with_name else ''}{say_event(event.type, event.reason)}"
+    return f"* {f'{run.spec.name}: ' if with_name else ''}{describe_event(event.type, event.reason)}"
 
 
-def _conclusion(cluster: Facing, run: Workload) -> str:
+def _conclusion(cluster: ClusterClient, run: Workload) -> str:
     """How a run ended, and what to do next."""
     name, state = run.spec.name, run.status
-    told = f"\n{name} is {state.phase.value}: {say_reason(state.reason)}"
+    told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason)}"
     if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:
         again = cluster.named(run)
         resume = f", `fairlead resume {again}`"
@@ -185,10 +185,10 @@ def _bar(run: Workload, name_style: str) -> list[Any]:
     cells: list[Any] = [name]
     if progress.total_steps:
         cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=24))
-    cells.append(Text(say_progress(progress)))
+    cells.append(Text(describe_progress(progress)))
     left = _time_left(run)
     if left is not None:
-        cells.append(Text(f"{say_duration(left)} left"))
+        cells.append(Text(f"{describe_duration(left)} left"))
     if wrong is not None:
         cells.append(Text(wrong.message))
     return cells

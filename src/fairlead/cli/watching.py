@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from fairlead.cli.show import as_json, message, run_json, run_rows, say_progress, table
-from fairlead.cluster.facing import Facing
+from fairlead.cli.show import as_json, describe_progress, message, run_json, run_rows, table
+from fairlead.cluster.client import ClusterClient
 from fairlead.errors import NotFound
 from fairlead.state.snapshot import Workload
 
@@ -18,7 +18,7 @@ NONE = "No runs."
 Look = Callable[[], list[Workload]]
 
 
-def watch(cluster: Facing, look: Look, *, json_: bool) -> NoReturn:
+def watch(cluster: ClusterClient, look: Look, *, json_: bool) -> NoReturn:
     """Show the runs as they change, until Ctrl-C."""
     if json_:
         _changes(cluster, look, run_json, lambda run: as_json(run_json(run)), _gone_json)
@@ -28,23 +28,25 @@ def watch(cluster: Facing, look: Look, *, json_: bool) -> NoReturn:
 
 
 def _changes(
-    cluster: Facing,
+    cluster: ClusterClient,
     look: Look,
     key: Callable[[Workload], Any],
     say: Callable[[Workload], str],
-    say_gone: Callable[[Workload], str],
+    describe_gone: Callable[[Workload], str],
 ) -> NoReturn:
     known: dict[str, tuple[Workload, Any]] = {}
     while True:
         runs = look()
         _print(say(run) for run in runs if known.get(run.uid, (run, None))[1] != key(run))
         there = {run.uid for run in runs}
-        _print(say_gone(run) for uid, (run, _) in known.items() if uid not in there and not _is_there(cluster, uid))
+        _print(
+            describe_gone(run) for uid, (run, _) in known.items() if uid not in there and not _is_there(cluster, uid)
+        )
         known = {run.uid: (run, key(run)) for run in runs}
         _wait(cluster)
 
 
-def _redraw(cluster: Facing, look: Look) -> NoReturn:
+def _redraw(cluster: ClusterClient, look: Look) -> NoReturn:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -57,7 +59,7 @@ def _redraw(cluster: Facing, look: Look) -> NoReturn:
             _wait(cluster)
 
 
-def _wait(cluster: Facing) -> None:
+def _wait(cluster: ClusterClient) -> None:
     begun = time.monotonic()
     cluster.nudge()
     cluster.wait(LOOK_S)
@@ -67,7 +69,7 @@ def _wait(cluster: Facing) -> None:
         message(f"fairlead: {trouble}")
 
 
-def _is_there(cluster: Facing, uid: str) -> bool:
+def _is_there(cluster: ClusterClient, uid: str) -> bool:
     """Whether a run that is not in the listing any more still is."""
     try:
         cluster.get(uid)
@@ -82,7 +84,7 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _said(run: Workload) -> str:
-    progress = say_progress(run.progress)
+    progress = describe_progress(run.progress)
     step = "" if progress == "-" else f", {progress}"
     return f"{run.spec.name} is {run.status.phase.value}{step}: {run.status.reason.message}"
 

@@ -6,7 +6,7 @@ from fairlead.errors import Conflict
 from fairlead.runtime.checkpoint.store import Directory
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import is_url
-from fairlead.specs.rules import NAME
+from fairlead.specs.constraints import NAME
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 

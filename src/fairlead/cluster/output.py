@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fairlead.cluster.port import LogLine
-from fairlead.policy.quantities import plural, say_memory
 from fairlead.specs.quantities import format_size, parse_duration
+from fairlead.text.quantities import describe_memory, plural
 
 NOTE = "f"
 """The stream of lines that Fairlead itself writes about output, such as how much of it was dropped."""
@@ -89,11 +89,11 @@ class Dropped:
     def line(self, at: float) -> LogLine:
         """The note that stands where the output was."""
         rank = -1 if self.rank is None else self.rank
-        text = f"... {say_dropped((self,), here=True)}"
+        text = f"... {describe_dropped((self,), here=True)}"
         return LogLine(at=at, attempt=self.attempt, rank=rank, stream=NOTE, text=text)
 
 
-def say_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
+def describe_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
     """One sentence about output that was dropped; ``dropped`` is not empty.
 
     Args:
@@ -111,7 +111,7 @@ def say_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
     if not known:
         return f"the beginning of the output{whose} was dropped{place}: {why}"
     num_lines = sum(one.lines or 0 for one in known)
-    size = say_memory(sum(one.num_bytes or 0 for one in known))
+    size = describe_memory(sum(one.num_bytes or 0 for one in known))
     least = "" if len(known) == len(each) else "at least "
     what = "1 line" if num_lines == 1 else f"{num_lines:,} lines"
     return f"{least}{what} ({size}){whose} {'was' if num_lines == 1 else 'were'} dropped{place}: {why}"
@@ -119,7 +119,7 @@ def say_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
 
 def local_limit(max_bytes: int) -> str:
     """The limit of a pod's log on this machine, and what raises it."""
-    return f"the limit is {say_memory(max_bytes)}; `logs: {{max: {format_size(4 * max_bytes)}}}` raises it"
+    return f"the limit is {describe_memory(max_bytes)}; `logs: {{max: {format_size(4 * max_bytes)}}}` raises it"
 
 
 def read_counts(text: str | bytes) -> dict[int, tuple[int, int]] | None:

@@ -109,7 +109,7 @@ class Cluster(Protocol):
 
         Raises:
             NotFound: No such workload.
-            Conflict: It has changed since, or ``fairlead.policy.spec_updates`` says no; nothing was changed.
+            Conflict: It has changed since, or ``fairlead.policy.kinds.spec_updates`` says no; nothing was changed.
         """
         ...
 

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.errors import CannotFit, Conflict
-from fairlead.policy.defaults import complete
-from fairlead.policy.placement import why_never
-from fairlead.policy.quantities import say_memory
+from fairlead.policy.kinds.defaults import complete
+from fairlead.policy.placement.placement import why_never
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
+from fairlead.text.quantities import describe_memory
 
 IGNORABLE = ("image", "shm")
 
@@ -33,7 +33,7 @@ class Admission:
 
 
 def admit(
-    cluster: Facing, spec: Training, directory: Path | None, *, ignore: frozenset[str] = frozenset()
+    cluster: ClusterClient, spec: Training, directory: Path | None, *, ignore: frozenset[str] = frozenset()
 ) -> Admission:
     """Admit a spec to a cluster, which keeps it in its own terms.
 
@@ -55,7 +55,7 @@ def admit(
     return Admission(spec=prepared.spec, notes=prepared.notes, directory=prepared.directory, taken=prepared.taken)
 
 
-def left_open(cluster: Facing, spec: Training) -> Training:
+def left_open(cluster: ClusterClient, spec: Training) -> Training:
     """An admitted spec without what is chosen for it anyway, so that it is chosen anew where something else changes."""
     nodes = () if cluster.has_containers else cluster.nodes()
 
@@ -96,7 +96,7 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
     if spec.resources.shm_bytes is not None:
         if "shm" not in ignore:
             raise Conflict(
-                f"{spec.name}: resources.shm: {say_memory(spec.resources.shm_bytes)} was asked for, but programs "
+                f"{spec.name}: resources.shm: {describe_memory(spec.resources.shm_bytes)} was asked for, but programs "
                 "here share this machine's own /dev/shm. Add `--ignore shm` to run with that, or remove `shm`."
             )
         notes.append("resources.shm: this machine's own /dev/shm is used, whatever its size")

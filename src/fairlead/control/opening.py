@@ -1,6 +1,6 @@
 """The cluster that a person means, opened. Nothing of Kubernetes is imported unless it is meant."""
 
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.cluster import LocalCluster
 
 
@@ -11,7 +11,7 @@ def open_local() -> LocalCluster:
 
 def open_kubernetes(
     *, context: str | None = None, namespace: str | None = None, options: tuple[str, ...] = ()
-) -> Facing:
+) -> ClusterClient:
     """A cluster of the kubeconfig, as its user may see it.
 
     Args:
@@ -24,14 +24,14 @@ def open_kubernetes(
     """
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import find_access
-    from fairlead.cluster.kubernetes.people.desk import PERSONAL, Desk
+    from fairlead.cluster.kubernetes.client.user_client import PERSONAL, UserClient
 
     access = find_access(context=context)
     told = namespace is not None
-    return Desk(Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=told, options=options)
+    return UserClient(Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=told, options=options)
 
 
-def open_named(context: str | None, namespace: str | None) -> Facing:
+def open_named(context: str | None, namespace: str | None) -> ClusterClient:
     """This machine, unless a context or a namespace is named."""
     if context is None and namespace is None:
         return open_local()

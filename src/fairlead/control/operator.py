@@ -17,26 +17,26 @@ from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.watching import IDLE_S
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
-from fairlead.cluster.kubernetes.operating.agent import Agent
-from fairlead.cluster.kubernetes.operating.asking import Askings
-from fairlead.cluster.kubernetes.operating.autoscalers import Autoscalers
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operating.election import BEAT_S, DEADLINE_S, DURATION_S, Election
-from fairlead.cluster.kubernetes.operating.hindrances import Hindrances
-from fairlead.cluster.kubernetes.operating.lastlines import LastLines
-from fairlead.cluster.kubernetes.operating.poolkeeping import PoolKeeper
-from fairlead.cluster.kubernetes.operating.progress import Listener
-from fairlead.cluster.kubernetes.operating.teamkeeping import TeamKeeper
-from fairlead.cluster.kubernetes.operating.telling import Teller
-from fairlead.cluster.kubernetes.operating.views import View
-from fairlead.cluster.kubernetes.rendering.pods import PodSettings
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder
+from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S, DURATION_S, Election
+from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
+from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.log_archive import LogArchive
+from fairlead.cluster.kubernetes.operator.runs.progress_polling import Listener
+from fairlead.cluster.kubernetes.operator.teams.pool_controller import PoolKeeper
+from fairlead.cluster.kubernetes.operator.teams.team_controller import TeamKeeper
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError
-from fairlead.policy.retention import KEEP_ALL, Retention, forgetting
-from fairlead.state.growth import PATIENCE_S, PAUSE_S
-from fairlead.state.rules import NAMED
+from fairlead.policy.kinds.retention import KEEP_ALL, Retention, forgetting
+from fairlead.state.capacity_requests import PATIENCE_S, PAUSE_S
+from fairlead.state.scheduling_policy import POLICIES
 
 log = logging.getLogger("fairlead.operator")
 
@@ -61,8 +61,8 @@ class OperatorSettings:
         listen: Host and port of the health endpoints; None for none.
         identity: Its name in the Lease; None makes one up.
         idle_s: Silence after which a watch is taken for dead.
-        grow_patience_s, grow_pause_s: As in ``fairlead.state.growth.Growth``.
-        policy: By which of ``fairlead.state.rules.NAMED`` those that wait are started.
+        grow_patience_s, grow_pause_s: As in ``fairlead.state.capacity_requests.Growth``.
+        policy: By which of ``fairlead.state.scheduling_policy.POLICIES`` those that wait are started.
         keeps: What is kept of runs that are over.
         keep_s: Seconds between looks for runs that need not be kept any longer.
     """
@@ -88,9 +88,9 @@ class Operator:
     def __init__(self, client: Client, pods: PodSettings, settings: OperatorSettings) -> None:
         self._client = client
         self._settings = settings
-        self.view = View(client, idle_s=settings.idle_s)
+        self.view = Informers(client, idle_s=settings.idle_s)
         self.cluster = KubernetesCluster(
-            client, view=self.view, namespace=settings.watch_namespace, rules=NAMED[settings.policy]
+            client, view=self.view, namespace=settings.watch_namespace, rules=POLICIES[settings.policy]
         )
         self.election = Election(
             client,
@@ -103,7 +103,7 @@ class Operator:
             deadline_s=settings.deadline_s,
             beat_s=settings.beat_s,
         )
-        self._askings = Askings(
+        self._askings = PlaceholderController(
             self.view,
             Autoscalers(client, patience_s=settings.grow_patience_s, pause_s=settings.grow_pause_s),
             pods,
@@ -119,8 +119,8 @@ class Operator:
         )
         self.cluster.meanwhile = self._follow
         self._listener = Listener(self.cluster)
-        self._hindrances = Hindrances(self.view)
-        self._teller = Teller(self.view, may_act=lambda: self.election.is_leader)
+        self._hindrances = StartBlockers(self.view)
+        self._teller = EventRecorder(self.view, may_act=lambda: self.election.is_leader)
         self._teams = TeamKeeper(
             self.view,
             self._teller,
@@ -130,7 +130,7 @@ class Operator:
         self._pools = PoolKeeper(client, wake=self.view.wake, idle_s=settings.idle_s)
         # Teams are the whole cluster's, and so is whoever keeps them.
         self._keeps_teams = settings.watch_namespace is None
-        self._last_lines = LastLines(self.cluster)
+        self._last_lines = LogArchive(self.cluster)
         self._stopping = threading.Event()
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
@@ -153,7 +153,7 @@ class Operator:
         try:
             sys.setswitchinterval(SWITCH_S)
             # Loaded with the first gang it would keep that one waiting.
-            importlib.import_module("fairlead.policy.packed_rooms")
+            importlib.import_module("fairlead.policy.placement.packed_capacity")
             self.view.start()
             log.info(
                 "following %d nodes, %d pods and %d runs of %s",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.cluster.port import EventRecord
-from fairlead.policy.eligibility import SPOT_MARKS, spot_label
+from fairlead.policy.placement.node_eligibility import SPOT_MARKS, spot_label
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu, Taint, TaintEffect
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training

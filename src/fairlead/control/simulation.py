@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, replace
 from fairlead.cluster.simulated.accounts import PodTime
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.cluster import SimulatedCluster
+from fairlead.cluster.simulated.environment import SimulatedEnvironment, first_nodes
 from fairlead.cluster.simulated.groups import groups_of, interference_of, programs_of
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.cluster.simulated.surroundings import Surroundings, first_nodes
 from fairlead.control.loop import run_pass
 from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
-from fairlead.policy.defaults import complete
-from fairlead.policy.elastic import next_look
-from fairlead.policy.growing import REPLY_PATIENCE_S
-from fairlead.policy.placement import why_never
+from fairlead.policy.kinds.defaults import complete
+from fairlead.policy.placement.placement import why_never
+from fairlead.policy.scaling.elastic import next_look
+from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
-from fairlead.state.growth import PATIENCE_S
+from fairlead.state.capacity_requests import PATIENCE_S
 from fairlead.state.reasons import Reason
-from fairlead.state.rules import DEFAULT, Rules
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import Node, Phase, Snapshot, Workload
 from fairlead.traces.arrivals import Arrival
 
@@ -65,7 +65,7 @@ def simulate(
     world: World | None = None,
     *,
     teams: Sequence[Team] = (),
-    rules: Rules = DEFAULT,
+    rules: SchedulingPolicy = DEFAULT,
     told: Callable[[int, float], None] | None = None,
 ) -> Outcome:
     """Replay arrivals on the pools' nodes until nothing moves any more.
@@ -92,7 +92,7 @@ def simulate(
     cluster = SimulatedCluster(
         first_nodes(groups), behave, clock, teams=teams, interference=interference_of(world.simulations), rules=rules
     )
-    surroundings = Surroundings(cluster, groups, seed=world.seed)
+    surroundings = SimulatedEnvironment(cluster, groups, seed=world.seed)
     pending = deque(sorted(arrivals, key=lambda arrival: arrival.at_s))
     patience_s = HOPELESS * (max((a.duration_s for a in arrivals), default=0.0) + programs.start_up_s + 3600.0)
     watched: dict[str, _Watched] = {}
@@ -176,7 +176,7 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
     )
 
 
-def _settle(cluster: SimulatedCluster, surroundings: Surroundings, now: float) -> int:
+def _settle(cluster: SimulatedCluster, surroundings: SimulatedEnvironment, now: float) -> int:
     """Let happen and decide all that is to be at one instant; how many decisions it took."""
     for number in range(1, MOST_PASSES + 1):
         happened = surroundings.step(now)

@@ -21,7 +21,7 @@ from fairlead.cluster.local.room import explained, hold_reserve
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError, NoRoom
-from fairlead.policy.retention import KEEP_ALL, forgetting
+from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
 from fairlead.runtime.podfiles import take_lock
 
 log = logging.getLogger("fairlead.supervisor")

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.cluster.facing import Facing
+from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission, admit, left_open
-from fairlead.policy.lifecycle import check_wish
-from fairlead.policy.spec_updates import check_phase, check_update, updated_status
-from fairlead.specs.differences import Difference
-from fairlead.specs.settings import Setting, with_settings
+from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.policy.kinds.spec_updates import check_phase, check_update, updated_status
+from fairlead.specs.formats.differences import Difference
+from fairlead.specs.formats.settings import Setting, with_settings
 from fairlead.specs.training import DEFAULT_TEAM, Training
 from fairlead.state.snapshot import Intent, Workload
 
@@ -41,7 +41,7 @@ class Update:
 
 
 def plan_update(
-    cluster: Facing,
+    cluster: ClusterClient,
     run: Workload,
     settings: Iterable[Setting],
     *,
@@ -64,7 +64,7 @@ def plan_update(
         Conflict: The run's phase does not allow it, something differs that must stay, or cannot be honoured.
         CannotFit: It would not fit even if nothing else ran.
     """
-    check_wish(run, Intent.RUN)
+    check_intent(run, Intent.RUN)
     given = tuple(settings)
     if spec is None:
         spec = left_open(cluster, run.spec)
@@ -84,7 +84,7 @@ def plan_update(
     return Update(run=run, admitted=admitted, differences=found, new_files=new)
 
 
-def carry_out(cluster: Facing, update: Update) -> Workload:
+def carry_out(cluster: ClusterClient, update: Update) -> Workload:
     """Make a change that was planned, if the run is still as it was then.
 
     Raises:

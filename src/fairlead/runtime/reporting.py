@@ -1,6 +1,6 @@
 """What a pod says of itself to those outside, who see only its log and its termination message. Standard library only.
 
-Both are one line of JSON with short keys. The readers are in ``fairlead.cluster.kubernetes.operating.reports``.
+Both are one line of JSON with short keys. The readers are in ``fairlead.cluster.kubernetes.operator.pods.pod_reports``.
 """
 
 from __future__ import annotations

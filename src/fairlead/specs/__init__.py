@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fairlead.specs.formats.reading import load_file as load_file
+    from fairlead.specs.formats.reading import parse as parse
+    from fairlead.specs.formats.rendering import render as render
+    from fairlead.specs.formats.rendering import to_yaml as to_yaml
+    from fairlead.specs.formats.schema import json_schema as json_schema
+    from fairlead.specs.formats.serialization import from_json as from_json
+    from fairlead.specs.formats.serialization import to_json as to_json
     from fairlead.specs.keys import Spec as Spec
     from fairlead.specs.pool import Pool as Pool
-    from fairlead.specs.reading import load_file as load_file
-    from fairlead.specs.reading import parse as parse
-    from fairlead.specs.rendering import render as render
-    from fairlead.specs.rendering import to_yaml as to_yaml
-    from fairlead.specs.schema import json_schema as json_schema
-    from fairlead.specs.storing import from_json as from_json
-    from fairlead.specs.storing import to_json as to_json
     from fairlead.specs.team import Team as Team
     from fairlead.specs.training import Training as Training
 
@@ -24,13 +24,13 @@ _HOMES = {
     "Spec": "keys",
     "Team": "team",
     "Training": "training",
-    "from_json": "storing",
-    "json_schema": "schema",
-    "load_file": "reading",
-    "parse": "reading",
-    "render": "rendering",
-    "to_json": "storing",
-    "to_yaml": "rendering",
+    "from_json": "formats.serialization",
+    "json_schema": "formats.schema",
+    "load_file": "formats.reading",
+    "parse": "formats.reading",
+    "render": "formats.rendering",
+    "to_json": "formats.serialization",
+    "to_yaml": "formats.rendering",
 }
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
-from fairlead.specs.kinds import Section
+from fairlead.specs.tables.field_types import Section
 
 if TYPE_CHECKING:
     from fairlead.specs.pool import Pool
@@ -30,7 +30,7 @@ class _Kinds(Mapping[str, Section]):
     def __getitem__(self, kind: str) -> Section:
         if kind not in self._homes:
             raise KeyError(kind)
-        section: Section = getattr(import_module(f"fairlead.specs.{kind.lower()}_keys"), kind.upper())
+        section: Section = getattr(import_module(f"fairlead.specs.tables.{kind.lower()}_keys"), kind.upper())
         return section
 
     def __iter__(self) -> Iterator[str]:

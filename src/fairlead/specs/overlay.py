@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.specs.podfields import POD, Branch, Items, Leaf, Map, Tree
-from fairlead.specs.rules import enforce, one_line, quote
+from fairlead.specs.constraints import enforce, one_line, quote
+from fairlead.specs.tables.pod_fields import POD, Branch, Items, Leaf, Map, Tree
 
 RANKS = "ranks"  # the container that runs the command
 OWN_DOMAIN = "fairlead.dev/"

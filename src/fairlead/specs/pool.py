@@ -4,21 +4,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fairlead.specs.rules import MODEL, NAME, Limit, Rules, Text, broken, enforce, quote
+from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.sharing import Handing
 
-POOL_GPU_RULES: Rules = {
+POOL_GPU_RULES: Constraints = {
     "model": MODEL,
     "count": Limit(low=1, high=1_000, whole=True),
     "memory_bytes": Limit(low=1, high=2**50, whole=True),
 }
 
-HARDWARE_RULES: Rules = {
+HARDWARE_RULES: Constraints = {
     "cpu_milli": Limit(low=1, high=100_000_000, whole=True),
     "memory_bytes": Limit(low=1, high=2**50, whole=True),
 }
 
-POOL_RULES: Rules = {
+POOL_RULES: Constraints = {
     "name": NAME,
     "nodes": Limit(low=1, high=100_000, whole=True),
     "price_per_hour": Limit(low=0.000001, high=1_000_000, zero=True),
@@ -44,7 +44,7 @@ INSTANCES = Text(max_length=1, pattern="[1-7]", what="a number of instances of o
 PROFILES_MOST = 7
 LABELS_MOST = 200
 TAINTS_MOST = 40
-TAINT_RULES: Rules = {"key": LABEL_NAME, "value": LABEL_VALUE}
+TAINT_RULES: Constraints = {"key": LABEL_NAME, "value": LABEL_VALUE}
 
 
 EITHER = "each instance goes to one run, so that `sharing` has no say; give one of them"

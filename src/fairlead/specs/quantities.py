@@ -8,7 +8,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 
-from fairlead.specs import rules
+from fairlead.specs import constraints as rules
 from fairlead.specs.resources import GpuRequest
 
 # Patterns are matched in full, and are kept to what JavaScript's regular expressions share with Python's.

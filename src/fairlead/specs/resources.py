@@ -3,16 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairlead.specs.rules import MODELS, Limit, Rules, broken, enforce
+from fairlead.specs.constraints import MODELS, Constraints, Limit, broken, enforce
 from fairlead.specs.sharing import Sharing
 
-GPU_RULES: Rules = {
+GPU_RULES: Constraints = {
     "milli": Limit(low=1, high=1_000_000, whole=True),
     "model": MODELS,
     "min_memory_bytes": Limit(low=1, high=2**50, whole=True),
 }
 
-RESOURCES_RULES: Rules = {
+RESOURCES_RULES: Constraints = {
     "cpu_milli": Limit(low=1, high=100_000_000, whole=True),
     "memory_bytes": Limit(low=1, high=2**50, whole=True),
     "shm_bytes": Limit(low=1, high=2**50, whole=True),

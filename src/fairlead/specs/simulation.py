@@ -3,30 +3,30 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fairlead.specs.rules import NAME, Limit, Rules, broken, enforce, quote
+from fairlead.specs.constraints import NAME, Constraints, Limit, broken, enforce, quote
 
 LONGEST_S = 10 * 366 * 86400.0
 _SPAN = Limit(low=0.001, high=LONGEST_S)
 _SPAN_OR_NONE = Limit(low=0.001, high=LONGEST_S, zero=True)
 _FACTOR = Limit(low=1, high=100)
 
-FAILURES_RULES: Rules = {"mtbf_s": _SPAN, "repair_s": _SPAN}
-RECLAIMS_RULES: Rules = {"every_s": _SPAN, "notice_s": _SPAN_OR_NONE, "away_s": _SPAN}
-PROVISIONING_RULES: Rules = {
+FAILURES_RULES: Constraints = {"mtbf_s": _SPAN, "repair_s": _SPAN}
+RECLAIMS_RULES: Constraints = {"every_s": _SPAN, "notice_s": _SPAN_OR_NONE, "away_s": _SPAN}
+PROVISIONING_RULES: Constraints = {
     "min_nodes": Limit(low=0, high=100_000, whole=True),
     "delay_s": _SPAN_OR_NONE,
     "delay_p90_s": _SPAN_OR_NONE,
     "idle_s": _SPAN_OR_NONE,
 }
-PROGRAMS_RULES: Rules = {
+PROGRAMS_RULES: Constraints = {
     "start_up_s": _SPAN_OR_NONE,
     "checkpoint_every_s": _SPAN,
     "checkpoint_s": _SPAN_OR_NONE,
     "save_s": _SPAN_OR_NONE,
     "step_s": _SPAN,
 }
-INTERFERENCE_RULES: Rules = {"two": _FACTOR, "three": _FACTOR, "four": _FACTOR, "neighbour": _FACTOR}
-SIMULATION_RULES: Rules = {"name": NAME}
+INTERFERENCE_RULES: Constraints = {"two": _FACTOR, "three": _FACTOR, "four": _FACTOR, "neighbour": _FACTOR}
+SIMULATION_RULES: Constraints = {"name": NAME}
 POOLS_MOST = 1_000
 
 

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fairlead.specs.rules import NAME, Limit, Rules, Text, broken, enforce, quote
+from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
 
-QUOTA_RULES: Rules = {
+QUOTA_RULES: Constraints = {
     "gpu_milli": Limit(low=0, high=10**9, whole=True),
     "cpu_milli": Limit(low=0, high=10**12, whole=True),
     "memory_bytes": Limit(low=0, high=2**60, whole=True),
 }
 
-TEAM_RULES: Rules = {
+TEAM_RULES: Constraints = {
     "name": NAME,
     "weight": Limit(low=1, high=1_000_000, whole=True),
 }

@@ -4,19 +4,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, SET_BY_US, Overlay
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.resources import Resources
-from fairlead.specs.rules import NAME, PATH, Limit, Rules, Text, broken, enforce, quote
 
 DEFAULT_TEAM = "default"
 DAY_S = 86_400.0
 DECADE_S = 3_650 * DAY_S
 MIB = 1024 * 1024
 
-CAPACITY_RULES: Rules = {"max_price": Limit(low=0.000001, high=1_000_000, zero=True)}
+CAPACITY_RULES: Constraints = {"max_price": Limit(low=0.000001, high=1_000_000, zero=True)}
 
-CHECKPOINT_RULES: Rules = {
+CHECKPOINT_RULES: Constraints = {
     "to": PATH,
     "origin": PATH,
     "every_s": Limit(low=0.001, high=DECADE_S),
@@ -24,16 +24,16 @@ CHECKPOINT_RULES: Rules = {
     "keep": Limit(low=1, high=100_000, whole=True),
 }
 
-RETRY_RULES: Rules = {
+RETRY_RULES: Constraints = {
     "program": Limit(low=0, high=1_000_000, whole=True),
     "infrastructure": Limit(low=0, high=1_000_000, whole=True),
     "backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
     "max_backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
 }
 
-LOGS_RULES: Rules = {"max_bytes": Limit(low=4 * MIB, high=1024 * 1024 * MIB, whole=True)}
+LOGS_RULES: Constraints = {"max_bytes": Limit(low=4 * MIB, high=1024 * 1024 * MIB, whole=True)}
 
-TRAINING_RULES: Rules = {
+TRAINING_RULES: Constraints = {
     "name": NAME,
     "team": NAME,
     "run": Text(max_length=65_536, lines=True),

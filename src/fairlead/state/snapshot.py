@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Reason
-from fairlead.state.rules import DEFAULT, Rules
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 
 if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a dataclass takes a millisecond
     from fairlead.specs.team import Team
-    from fairlead.state.growth import Asked, Growth
+    from fairlead.state.capacity_requests import CapacityRequest, Growth
 
 WHOLE_MILLI = 1000
 
 
 class Phase(StrEnum):
-    """Where a workload is in its life; the legal moves are in ``fairlead.policy.lifecycle``."""
+    """Where a workload is in its life; the legal moves are in ``fairlead.policy.kinds.lifecycle``."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -222,7 +222,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Reservation:
     """A place that is kept for one member of a gang until it starts there."""
 
     node: str
@@ -313,7 +313,7 @@ class Status:
     ask_again_at: float | None = None
     raised: int = 0
     taken_by: str | None = None
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[Reservation, ...] = ()
     moved_at: float | None = None
     moved_cost_s: float = 0.0
     nodes: int | None = None
@@ -375,7 +375,7 @@ class Snapshot:
     workloads: tuple[Workload, ...]
     pods: tuple[Pod, ...]
     growth: "Growth | None" = None
-    asked: "tuple[Asked, ...]" = ()
+    asked: "tuple[CapacityRequest, ...]" = ()
     teams: "tuple[Team, ...]" = ()
     completed: tuple[Completed, ...] = ()
-    rules: Rules = DEFAULT
+    rules: SchedulingPolicy = DEFAULT

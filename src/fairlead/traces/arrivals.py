@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fairlead.policy.colocation import Profile
+from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.training import Training
 
 

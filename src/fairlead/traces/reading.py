@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.errors import InvalidSpec
+from fairlead.specs.formats.reading import load_file
 from fairlead.specs.keys import Spec
-from fairlead.specs.reading import load_file
 from fairlead.specs.training import Training
 from fairlead.traces import public
 from fairlead.traces.arrivals import Arrival

@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fairlead.errors import InvalidSpec
-from fairlead.policy.colocation import Profile
-from fairlead.specs.reading import parse
+from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.training import Training
 from fairlead.traces.arrivals import Arrival
 

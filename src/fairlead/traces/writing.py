@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping
 
-from fairlead.specs.rendering import render_short
+from fairlead.specs.formats.rendering import render_short
 from fairlead.traces.arrivals import Arrival
 from fairlead.traces.reading import COST_COLUMNS, OWN_COLUMNS, PROFILE_COLUMNS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Object
-from fairlead.cluster.kubernetes.rendering.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.errors import NameTaken
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources

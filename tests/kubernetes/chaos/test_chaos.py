@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.rendering.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
+from fairlead.cluster.kubernetes.manifests.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
 from tests.kubernetes.audit import requests, rights
 from tests.kubernetes.chaos.rounds import begin
 from tests.kubernetes.chaos.world import SYSTEM, World, a_world

@@ -13,10 +13,10 @@ import yaml
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.operating.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operating.views import TRAININGS
-from fairlead.cluster.kubernetes.rendering.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.rendering.roles import OPERATOR
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS
 from tests.kubernetes.audit import token_of
 from tests.kubernetes.chaos.history import KEEP_HISTORY, STORED_AS_JSON, History
 from tests.kubernetes.loopback import Fault, FaultyProxy, LoseAnswer, Refuse, Stall, serving

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fairlead.policy.mig import GB, partitionable
+from fairlead.policy.gpu.mig import GB, partitionable
 from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu
 

@@ -19,13 +19,13 @@ from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.code.trees import Settled
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
-from fairlead.cluster.local.podfiles import NewEvents, read_events, read_exits, read_progress
-from fairlead.cluster.local.podspec import Surroundings, render
+from fairlead.cluster.local.pod_files import NewEvents, read_events, read_exits, read_progress
+from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.store import Observation, Store
 from fairlead.cluster.local.tables import PodRow
 from fairlead.errors import NotFound
-from fairlead.policy.failures import hung
+from fairlead.policy.kinds.failures import hung
 from fairlead.runtime.leftovers import kill_leftovers
 from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
 from fairlead.state.plan import Event
@@ -197,7 +197,7 @@ class Agent:
         cgroup = None
         if workload.spec.resources.memory_bytes is not None and self._limits.parent is not None:
             cgroup = limits.create(self._limits.parent, pod.uid, workload.spec.resources.memory_bytes)
-        around = Surroundings(
+        around = PodEnvironment(
             environ=environ,
             own_environ=os.environ,
             master_port=port_for(self._home, workload.uid, pod.attempt),

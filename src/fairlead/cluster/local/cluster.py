@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.cluster.facing import OwnCheckpoints, Prepared
+from fairlead.cluster.client import OwnCheckpoints, Prepared
 from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.logs import dropped_output, read_logs
-from fairlead.cluster.local.policies import read_rules
+from fairlead.cluster.local.policy_file import read_rules
 from fairlead.cluster.local.room import explained, release_reserve, trouble
 from fairlead.cluster.local.store import Store
-from fairlead.cluster.local.teams import read_teams
+from fairlead.cluster.local.team_file import read_teams
 from fairlead.cluster.names import unknown
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine
@@ -31,7 +31,7 @@ from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
 if TYPE_CHECKING:
     from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.local.code.keeping import CodeStore
-    from fairlead.policy.retention import Retention
+    from fairlead.policy.kinds.retention import Retention
     from fairlead.state.plan import Plan
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
@@ -191,7 +191,7 @@ class LocalCluster:
         if given is None:
             return spec
         # Here and not above: few runs need it.
-        from fairlead.cluster.local.podspec import checkpoint_place
+        from fairlead.cluster.local.pod_spec import checkpoint_place
         from fairlead.cluster.origins import is_run_name, refuse_empty
 
         run = self.find(given, spec.team) if is_run_name(given) else None

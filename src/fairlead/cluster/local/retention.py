@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.errors import ClusterError
-from fairlead.policy.retention import KEEP_ALL, Retention
+from fairlead.policy.kinds.retention import KEEP_ALL, Retention
+from fairlead.specs.constraints import BrokenRules, quote
 from fairlead.specs.quantities import parse_duration, parse_whole
-from fairlead.specs.rules import BrokenRules, quote
 
 
 def read_keep(path: Path) -> Retention:

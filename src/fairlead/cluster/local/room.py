@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairlead.cluster.local.home import Home
 from fairlead.errors import ClusterError, NoRoom
-from fairlead.policy.quantities import say_memory
+from fairlead.text.quantities import describe_memory
 
 NEEDED_BYTES = 256 * 1024
 """What a few transactions and the small files of a pod take."""
@@ -115,8 +115,8 @@ def _say_full(path: Path, error: OSError) -> str:
     if free >= NEEDED_BYTES:  # neither blocks nor inodes: a limit on the process or the file
         return f"Nothing can be written to the state directory {path}: {error.strerror}."
     return (
-        f"The disk of the state directory {path} is full: {say_memory(free)} of "
-        f"{say_memory(seen.f_blocks * seen.f_frsize)} are free, {say_memory(NEEDED_BYTES - free)} too little."
+        f"The disk of the state directory {path} is full: {describe_memory(free)} of "
+        f"{describe_memory(seen.f_blocks * seen.f_frsize)} are free, {describe_memory(NEEDED_BYTES - free)} too little."
     )
 
 

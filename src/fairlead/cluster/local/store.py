@@ -20,7 +20,7 @@ from fairlead.cluster.port import EventRecord
 from fairlead.cluster.records import dump, load
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotFound
-from fairlead.specs.storing import to_json
+from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.training import Training
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
 from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Status, Workload
@@ -160,7 +160,7 @@ class Store:
             Conflict: It is at another version, or its phase or the change does not allow it.
         """
         # Here and not above: what only looks needs none of it.
-        from fairlead.policy.spec_updates import changed, changed_meanwhile, check_update, updated_status
+        from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
 
         with self._transaction():
             run = self.get(uid)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from fairlead.cluster.records import load, load_all
-from fairlead.policy.lifecycle import upgraded
-from fairlead.specs.storing import from_json
+from fairlead.policy.kinds.lifecycle import upgraded
+from fairlead.specs.formats.serialization import from_json
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Grant, Intent, Pod, PodPhase, Progress, RankExit, Status, Workload
 

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import AddNode, RemoveNode
 from fairlead.cluster.simulated.groups import Group
-from fairlead.cluster.simulated.weather import Weather
-from fairlead.policy.eligibility import Doors
-from fairlead.policy.growing import is_asking
-from fairlead.policy.placement import Room, shape_of, takes_pods
-from fairlead.policy.shapes import Shape
-from fairlead.policy.timeline import members
+from fairlead.cluster.simulated.node_failures import Weather
+from fairlead.policy.placement.node_eligibility import Eligibility
+from fairlead.policy.placement.placement import NodeCapacity, shape_of, takes_pods
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.queue.timeline import members
+from fairlead.policy.scaling.scale_up import is_asking
 from fairlead.specs.pool import Pool
-from fairlead.state.growth import Amount, Asked, Growth, Source
+from fairlead.state.capacity_requests import Amount, CapacityRequest, Growth, Source
 from fairlead.state.snapshot import Grant, Node, Snapshot, Workload
 
 # Ninth decile of the standard normal distribution.
 Z90 = 1.2815515655446004
-_Taken = list[tuple[Room, Grant]]
+_Taken = list[tuple[NodeCapacity, Grant]]
 
 
 class Autoscaler:
@@ -34,7 +34,7 @@ class Autoscaler:
         self._groups = [group for group in groups if group.provisioning is not None]
         self._places = {group.pool.name: group.nodes() for group in self._groups}
         self._owners = {node.name: group for group in self._groups for node in self._places[group.pool.name]}
-        self._doors = Doors([node for group in groups for node in group.nodes()])
+        self._doors = Eligibility([node for group in groups for node in group.nodes()])
         self._weather = weather
         self._streams = {each.pool.name: random.Random(f"{seed}/delays/{each.pool.name}") for each in self._groups}
         self._coming: dict[str, tuple[float, Node]] = {}
@@ -92,15 +92,15 @@ class Autoscaler:
             self._keep_least(snapshot.nodes, now)
             self._seen = *seen[:3], tuple(self._coming)
 
-    def _rooms(self, snapshot: Snapshot) -> dict[str, Room]:
+    def _rooms(self, snapshot: Snapshot) -> dict[str, NodeCapacity]:
         """What is free on nodes that are here, and on those under way."""
-        rooms = {node.name: Room.of(node) for node in snapshot.nodes if takes_pods(node)}
+        rooms = {node.name: NodeCapacity.of(node) for node in snapshot.nodes if takes_pods(node)}
         for pod in snapshot.pods:
             if not pod.phase.is_final and pod.node in rooms:
                 rooms[pod.node].take(pod.grant)
-        return rooms | {name: Room.of(node) for name, (_, node) in self._coming.items()}
+        return rooms | {name: NodeCapacity.of(node) for name, (_, node) in self._coming.items()}
 
-    def _fit(self, run: Workload, rooms: dict[str, Room], nodes: Sequence[Node], now: float) -> _Taken:
+    def _fit(self, run: Workload, rooms: dict[str, NodeCapacity], nodes: Sequence[Node], now: float) -> _Taken:
         """Find room for a gang, with nodes to come if need be; what it takes, nothing when they cannot be enough."""
         spec, shape = run.spec, shape_of(run.spec, self._doors)
         taken: _Taken = []
@@ -109,12 +109,14 @@ class Autoscaler:
                 break
             _fill(room, shape, spec.nodes - len(taken), taken)
         new: list[tuple[Group, Node]] = []
-        suitable = [group for group in self._groups if members(Room.of(self._places[group.pool.name][0]), shape, 1)]
+        suitable = [
+            group for group in self._groups if members(NodeCapacity.of(self._places[group.pool.name][0]), shape, 1)
+        ]
         for group in sorted(suitable, key=lambda each: (self._price(each.pool, shape), each.pool.name)):
             for node in self._free_places(group, nodes):
                 if len(taken) == spec.nodes:
                     break
-                room = Room.of(node)
+                room = NodeCapacity.of(node)
                 if _fill(room, shape, spec.nodes - len(taken), taken):
                     new.append((group, node))
         if len(taken) < spec.nodes:
@@ -130,7 +132,7 @@ class Autoscaler:
 
     def _price(self, pool: Pool, shape: Shape) -> float:
         """Dollars per hour for one member on a node full of its kind; the dearest where nobody says."""
-        held = members(Room.of(self._places[pool.name][0]), shape, 1000)
+        held = members(NodeCapacity.of(self._places[pool.name][0]), shape, 1000)
         return math.inf if pool.price_per_hour is None else pool.price_per_hour / held
 
     def _bring(self, group: Group, node: Node, now: float) -> None:
@@ -198,12 +200,13 @@ class Autoscaler:
             )
         growth = Growth(by="the autoscaler", look="the cluster file", sources=tuple(sources))
         asked = tuple(
-            Asked(workload_uid=run.uid, bound_at=self._last_came, said=self._said.get(run.uid)) for run in asking
+            CapacityRequest(workload_uid=run.uid, bound_at=self._last_came, said=self._said.get(run.uid))
+            for run in asking
         )
         cluster.grow_by(growth, asked)
 
 
-def _fill(room: Room, shape: Shape, most: int, taken: _Taken) -> int:
+def _fill(room: NodeCapacity, shape: Shape, most: int, taken: _Taken) -> int:
     """Take room for as many members as fit; how many."""
     number = members(room, shape, most)
     for place in range(number):

@@ -12,19 +12,19 @@ from dataclasses import replace
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.cluster.simulated.clock import Clock
-from fairlead.cluster.simulated.course import Course
 from fairlead.cluster.simulated.faults import Fault
+from fairlead.cluster.simulated.pod_simulation import Course
 from fairlead.cluster.simulated.programs import Behaviour
-from fairlead.cluster.simulated.state import Due, State
+from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.errors import Conflict, NameTaken, NotFound
-from fairlead.policy.spec_updates import changed, changed_meanwhile, check_update, updated_status
+from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
-from fairlead.state.growth import Asked, Growth
+from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.reasons import JUST_SUBMITTED
-from fairlead.state.rules import DEFAULT, Rules
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
     Completed,
     Intent,
@@ -48,7 +48,7 @@ class SimulatedCluster:
         *,
         teams: Iterable[Team] = (),
         interference: Interference | None = None,
-        rules: Rules = DEFAULT,
+        rules: SchedulingPolicy = DEFAULT,
     ) -> None:
         clock = Clock() if clock is None else clock
         here = {node.name: node for node in nodes}
@@ -98,7 +98,7 @@ class SimulatedCluster:
         live = [self._course.time_of(run, now) for run in state.runs.values()]
         return state.accounts.settled(now, live)
 
-    def grow_by(self, growth: Growth | None, asked: tuple[Asked, ...]) -> None:
+    def grow_by(self, growth: Growth | None, asked: tuple[CapacityRequest, ...]) -> None:
         """From now on this is what may bring nodes, and what has become of the asking."""
         state = self._state
         if (growth, asked) != (state.growth, state.asked):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.errors import InvalidSpec
-from fairlead.policy.handing import handed_out
+from fairlead.policy.gpu.device_inventory import handed_out
 from fairlead.specs.pool import CapacityType, Pool, TaintEffect
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
 from fairlead.state.snapshot import Node, Taint

@@ -1,13 +1,13 @@
 """How fast pods go beside each other, from what was measured: factors, or the stages of their iterations.
 
 Where two to four runs that share a device all say what their iterations are made of, the model of
-``policy/colocation.py`` tells; otherwise the factor of their number does.
+``policy/gpu/stage_interleaving.py`` tells; otherwise the factor of their number does.
 """
 
 from collections.abc import Iterable, Mapping
 
 from fairlead.cluster.simulated.runs import Run
-from fairlead.policy.colocation import MAX_MEMBERS, speeds
+from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS, speeds
 from fairlead.specs.simulation import Interference
 from fairlead.state.snapshot import Pod
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from fairlead.policy.colocation import Profile
+from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.training import Training
 
 

@@ -1,0 +1,1 @@
+"""Policies that no cluster can choose yet: measured here, not part of the product."""

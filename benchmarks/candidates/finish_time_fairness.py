@@ -1,0 +1,84 @@
+"""Who runs next, when nobody should finish later than with an equal share, and the cluster should be done early.
+
+Finish-time fairness of a job (Themis, NSDI'20; Shockwave, NSDI'23): its completion time over what it would take on 1/N
+of the cluster. A job is due when that ratio would come to ``TARGET``. Three turns, each greedy, skipping what does not
+fit: those that would be late if they waited much longer; those whose own length decides when the last job ends, the
+longest first; the rest by shortest remaining service, which is good for the average. Promises never more devices than
+there are, nobody waiting while as many devices as it needs are idle, and that whoever is pressed most runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from benchmarks.candidates.jobs import Job
+
+# The ratio up to which Shockwave counts a job as treated fairly.
+TARGET = 1.05
+
+# A job is pressed when its slack is below this many times its remaining time: others will be pressed as well.
+PRESSED = 1.0
+
+# A job is long when it needs this many times the time in which all work could be done on all devices.
+LONG = 1.0
+
+
+class Turn(IntEnum):
+    """Why a job comes when it comes, in this order."""
+
+    PRESSED = 0
+    LONG = 1
+    SHORTEST = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A job with what its fair share follows from: when it came and the seconds that it takes alone in all."""
+
+    job: Job
+    submitted_s: float
+    total_s: float
+
+
+def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention: float) -> tuple[Claim, ...]:
+    """Who holds devices until the next round; ``contention`` is how many jobs share one device, at least 1.
+
+    Sorts once: n log n.
+    """
+    drain_s = sum(claim.job.num_gpus * claim.job.remaining_s for claim in claims) / num_gpus
+    chosen = []
+    free = num_gpus
+    for claim in sorted(claims, key=lambda claim: _rank(claim, now, contention, drain_s)):
+        if claim.job.num_gpus <= free:
+            free -= claim.job.num_gpus
+            chosen.append(claim)
+    return tuple(chosen)
+
+
+def slack_s(claim: Claim, now: float, contention: float) -> float:
+    """Seconds that the job may still wait and be done when it is due; negative when it will be late."""
+    return due_s(claim, contention) - now - claim.job.remaining_s
+
+
+def due_s(claim: Claim, contention: float) -> float:
+    """When its ratio comes to ``TARGET``."""
+    return claim.submitted_s + TARGET * max(1.0, contention) * claim.total_s
+
+
+def turn(claim: Claim, now: float, contention: float, drain_s: float) -> Turn:
+    """Which turn is its; ``drain_s`` is the time in which all remaining work could be done on all devices."""
+    if slack_s(claim, now, contention) <= PRESSED * claim.job.remaining_s:
+        return Turn.PRESSED
+    if claim.job.remaining_s >= LONG * drain_s:
+        return Turn.LONG
+    return Turn.SHORTEST
+
+
+def _rank(claim: Claim, now: float, contention: float, drain_s: float) -> tuple[Turn, float]:
+    whose = turn(claim, now, contention, drain_s)
+    remaining_s = max(claim.job.remaining_s, 1.0)
+    if whose is Turn.PRESSED:
+        return whose, slack_s(claim, now, contention) / remaining_s
+    if whose is Turn.LONG:
+        return whose, -remaining_s
+    return whose, remaining_s * claim.job.num_gpus

@@ -1,0 +1,42 @@
+"""What the queue's decisions speak of: jobs that want devices, and groups of them that share the same ones.
+
+No decision is made here.
+"""
+
+from dataclasses import dataclass
+
+from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS, Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A gang that wants devices: one that holds some now as well as one that waits."""
+
+    uid: str
+    num_gpus: int
+    # Seconds that it still needs alone on its devices, as far as is known.
+    remaining_s: float
+    # Seconds for which it has held devices so far, and those that it would have needed alone for what it has done.
+    attained_s: float = 0.0
+    done_s: float = 0.0
+    # None while it is not measured: it then never shares.
+    profile: Profile | None = None
+
+    def __post_init__(self) -> None:
+        assert self.num_gpus >= 1, "a job without devices does not queue for them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Jobs of one size that run together on the same devices; most often one alone."""
+
+    jobs: tuple[Job, ...]
+
+    def __post_init__(self) -> None:
+        assert 1 <= len(self.jobs) <= MAX_MEMBERS, f"a group of {len(self.jobs)}"
+        assert len({job.num_gpus for job in self.jobs}) == 1, "members of a group are of one size"
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices that the group holds."""
+        return self.jobs[0].num_gpus

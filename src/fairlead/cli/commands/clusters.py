@@ -1,0 +1,92 @@
+"""``fairlead clusters``: where runs can go."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlead.cli.show import as_json, json_option, message, table
+from fairlead.cli.target import LOCAL, Target, cluster_options
+
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.client.discovery import Operator, Overview
+    from fairlead.state.snapshot import Node
+
+
+@click.command()
+@cluster_options
+@json_option
+def clusters(target: Target, json_: bool) -> None:
+    """List this machine and every context of the kubeconfig; `*` marks the one that commands speak to."""
+    from fairlead.cluster.kubernetes.api.config import contexts
+    from fairlead.cluster.kubernetes.client.discovery import look_at_all
+
+    names, current = contexts()
+    found = look_at_all(names, current)
+    chosen = (target.context or current) if target.is_kubernetes else LOCAL
+    if json_:
+        print(as_json([_local_json(chosen), *(_json(each, chosen) for each in found)]))
+        return
+    head = ("", "NAME", "VERSION", "NODES", "GPUS", "OPERATOR", "WHERE")
+    print(table([head, _local_row(chosen), *(_row(each, chosen) for each in found)]))
+    if not found:
+        message("No Kubernetes cluster is configured; set KUBECONFIG, or create ~/.kube/config.")
+
+
+def _row(each: "Overview", chosen: str | None) -> tuple[str, ...]:
+    mark = "*" if each.context == chosen else ""
+    if each.why is not None:
+        return (mark, each.context, "-", "-", "-", "-", f"unreachable: {each.why}")
+    nodes = "?" if each.num_nodes is None else f"{each.num_ready}/{each.num_nodes}"
+    gpus = "?" if each.num_nodes is None else describe_gpus(each.gpus)
+    return (mark, each.context, each.version, nodes, gpus, describe_operator(each.operator), each.server)
+
+
+def describe_operator(operator: "Operator | None") -> str:
+    """Whether somebody looks after runs, in a few words."""
+    if operator is None:
+        return "-"
+    if operator.unknown:
+        return "?"
+    if operator.leader is not None:
+        return f"{operator.version or 'elsewhere'}, leading"
+    if operator.version is not None or operator.replicas:
+        return f"{operator.version or '?'}, no leader"
+    return "none"
+
+
+def describe_gpus(gpus: Mapping[str, int]) -> str:
+    """Numbers by model."""
+    return ", ".join(f"{number} {model}" for model, number in sorted(gpus.items())) or "0"
+
+
+def _json(each: "Overview", chosen: str | None) -> dict[str, Any]:
+    return {"name": each.context, "is_default": each.context == chosen, "reachable": each.why is None, **asdict(each)}
+
+
+def _local_row(chosen: str | None) -> tuple[str, ...]:
+    from fairlead import __version__
+
+    mark = "*" if chosen == LOCAL else ""
+    return (mark, LOCAL, __version__, "1/1", describe_gpus(_models(_node())), "starts by itself", "this machine")
+
+
+def _local_json(chosen: str | None) -> dict[str, Any]:
+    from fairlead import __version__
+
+    own = {"name": LOCAL, "is_default": chosen == LOCAL, "reachable": True, "version": __version__}
+    return {**own, "num_nodes": 1, "num_ready": 1, "gpus": _models(_node())}
+
+
+def _node() -> "Node":
+    from fairlead.cluster.local.machine import node
+
+    return node()
+
+
+def _models(node: "Node") -> dict[str, int]:
+    found: dict[str, int] = {}
+    for gpu in node.gpus:
+        found[gpu.model] = found.get(gpu.model, 0) + 1
+    return found

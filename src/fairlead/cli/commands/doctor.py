@@ -1,0 +1,129 @@
+"""``fairlead doctor``: what would get in the way, and what to do about it."""
+
+import shutil
+import stat
+import subprocess
+import sys
+from dataclasses import asdict
+
+import click
+
+from fairlead import __version__
+from fairlead.cli.show import as_json, json_option
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.findings import Finding
+from fairlead.cluster.local import limits, machine
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.errors import ClusterError
+from fairlead.text.quantities import describe_cpu, describe_memory
+
+ASK_S = 30.0
+ANSWER_S = 5.0
+LOW_DISK_BYTES = 5 * 1024**3
+
+
+@click.command()
+@cluster_options
+@json_option
+def doctor(target: Target, json_: bool) -> int:
+    """Look at this machine, or at a cluster: what is there, what is missing, and what mends it.
+
+    Exit code 1 when something would get in the way.
+    """
+    findings = _on_kubernetes(target) if target.is_kubernetes else _here()
+    if json_:
+        print(as_json([asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            mark = "!!" if not finding.ok else "ok" if finding.remedy is None else "--"
+            print(f"{mark}  {finding.what:<14} {finding.says}")
+            if finding.remedy is not None:
+                print(f"{'':<19}-> {finding.remedy}")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _on_kubernetes(target: Target) -> list[Finding]:
+    from dataclasses import replace
+
+    from fairlead.cluster.kubernetes.client.checkup import check
+
+    client = target.client()
+    client.limits = replace(client.limits, try_s=ANSWER_S, patience_s=ANSWER_S)
+    return check(client, __version__)
+
+
+def _here() -> list[Finding]:
+    findings = [_python(), _torch(), _machine(), _memory_limits()]
+    try:
+        cluster = LocalCluster.open()
+    except ClusterError as error:
+        return [*findings, Finding(what="state", ok=False, says=str(error))]
+    try:
+        return [*findings, _state(cluster), _supervisor(cluster)]
+    finally:
+        cluster.close()
+
+
+def _python() -> Finding:
+    found = shutil.which("python")
+    if found is None:
+        says = "`python` is not on the PATH; name the interpreter in `run`, or activate an environment"
+        return Finding(what="python", ok=False, says=says)
+    return Finding(what="python", ok=True, says=f"runs use {found}; Fairlead itself runs on {sys.executable}")
+
+
+def _torch() -> Finding:
+    code = "import importlib.metadata as m; print(m.version('torch'))"
+    try:
+        asked = [shutil.which("python") or sys.executable, "-c", code]
+        ended = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(what="torch", ok=False, says=f"the Python of runs did not answer: {error}")
+    if ended.returncode != 0:
+        says = "not in the Python that runs use; `pip install torch` there, if your programs need it"
+        return Finding(what="torch", ok=True, says=says)
+    return Finding(what="torch", ok=True, says=ended.stdout.strip())
+
+
+def _machine() -> Finding:
+    node = machine.node()
+    gpus = ", ".join(gpu.model for gpu in node.gpus) or "no GPU that NVML knows"
+    return Finding(
+        what="machine", ok=True, says=f"{describe_cpu(node.cpu_milli)}, {describe_memory(node.memory_bytes)}, {gpus}"
+    )
+
+
+def _memory_limits() -> Finding:
+    found = limits.enforcement()
+    return Finding(what="memory limits", ok=found.parent is not None, says=found.why)
+
+
+def _state(cluster: LocalCluster) -> Finding:
+    path = cluster.home.path
+    free, mode = shutil.disk_usage(path).free, stat.S_IMODE(path.stat().st_mode)
+    says = f"{path}, mode {mode:04o}, {describe_memory(free)} free"
+    trouble = cluster.trouble()
+    if trouble is not None:
+        return Finding(what="state", ok=False, says=trouble)
+    try:
+        cluster.store.check()
+    except ClusterError as error:
+        return Finding(what="state", ok=False, says=str(error))
+    if free < LOW_DISK_BYTES:
+        return Finding(what="state", ok=False, says=f"{says}: make room, or set FAIRLEAD_HOME to another disk")
+    return Finding(what="state", ok=mode == 0o700, says=says)
+
+
+def _supervisor(cluster: LocalCluster) -> Finding:
+    pid = cluster.supervisor_pid()
+    says = f"process {pid}"
+    if pid is None:
+        says = "one runs" if cluster.supervisor_alive() else "none runs; one is started when there is work"
+        return Finding(what="supervisor", ok=True, says=says)
+    if cluster.supervisor_answers(ANSWER_S) or not cluster.supervisor_alive():
+        return Finding(what="supervisor", ok=True, says=says)
+    remedy = f"`kill -CONT {pid}` if somebody stopped it; else `kill -9 {pid}`: the next command starts another."
+    unheard = (
+        f"{says} does not answer within {ANSWER_S:.0f} s; what runs goes on, but nothing starts, stops or restarts"
+    )
+    return Finding(what="supervisor", ok=False, says=unheard, remedy=remedy)

@@ -1,0 +1,74 @@
+"""``fairlead events``: what happened, each with its reason."""
+
+from collections.abc import Iterator
+
+import click
+
+from fairlead.cli.names import RunName, find_all
+from fairlead.cli.show import as_json, describe_time, event_json, json_option, table
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.port import EventRecord
+from fairlead.errors import NotFound
+
+LOOK_S = 1.0
+NAME_WIDTH, TYPE_WIDTH = 16, 18
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=RunName())
+@click.option("-f", "--follow", is_flag=True, help="Follow until NAMES are over; without NAMES, until Ctrl-C.")
+@json_option
+@cluster_options
+def events(target: Target, names: tuple[str, ...], follow: bool, json_: bool) -> None:
+    """Show what happened to NAMES, or to all runs, oldest first; with --json an object a line."""
+    cluster = target.open()
+    uids = frozenset(run.uid for run in find_all(cluster, names))
+    past = _of(cluster, uids, 0)
+    if json_:
+        _print_each(past, json_)
+    elif past or not follow:
+        print(table([("TIME", "RUN", "WHAT", "WHY"), *(_row(event) for event in past)]), flush=True)
+    if follow:
+        for new in _coming(cluster, uids, past[-1].id if past else 0):
+            _print_each(new, json_)
+
+
+def _coming(cluster: ClusterClient, uids: frozenset[str], after: int) -> Iterator[list[EventRecord]]:
+    """What happens from now on; ends when all of the named runs are over."""
+    while True:
+        over = bool(uids) and all(_is_over(cluster, uid) for uid in uids)
+        new = _of(cluster, uids, after)
+        if new:
+            after = new[-1].id
+            yield new
+        if over:
+            return
+        cluster.nudge()
+        cluster.wait(LOOK_S)
+
+
+def _of(cluster: ClusterClient, uids: frozenset[str], after: int) -> list[EventRecord]:
+    if len(uids) == 1:
+        return list(cluster.events(next(iter(uids)), after=after))
+    return [event for event in cluster.events(after=after) if not uids or event.workload_uid in uids]
+
+
+def _is_over(cluster: ClusterClient, uid: str) -> bool:
+    try:
+        return cluster.get(uid).status.phase.is_final
+    except NotFound:  # deleted meanwhile, with its events
+        return True
+
+
+def _row(event: EventRecord) -> tuple[str, ...]:
+    return describe_time(event.at), event.run, event.type, event.reason.message
+
+
+def _print_each(found: list[EventRecord], json_: bool) -> None:
+    for event in found:
+        if json_:
+            print(as_json(event_json(event)), flush=True)
+        else:
+            at, run, what, why = _row(event)
+            print(f"{at}  {run:<{NAME_WIDTH}}  {what:<{TYPE_WIDTH}}  {why}", flush=True)

@@ -1,0 +1,57 @@
+"""``fairlead init``: a spec file and a program to start from, both with comments."""
+
+import shlex
+from pathlib import Path
+
+import click
+
+from fairlead.cli.show import as_json, json_option, message
+from fairlead.errors import Conflict
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+KINDS = ("training", "torchrun", "lightning", "huggingface")
+SPEC, PROGRAM = "train.yaml", "train.py"
+
+
+@click.command()
+@click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--template",
+    type=click.Choice(KINDS),
+    default="training",
+    show_default=True,
+    help="One rank, several that meet as under torchrun, or a framework's Trainer.",
+)
+@json_option
+def init(directory: Path, template: str, json_: bool) -> None:
+    """Write train.yaml and train.py into DIRECTORY, to start from; here when left out.
+
+    Nothing is overwritten: exit code 6 when one of the files is there already.
+    """
+    texts = {
+        directory / SPEC: (TEMPLATES / f"{template}.yaml").read_text(),
+        directory / PROGRAM: (TEMPLATES / f"{template}.py").read_text(),
+    }
+    for path in texts:
+        if path.is_symlink() or path.exists():
+            raise _taken(path)
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        try:
+            with open(path, "x") as file:
+                file.write(text)
+        except FileExistsError as error:  # written by somebody else just now
+            raise _taken(path) from error
+    following = f"fairlead run {shlex.quote(str(directory / SPEC))}"
+    if json_:
+        print(as_json({"template": template, "files": [str(path) for path in texts], "next": following}))
+        return
+    for path in texts:
+        message(f"Wrote {path}.")
+    message(f"Next: `{following}`; `fairlead plan {shlex.quote(str(directory / SPEC))}` shows first what it would do.")
+
+
+def _taken(path: Path) -> Conflict:
+    return Conflict(
+        f"{path} is there already, and nothing is overwritten. Give another DIRECTORY, or move the file away."
+    )

@@ -1,0 +1,132 @@
+"""``fairlead install``: put Fairlead onto a cluster, or print what that takes."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlead import __version__
+from fairlead.cli.retaining import keep_options
+from fairlead.cli.show import as_json, json_option, message
+from fairlead.cli.target import VARIABLES
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.policy.kinds.retention import Retention
+from fairlead.state.scheduling_policy import POLICIES
+
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.api.applying import Done
+
+
+policy_option = click.option(
+    "--policy",
+    type=click.Choice(tuple(POLICIES)),
+    default="default",
+    show_default=True,
+    help="Scheduling policy for pending runs; `fairlead simulate` compares them.",
+)
+
+
+@click.command()
+@click.option(
+    "--context",
+    envvar=VARIABLES["context"],
+    metavar="NAME",
+    help="Context of the kubeconfig; the current one by default.",
+)
+@click.option(
+    "--render", "only_render", is_flag=True, help="Print the objects for GitOps, without contacting a cluster."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
+@click.option("--wait", is_flag=True, help="Wait until the operator is ready.")
+@click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(min=0), help="Seconds for --wait.")
+@click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="The operator's own namespace.")
+@click.option("--image", default=f"fairlead:{__version__}", show_default=True, help="An image with fairlead installed.")
+@click.option(
+    "--replicas",
+    default=2,
+    show_default=True,
+    type=click.IntRange(0, 9),
+    help="Number of replicas; one leads. 0 to run it elsewhere.",
+)
+@policy_option
+@keep_options("--keep-last")
+@click.option("--fewer-rules", is_flag=True, help="Leave out rules above the cost limit of Kubernetes 1.31.")
+@json_option
+def install(
+    context: str | None,
+    only_render: bool,
+    dry_run: bool,
+    wait: bool,
+    timeout: float,
+    namespace: str,
+    image: str,
+    replicas: int,
+    policy: str,
+    keeps: Retention,
+    fewer_rules: bool,
+    json_: bool,
+) -> None:
+    """Put the kinds, the roles and the operator onto a cluster, or renew what is there.
+
+    Says of each object whether it was created, changed or is as it was. What it did not make it does not touch.
+    With --keep or --keep-last the operator deletes runs that are over and that neither keeps; all are kept without.
+    """
+    from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+
+    settings = InstallSettings(
+        namespace=namespace,
+        image=image,
+        replicas=replicas,
+        policy=policy,
+        keeps=keeps,
+        fewer_rules=fewer_rules,
+        version=__version__,
+    )
+    if only_render:
+        if context is not None or dry_run or wait or json_:
+            raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
+        from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
+
+        print(to_yaml(render_install(settings)), end="")
+        return
+    if dry_run and wait:
+        raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
+    from fairlead.cluster.kubernetes.api.client import Client
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.client import installation as installing
+
+    client = Client(find_access(context=context))
+    done = installing.install(client, settings, dry=dry_run, tell=(lambda _: None) if json_ else show_done)
+    if wait and replicas:
+        message(f"Waiting for the operator ({timeout:g} s at most)...")
+        installing.await_operator(client, namespace, timeout)
+    if json_:
+        print(as_json([done_json(each) for each in done]))
+    message(_summary(done, client.access.context, settings.replicas, dry=dry_run, ready=wait))
+
+
+def show_done(done: "Done") -> None:
+    """An object and what became of it, as a line."""
+    print(f"{done.outcome.value:<13}  {done.place}{f'  ({done.why})' if done.why else ''}", flush=True)
+
+
+def done_json(done: "Done") -> dict[str, Any]:
+    """The same for programs."""
+    return {**asdict(done.place), "outcome": done.outcome.value, "why": done.why or None}
+
+
+def _summary(done: list["Done"], context: str, replicas: int, *, dry: bool, ready: bool) -> str:
+    from fairlead.cluster.kubernetes.api.applying import Outcome
+
+    counts = {outcome: sum(each.outcome is outcome for each in done) for outcome in Outcome}
+    new, changed = counts[Outcome.CREATED], counts[Outcome.CHANGED]
+    if dry:
+        return f"{new} objects would be created and {changed} changed in context {context}; nothing was."
+    if new == changed == 0:
+        return f"Fairlead {__version__} is in context {context} already; nothing was changed."
+    said = f"Fairlead {__version__} is in context {context}: {new} objects created, {changed} changed."
+    if not replicas:
+        return f"{said} No operator runs there; start one with `fairlead operator --context {context}`."
+    if ready:
+        return f"{said} The operator is ready."
+    return f"{said} `fairlead doctor --context {context}` tells whether the operator runs."

@@ -1,0 +1,91 @@
+"""``fairlead operator``: keep a cluster's runs going, inside the cluster or from outside."""
+
+import logging
+import os
+import secrets
+import signal
+import sys
+
+import click
+
+from fairlead.cli.commands.install import policy_option
+from fairlead.cli.retaining import keep_options
+from fairlead.policy.kinds.retention import Retention
+
+
+@click.command()
+@click.option("--context", help="Context of the kubeconfig; by default the current one, or the cluster it runs in.")
+@click.option(
+    "--namespace", envvar="POD_NAMESPACE", default="fairlead-system", show_default=True, help="Namespace of its Lease."
+)
+@click.option("--only", "watch_namespace", help="Manage the runs of this namespace only.")
+@click.option("--listen", help="HOST:PORT of /livez, /readyz, /metrics; in a pod 0.0.0.0:8080, else 127.0.0.1:8080.")
+@click.option("--image", default="python:3.12-slim", show_default=True, help="Image of runs that name none.")
+@click.option("--checkpoint-to", help="Directory or URL of checkpoints of runs without `checkpoint.to`.")
+@click.option("--placeholder-image", help="Image of placeholder pods; the run's own by default.")
+@policy_option
+@keep_options("--keep-last")
+@click.option(
+    "--per-second", default=200.0, show_default=True, help="Maximum number of requests per second to the API server."
+)
+@click.option(
+    "--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Format of log lines."
+)
+def operator(
+    context: str | None,
+    namespace: str,
+    watch_namespace: str | None,
+    listen: str | None,
+    image: str,
+    checkpoint_to: str | None,
+    placeholder_image: str | None,
+    policy: str,
+    keeps: Retention,
+    per_second: float,
+    log_format: str,
+) -> None:
+    """Run the operator until it is told to stop; several may run, of which one acts.
+
+    With --keep or --keep-last it deletes runs that are over and that neither keeps.
+    """
+    from fairlead.cluster.kubernetes.api.client import Client, Limits
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+    from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+    from fairlead.control.operator import Operator, OperatorSettings
+
+    pod = os.environ.get("POD_NAME")
+    listen = listen or ("127.0.0.1:8080" if pod is None else "0.0.0.0:8080")
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit():
+        raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080.")
+    _log(log_format)
+    client = Client(find_access(context=context), Limits(per_second=per_second, burst=round(10 * per_second)))
+    it = Operator(
+        client,
+        PodSettings(
+            runtime=bundle_name(), image=image, checkpoint_to=checkpoint_to, placeholder_image=placeholder_image
+        ),
+        OperatorSettings(
+            namespace=namespace,
+            watch_namespace=watch_namespace,
+            listen=(host or "0.0.0.0", int(port)),
+            identity=None if pod is None else f"{pod}-{secrets.token_hex(3)}",
+            policy=policy,
+            keeps=keeps,
+        ),
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: it.stop())
+    it.run()
+
+
+def _log(form: str) -> None:
+    from fairlead.control.health import JsonLines
+
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)

@@ -1,0 +1,90 @@
+"""``fairlead port-forward``: ports of this machine that lead to a rank's."""
+
+import socket
+import threading
+
+import click
+
+from fairlead.cli.names import RunName, find
+from fairlead.cli.show import as_json, json_option, message
+from fairlead.cli.target import Target, cluster_options
+from fairlead.errors import ClusterError, FairleadError
+
+LOOPBACK = "127.0.0.1"
+MOST_PORT = 65_535
+
+
+class PortPair(click.ParamType[tuple[int, int]]):
+    """LOCAL:REMOTE, or one port for both; without LOCAL, or with 0, any that is free."""
+
+    name = "ports"
+
+    def convert(
+        self, value: str | tuple[int, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        local, colon, remote = value.partition(":")
+        pair = (local or "0", remote) if colon else (local, local)
+        if not all(each.isascii() and each.isdigit() and int(each) <= MOST_PORT for each in pair) or int(pair[1]) == 0:
+            self.fail(f"{value!r}: give LOCAL:REMOTE, such as 8080:80, or one port for both.", param, ctx)
+        return int(pair[0]), int(pair[1])
+
+
+@click.command()
+@click.argument("name", type=RunName())
+@click.argument("ports", nargs=-1, required=True, type=PortPair())
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose ports.")
+@cluster_options
+@json_option
+def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, target: Target, json_: bool) -> None:
+    """Let PORTS of this machine lead to those of a rank of NAME, until Ctrl-C; LOCAL:REMOTE, or one port for both.
+
+    Only programs of this machine can connect. Each connection finds the rank where it is by then, so that the run may
+    start again in between. With --json each port is an object.
+    """
+    if not target.is_kubernetes:
+        raise click.UsageError(
+            f"{name} runs on this machine: its ports are here already, on {LOOPBACK}. --context names another cluster."
+        )
+    from fairlead.cluster.kubernetes.client.rank_pods import member_of
+
+    client, cluster = target.client(), target.quietly()
+    member_of(client, find(cluster, name), rank)
+    listeners = [(_listen(local), remote) for local, remote in ports]
+    for listener, remote in listeners:
+        local = listener.getsockname()[1]
+        if json_:
+            print(as_json({"host": LOOPBACK, "port": local, "remote_port": remote, "rank": rank}), flush=True)
+        message(f"{LOOPBACK}:{local} leads to port {remote} of rank {rank} of {name}; Ctrl-C ends it.")
+
+    def join(connection: socket.socket, remote: int) -> None:
+        from fairlead.cluster.kubernetes.api.streams import forward
+
+        try:
+            member = member_of(client, find(cluster, name), rank)
+            forward(client.access, member.path, remote, connection)
+        except FairleadError as error:
+            message(f"A connection to port {remote} failed: {error}")
+        finally:
+            connection.close()
+
+    def serve(listener: socket.socket, remote: int) -> None:
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=join, args=(connection, remote), daemon=True).start()
+
+    threads = [threading.Thread(target=serve, args=each, daemon=True) for each in listeners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise ClusterError(
+            f"Port {port} of this machine is not available: {error.strerror}. Give another, or 0:REMOTE for any."
+        ) from error

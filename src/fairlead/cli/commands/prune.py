@@ -1,0 +1,104 @@
+"""``fairlead prune``: remove what is kept of runs that are over and need not be kept any longer."""
+
+import time
+from typing import Any
+
+import click
+
+from fairlead.cli.retaining import keep_options
+from fairlead.cli.selecting import confirm, selection_options
+from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.policy.kinds.retention import KEEP_ALL, Retention, expired
+from fairlead.state.snapshot import Workload
+from fairlead.text.quantities import describe_memory, plural
+
+
+@click.command()
+@keep_options("--last")
+@selection_options(phases=FINISHED, what="runs")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@cluster_options
+def prune(
+    target: Target,
+    keeps: Retention,
+    selection: Selection,
+    dry_run: bool,
+    yes: bool,
+    json_: bool,
+) -> None:
+    """Remove records, logs and own checkpoints of runs that are over and that neither --keep nor --last keeps.
+
+    Without them it goes by the file `keep` of the state directory. Checkpoints at a place of yours stay, and so does
+    every run that is not over.
+    """
+    cluster = target.open()
+    keeps = cluster.keeps() if keeps == KEEP_ALL else keeps
+    if keeps == KEEP_ALL:
+        raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
+    # All runs that are over count as newest ones, also those that are not meant.
+    known = (*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished())
+    runs = [run for run in expired(known, keeps, time.time()) if selection.matches(run)]
+    if not dry_run:
+        cluster.sweep()
+    spaces = {run.uid: cluster.space_of(run) for run in runs}
+    total = _total(runs, spaces)
+    if not json_:
+        _show(runs, spaces)
+    if runs and not dry_run:
+        size = f", {describe_memory(total)}" if total else ""
+        confirm(f"Remove {plural(len(runs), 'run')} with their logs and own checkpoints{size}?", yes=yes, told=False)
+        runs = _remove(cluster, runs)
+        total = _total(runs, spaces)
+    if json_:
+        rows = [_json(run, spaces[run.uid]) for run in runs]
+        print(as_json({"runs": rows, "bytes": total, "removed": not dry_run}))
+    elif not runs:
+        message("No finished run needs to be removed.")
+    else:
+        done = "would be removed" if dry_run else "removed"
+        message(f"{plural(len(runs), 'run')} {done}{f', {describe_memory(total)}' if total else ''}.")
+
+
+def _total(runs: list[Workload], spaces: dict[str, int | None]) -> int:
+    return sum(spaces[run.uid] or 0 for run in runs)
+
+
+def _show(runs: list[Workload], spaces: dict[str, int | None]) -> None:
+    if runs:
+        rows = [(run.spec.name, run.status.phase.value, _ended(run), _space(spaces[run.uid])) for run in runs]
+        print(table([("NAME", "PHASE", "ENDED", "SPACE"), *rows]), flush=True)
+
+
+def _remove(cluster: ClusterClient, runs: list[Workload]) -> list[Workload]:
+    """Those of them that were removed: what somebody resumed meanwhile stays."""
+    gone = []
+    for run, is_gone in zip(runs, cluster.forget(runs), strict=True):
+        if is_gone:
+            gone.append(run)
+        else:
+            message(f"{run.spec.name} was not removed: it has changed meanwhile.")
+    return gone
+
+
+def _json(run: Workload, space: int | None) -> dict[str, Any]:
+    return {
+        "name": run.spec.name,
+        "team": run.spec.team,
+        "uid": run.uid,
+        "phase": run.status.phase.value,
+        "finished_at": run.status.finished_at,
+        "bytes": space,
+    }
+
+
+def _ended(run: Workload) -> str:
+    return "-" if run.status.finished_at is None else describe_time(run.status.finished_at)
+
+
+def _space(space: int | None) -> str:
+    return "-" if space is None else describe_memory(space)

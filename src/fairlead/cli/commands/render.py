@@ -1,0 +1,60 @@
+"""``fairlead render``: what a file says, in the form that Kubernetes takes, and the pods that would come of it."""
+
+from typing import Any
+
+import click
+
+from fairlead.cli.show import message
+from fairlead.cli.specfiles import files_type, load, refuse_twice
+from fairlead.specs.training import Training
+
+LATER = "chosen-when-it-starts"
+NO_UID = "00000000-0000-0000-0000-000000000000"
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=files_type)
+@click.option("--pods", is_flag=True, help="Also what the operator would create for the first start.")
+def render(files: tuple[str, ...], pods: bool) -> int:
+    """Print FILES in the Kubernetes form, as YAML; a FILE of `-` is the standard input."""
+    from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
+
+    refuse_twice(files)
+    objects: list[dict[str, Any]] = []
+    for spec in (spec for file in files for spec in load(file)):
+        objects.append(write_object(spec))
+        if isinstance(spec, Training) and spec.workdir is not None:
+            message(
+                f"{spec.name}: `workdir` {spec.workdir!r}: no files go along with what is printed, so it is a "
+                "directory of the image; `fairlead run` with --context takes yours along."
+            )
+        if pods and isinstance(spec, Training):
+            objects += _created(spec)
+    print(to_yaml(objects), end="")
+    return 0
+
+
+def _created(spec: Training) -> list[dict[str, Any]]:
+    """What the operator creates; the node, the uid and the resource of a GPU are known only then."""
+    from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+    from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+    from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+    from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+    from fairlead.cluster.kubernetes.manifests.services import render_service
+    from fairlead.policy.kinds.defaults import complete
+    from fairlead.state.plan import CreatePod
+    from fairlead.state.reasons import JUST_SUBMITTED
+    from fairlead.state.snapshot import Grant, Intent, Phase, Status, Workload
+
+    spec = complete(spec, ()).spec
+    status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
+    workload = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
+    grant = Grant(cpu_milli=spec.resources.cpu_milli or 0, memory_bytes=spec.resources.memory_bytes or 0)
+    gpu = spec.resources.gpu
+    device = None if gpu is None else DeviceResource(name=WHOLE[0], count=gpu.num_devices)
+    settings = PodSettings(runtime=bundle_name())
+    pods = [
+        render_pod(workload, CreatePod(attempt=0, index=index, node=LATER, grant=grant), settings, device=device)
+        for index in range(spec.nodes)
+    ]
+    return [render_service(workload), render_run_policy(workload), *pods]

@@ -1,0 +1,203 @@
+"""``fairlead resume``: runs go on, with the spec that they have or with another."""
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead.cli.overrides import set_option
+from fairlead.cli.selecting import chosen, names_or_selection
+from fairlead.cli.show import as_json, message, run_json
+from fairlead.cli.specfiles import directory_of, is_spec_file, refuse_twice, trainings
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.selection import UNFINISHED, Selection
+from fairlead.control.admission import IGNORABLE
+from fairlead.errors import Conflict
+from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Phase, Workload
+
+if TYPE_CHECKING:
+    from fairlead.control.updates import Update
+    from fairlead.specs.formats.settings import Setting
+
+
+# All that a person can wish for again: what has succeeded has nothing left to do.
+RESUMABLE = frozenset({Phase.FAILED, Phase.STOPPED, *UNFINISHED})
+
+
+@click.command()
+@names_or_selection(phases=RESUMABLE, what="suspended runs, or with --phase stopped and failed ones,")
+@set_option
+@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
+@click.option("--dry-run", is_flag=True, help="Show what would change and happen, without doing it.")
+@click.option(
+    "--json", "json_", is_flag=True, help="Print the runs as JSON afterwards; of a dry run, what it would do."
+)
+@cluster_options
+def resume(
+    target: Target,
+    names: tuple[str, ...],
+    selection: Selection,
+    everything: bool,
+    yes: bool,
+    settings: tuple[str, ...],
+    ignore: tuple[str, ...],
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Let NAMES go on from their newest good checkpoints; on this machine with the environment of this shell.
+
+    --all and --label mean suspended runs; stopped and failed ones are meant with --phase.
+
+    With a spec file after NAMES each takes the file's spec of its name, on Kubernetes with the files of `workdir` as
+    they are now. What changes is shown. It keeps its checkpoints, its logs and its history; a run that has pods is to
+    be suspended first.
+    """
+    files = tuple(name for name in names if is_spec_file(name))
+    names = tuple(name for name in names if not is_spec_file(name))
+    if len(files) > 1:
+        raise click.UsageError("give one spec file.")
+    refuse_twice(files)
+    given = _read(settings)
+    specs = {spec.name: spec for file in files for spec in trainings(file)}
+    if ignore and not specs:
+        raise click.UsageError("--ignore is about the fields of a FILE.")
+    cluster = target.open(is_to_submit=not dry_run)
+    by_selection = everything or selection != Selection()
+    names = names or (() if by_selection else tuple(specs))
+    can = _can_be_resumed if selection.phases else _waits_for_resume
+    yes = yes or dry_run
+    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Resume", can=can)
+    is_new = bool(specs or given)
+    # All of them are looked at before any is changed, so that a mistake in one leaves none half done.
+    updates = [_planned(cluster, run, specs, files, given, ignore) for run in runs] if is_new else []
+    for run in runs:
+        check_intent(run, Intent.RUN)
+    if dry_run:
+        _tell_dry(cluster, runs, updates, json_=json_)
+        return
+    _carry_out(cluster, updates)
+    for run in runs:
+        cluster.set_intent(run.uid, Intent.RUN)
+    cluster.nudge()
+    for run in runs:
+        message(f"{run.spec.name} goes on. Follow it with `fairlead attach {cluster.named(run)}`.")
+    if json_:
+        print(as_json([run_json(cluster.get(run.uid)) for run in runs]))
+
+
+def _waits_for_resume(run: Workload) -> bool:
+    return not run.status.phase.is_final and run.intent is Intent.SUSPEND
+
+
+def _can_be_resumed(run: Workload) -> bool:
+    """Whether it is not wanted to run, and can."""
+    try:
+        check_intent(run, Intent.RUN)
+    except Conflict:
+        return False
+    return run.intent is not Intent.RUN or run.status.phase.is_final
+
+
+def _read(settings: tuple[str, ...]) -> "list[Setting]":
+    if not settings:
+        return []
+    # Here and in the functions below and not above: what only lets runs go on needs none of it.
+    from fairlead.specs.formats.settings import read_setting
+
+    return [read_setting(text) for text in settings]
+
+
+def _carry_out(cluster: ClusterClient, updates: "list[Update]") -> None:
+    if updates:
+        from fairlead.control.updates import carry_out
+
+        for update in updates:
+            _tell(update)
+            carry_out(cluster, update)
+
+
+def _planned(
+    cluster: ClusterClient,
+    run: Workload,
+    specs: dict[str, Training],
+    files: tuple[str, ...],
+    given: "list[Setting]",
+    ignore: tuple[str, ...],
+) -> "Update":
+    from fairlead.control.updates import plan_update
+
+    spec = _of_run(specs, run.spec.name, files[0]) if specs else None
+    # A relative directory is that of the file, or of whoever names one.
+    is_moved = any(setting.path[0] == "workdir" for setting in given)
+    directory = directory_of(files[0] if files else "-") if files or is_moved else None
+    return plan_update(cluster, run, given, spec=spec, directory=directory, ignore=frozenset(ignore))
+
+
+def _of_run(specs: dict[str, Training], name: str, file: str) -> Training:
+    """The spec of a run in a file; one that is alone there is meant, whatever number its name has got since."""
+    if name in specs:
+        return specs[name]
+    if len(specs) == 1:
+        (spec,) = specs.values()
+        if name.rpartition("-")[0] == spec.name and name.rpartition("-")[2].isdigit():
+            return replace(spec, name=name)
+    raise Conflict(
+        f"{file} has no run named {name!r}; it has {', '.join(sorted(specs))}. Correct the name or the file."
+    )
+
+
+def _tell(update: "Update") -> None:
+    name = update.run.spec.name
+    if update.is_empty:
+        message(f"{name}: nothing changes.")
+        return
+    message(f"{name} changes:")
+    for line in _lines(update):
+        message(f"  {line}")
+
+
+def _lines(update: "Update") -> list[str]:
+    told = [str(difference) for difference in update.differences]
+    return told if update.new_files is None else [*told, f"files of workdir: as they are now in {update.new_files}"]
+
+
+def _tell_dry(cluster: ClusterClient, runs: list[Workload], updates: "list[Update]", *, json_: bool) -> None:
+    from fairlead.cli.commands.plan import decide_on, describe_outcome
+
+    now = time.time()
+    resumed = Reason(code=Code.RESUMED, message="resumed")
+    plans: list[Update | None] = [*updates] if updates else [None] * len(runs)
+    after = [run if update is None else update.updated() for run, update in zip(runs, plans, strict=True)]
+    waiting = [
+        replace(
+            run, intent=Intent.RUN, status=replace(run.status, phase=Phase.PENDING, reason=resumed, started_at=None)
+        )
+        for run in after
+    ]
+    outcomes = decide_on(cluster, waiting, now)
+    told = []
+    for run, update, (status, starts_at) in zip(runs, plans, outcomes, strict=True):
+        if json_:
+            changes = () if update is None else update.differences
+            told.append(
+                {
+                    "name": run.spec.name,
+                    "changes": [{"key": each.key, "old": each.old, "new": each.new} for each in changes],
+                    "phase": status.phase.value,
+                    "reason": status.reason.message,
+                    "starts_at": starts_at if status.phase is Phase.PENDING else None,
+                }
+            )
+            continue
+        for line in [] if update is None else _lines(update):
+            print(f"{run.spec.name}: {line}")
+        for note in () if update is None else update.admitted.notes:
+            print(f"chosen: {note}")
+        print("\n".join(describe_outcome(run.spec.name, status, starts_at)))
+    if json_:
+        print(as_json(told))

@@ -1,0 +1,210 @@
+"""``fairlead run``: submit, then follow."""
+
+import os
+import shlex
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import click
+
+from fairlead.api import submit
+from fairlead.cli.overrides import Overrides, override_options
+from fairlead.cli.show import as_json, message, run_json
+from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, trainings
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
+from fairlead.control.admission import IGNORABLE, Admission, admit
+from fairlead.errors import Conflict, FairleadError, NameTaken, NotFound
+from fairlead.specs.constraints import BrokenRules
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Phase, Workload
+
+DETACHED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A run that is asked for, and the directory to which its own is relative."""
+
+    spec: Training
+    directory: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class _Submission:
+    """How far a submission has come, for who interrupts it.
+
+    Attributes:
+        wanted: All that is to be submitted, once all of it was admitted.
+    """
+
+    began_at: float = field(default_factory=time.time)
+    cluster: ClusterClient | None = None
+    wanted: list[Admission] = field(default_factory=list)
+    submitted: list[Workload] = field(default_factory=list)
+
+    def say(self) -> str:
+        """What was submitted and what was not."""
+        if self.cluster is None or not self.wanted:
+            return "Interrupted; nothing was submitted."
+        doubt, left = "", self.wanted[len(self.submitted) :]
+        try:
+            # The interruption may have come between the submission itself and its answer.
+            found = self._there(self.cluster, left[0].spec) if left else None
+        except FairleadError:
+            doubt = f" Whether {left[0].spec.name} was submitted is not known; `fairlead status` tells."
+            found, left = None, left[1:]
+        runs = self.submitted if found is None else [*self.submitted, found]
+        missing = [each.spec.name for each in left[len(runs) - len(self.submitted) :]]
+        if not runs:
+            return f"Interrupted; {'no other run' if doubt else 'nothing'} was submitted.{doubt}"
+        names, again = ", ".join(run.spec.name for run in runs), self.cluster.named(*runs)
+        lacking = f"; not submitted: {', '.join(missing)}" if missing else ""
+        told = f"Interrupted; submitted: {names}{lacking}.{doubt}"
+        return f"{told} `fairlead attach {again}` follows, `fairlead stop {again}` stops."
+
+    def _there(self, cluster: ClusterClient, spec: Training) -> Workload | None:
+        own = cluster.another()
+        try:
+            for run in own.unfinished(spec.team):
+                is_of_name = run.spec.name == spec.name or run.spec.name.startswith(f"{spec.name[:45]}-")
+                if is_of_name and run.created_at >= self.began_at and run.uid not in {r.uid for r in self.submitted}:
+                    own.nudge()
+                    return run
+        finally:
+            own.close()
+        return None
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=files_type)
+@click.option("--name", help="Name of the run instead of the file's.")
+@override_options
+@click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
+@click.option("-d", "--detach", is_flag=True, help="Submit and return.")
+@click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
+@cluster_options
+def run(
+    target: Target,
+    files: tuple[str, ...],
+    name: str | None,
+    overrides: Overrides,
+    ignore: tuple[str, ...],
+    detach: bool,
+    json_: bool,
+) -> int:
+    """Submit the runs of FILES and follow them; or a command: `fairlead run -- python train.py`.
+
+    Ctrl-C while it submits says what was submitted and what was not; while it follows, the runs continue. Both end with
+    exit code 130.
+
+    A FILE of `-` is the standard input; what it says of paths is relative to the current directory.
+    """
+    submission = _Submission()
+    try:
+        return _run(target, asked_of(files, name, overrides), submission, ignore=ignore, detach=detach, json_=json_)
+    except KeyboardInterrupt:
+        message(f"\n{submission.say()}")
+        return DETACHED
+
+
+def _run(
+    target: Target, asked: list[Asked], submission: "_Submission", *, ignore: tuple[str, ...], detach: bool, json_: bool
+) -> int:
+    cluster = submission.cluster = target.open(is_to_submit=True)
+    # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
+    admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
+    _refuse_taken(cluster, [wanted.spec for wanted in admitted])
+    submission.wanted, workloads = admitted, submission.submitted
+    for wanted in admitted:
+        if wanted.taken is not None and not json_:
+            message(wanted.taken)
+        workload = submit(cluster, wanted)
+        workloads.append(workload)
+        if not json_:
+            renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
+            message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
+            _tell_checkpoints(cluster, wanted.spec, workload)
+    if detach:
+        if json_:
+            print(as_json([run_json(workload) for workload in workloads]))
+        return 0
+    from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
+
+    return follow(cluster, workloads, json_=json_)
+
+
+def _tell_checkpoints(cluster: ClusterClient, asked: Training, workload: Workload) -> None:
+    """Say that a run of the name has checkpoints, when the new one begins from nothing all the same."""
+    if workload.spec.name == asked.name or asked.checkpoint.origin is not None:
+        return
+    try:
+        before = cluster.find(asked.name, workload.spec.team)
+    except (NotFound, Conflict):  # somebody has deleted it just now
+        return
+    step = None if before.progress is None else before.progress.checkpoint_step
+    if step is None:
+        return
+    again = f"`--set checkpoint.from={asked.name}` begins from it"
+    if before.status.phase is not Phase.SUCCEEDED:
+        again = f"`fairlead resume {cluster.named(before)}` continues that run, {again}"
+    message(f"{workload.spec.name} begins from nothing; {asked.name} has a checkpoint of step {step}: {again}.")
+
+
+def _refuse_taken(cluster: ClusterClient, specs: list[Training]) -> None:
+    """Refuse all of them when one has the name of an unfinished run; a single one is refused as it is submitted."""
+    if len(specs) < 2:
+        return
+    going = (run for team in {spec.team for spec in specs} for run in cluster.unfinished(team))
+    taken = {(run.spec.team, run.spec.name) for run in going}
+    names = [spec.name for spec in specs if (spec.team, spec.name) in taken]
+    if names:
+        raise NameTaken(
+            f"{', '.join(names)}: not finished under that name, so that none of the {len(specs)} runs was submitted. "
+            f"Stop it first (`fairlead stop {' '.join(names)}`), or choose another name."
+        )
+
+
+def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> list[Asked]:
+    """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
+    if not files:
+        raise click.UsageError("give a spec file, or a command after `--`.")
+    if is_spec_file(files[0]):
+        strange = [file for file in files if not is_spec_file(file)]
+        if strange:
+            raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(ENDINGS)}.")
+        refuse_twice(files)
+        asked = [Asked(spec=spec, directory=directory_of(file)) for file in files for spec in trainings(file)]
+        asked = [replace(each, spec=overrides.of(each.spec)) for each in asked]
+        names = [(each.spec.team, each.spec.name) for each in asked]
+        twice = next((name for team, name in names if names.count((team, name)) > 1), None)
+        if twice is not None:
+            raise click.UsageError(f"several of these runs are named {twice!r}; give each its own name.")
+    else:
+        asked = [Asked(spec=overrides.of(_command(files)), directory=Path.cwd())]
+    if name is not None:
+        if len(asked) != 1:
+            raise click.UsageError(f"--name names one run; these are {len(asked)}.")
+        asked = [_changed(asked[0], "--name", name=name)]
+    return asked
+
+
+def _command(words: tuple[str, ...]) -> Training:
+    from fairlead.specs.formats.reading import name_from
+
+    program = words[0]
+    if program.endswith(".py") and os.path.isfile(program) and not os.access(program, os.X_OK):
+        raise click.UsageError(f"{program} is not executable; give `fairlead run -- python {shlex.join(words)}`.")
+    script = next((word for word in words[1:] if not word.startswith("-")), program)
+    try:
+        return Training(name=name_from(Path(script).stem) or "run", run=shlex.join(words))
+    except BrokenRules as error:
+        raise click.UsageError(f"the command: {error}") from error
+
+
+def _changed(asked: Asked, option: str, **changes: object) -> Asked:
+    try:
+        return replace(asked, spec=replace(asked.spec, **changes))  # type: ignore[arg-type] # the two callers above give what Training takes
+    except BrokenRules as error:
+        raise click.UsageError(f"{option}: {error.problems[0][1]}") from error

@@ -1,0 +1,142 @@
+"""``fairlead show``: what a run was asked to do, which code and software it did it with, and how two runs differ."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.cli.names import RunName, find
+from fairlead.cli.show import as_json, describe_time, json_option, message
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.kept_code import KeptCode, file_differences, package_differences
+from fairlead.errors import Conflict
+from fairlead.specs.formats.rendering import render, render_short, to_yaml
+from fairlead.specs.training import Training
+from fairlead.text.quantities import describe_memory, plural
+
+MOST_NAMED = 5
+
+
+@click.command()
+@click.argument("name", type=RunName())
+@click.option("--code", "code_", is_flag=True, help="Also list every kept file and the differences from the commit.")
+@click.option("--diff", "other", type=RunName(), metavar="OTHER", help="Show how OTHER differs from NAME.")
+@click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Write the kept files into a new DIR.")
+@json_option
+@cluster_options
+def show(target: Target, name: str, code_: bool, other: str | None, export: Path | None, json_: bool) -> None:
+    """Show the spec of NAME, and what is kept of the code and the software that it ran with."""
+    if other is not None and (code_ or export is not None):
+        raise click.UsageError("--diff shows two runs, --code and --export one: give one of them.")
+    cluster = target.open()
+    run = find(cluster, name)
+    code = cluster.code(run.uid)
+    if other is not None:
+        second = find(cluster, other)
+        differences = _differences((run.spec, code), (second.spec, cluster.code(second.uid)))
+        print(as_json(differences) if json_ else _say_differences(differences, run.spec.name, second.spec.name))
+        return
+    if export is not None:
+        number = _write(code, export)
+        message(f"Wrote {plural(number, 'file')} of {run.spec.name} to {export}.")
+    if json_:
+        print(as_json({"name": run.spec.name, "uid": run.uid, "spec": render(run.spec), "code": code.told()}))
+        return
+    print(to_yaml(run.spec, form="short"))
+    print("\n".join([*_say_code(code), *_say_environment(code), *(_say_files(code) if code_ else [])]))
+
+
+def _say_code(code: KeptCode) -> list[str]:
+    if code.files is None:
+        lines = [f"code: not kept: {code.why}"]
+    else:
+        size = describe_memory(sum(file.size for file in code.files))
+        since = "" if code.at is None else f", as of {describe_time(code.at)}"
+        lines = [f"code: {plural(len(code.files), 'file')}, {size}{since}"]
+    if code.workdir is not None:
+        lines.append(f"workdir: {code.workdir}")
+    if code.edited:
+        lines.append(f"edited since: {_some(code.edited)}")
+    if code.left_out:
+        lines.append(f"not copied: {_some(code.left_out)}")
+    if code.git is not None:
+        state = "with changes" if code.git["dirty"] else "clean"
+        lines.append(f"commit: {code.git['commit'] or 'none yet'} ({code.git['branch'] or 'no branch'}, {state})")
+    return lines
+
+
+def _say_environment(code: KeptCode) -> list[str]:
+    if code.environment is None:
+        return ["environment: not known"]
+    lines = []
+    for name, title in (("image", "image"), ("host", "host"), ("platform", "platform"), ("gpu_driver", "GPU driver")):
+        if code.environment.get(name):
+            lines.append(f"{title}: {code.environment[name]}")
+    if code.environment.get("gpus"):
+        lines.append(f"GPUs: {', '.join(code.environment['gpus'])}")
+    python = code.environment.get("python")
+    if python:
+        number = plural(len(python["packages"]), "package")
+        lines.append(f"python: {python['version']}, {python['executable']}, {number}")
+    return lines
+
+
+def _say_files(code: KeptCode) -> list[str]:
+    lines = [""]
+    lines += [f"{file.digest[:12]}  {file.size:>9}  {file.path}" for file in code.files or ()]
+    python = (code.environment or {}).get("python")
+    if python:
+        lines += ["", *(f"{name}=={version}" for name, version in python["packages"].items())]
+    if code.diff:
+        lines += ["", code.diff.rstrip("\n")]
+    return lines
+
+
+def _differences(old: tuple[Training, KeptCode], new: tuple[Training, KeptCode]) -> dict[str, Any]:
+    (before, first), (after, second) = old, new
+    given = [render_short(spec) for spec in (before, after)]
+    keys = [key for key in {**given[0], **given[1]} if given[0].get(key) != given[1].get(key)]
+    commits = [None if code.git is None else code.git["commit"] for code in (first, second)]
+    unknown = [spec.name for spec, code in (old, new) if code.files is None]
+    return {
+        "spec": {key: [given[0].get(key), given[1].get(key)] for key in keys},
+        "commit": commits if commits[0] != commits[1] else None,
+        "packages": package_differences(first, second),
+        "files": None if unknown else list(file_differences(first, second)),
+        "why": None if not unknown else f"the files of {' and '.join(unknown)} are not kept",
+    }
+
+
+def _say_differences(found: dict[str, Any], first: str, second: str) -> str:
+    lines = [f"{key}: {_or_none(old)} -> {_or_none(new)}" for key, (old, new) in found["spec"].items()]
+    if found["commit"] is not None:
+        lines.append(f"commit: {_or_none(found['commit'][0])} -> {_or_none(found['commit'][1])}")
+    lines += [f"package {each}" for each in found["packages"]]
+    lines += found["files"] if found["files"] is not None else [f"files: {found['why']}"]
+    return "\n".join(lines) or f"{first} and {second} do not differ."
+
+
+def _write(code: KeptCode, directory: Path) -> int:
+    if code.files is None:
+        raise Conflict(f"There are no files to write: {code.why}.")
+    if directory.exists() and (not directory.is_dir() or os.listdir(directory)):
+        raise Conflict(f"{directory} is there already; give a directory that is not, or an empty one.")
+    for file in code.files:
+        content = code.read(file.path)
+        if content is None:
+            raise Conflict(f"{file.path} cannot be read any more from what was kept.")
+        place = directory / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+        place.chmod(0o755 if file.executable else 0o644)
+    return len(code.files)
+
+
+def _some(paths: tuple[str, ...]) -> str:
+    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+    return ", ".join(paths[:MOST_NAMED]) + more
+
+
+def _or_none(value: Any) -> str:
+    return "not given" if value is None else str(value)

@@ -1,0 +1,230 @@
+"""``fairlead status``: a listing, or one run in full with the reason it is as it is."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from fairlead.cli.names import RunName, find
+from fairlead.cli.outlook import describe_start, latest_start
+from fairlead.cli.selecting import selection_options
+from fairlead.cli.show import (
+    as_json,
+    describe_event,
+    describe_progress,
+    describe_reason,
+    describe_time,
+    json_option,
+    message,
+    run_json,
+    run_rows,
+    table,
+)  # fmt: skip
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.output import describe_dropped
+from fairlead.cluster.port import EventRecord
+from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.policy.kinds.checkpoint_health import warning
+from fairlead.policy.kinds.lifecycle import active_until
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Phase, Pod, PodPhase, RankExit, Workload
+from fairlead.text.quantities import describe_duration, describe_nodes, describe_resources, plural
+
+RECENT = 15
+NEWEST_EVENTS = 5
+
+
+@click.command()
+@click.argument("name", required=False, type=RunName())
+@selection_options()
+@click.option("--all", "everything", is_flag=True, help="All runs, not only unfinished and recent ones.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help=f"Maximum number of runs; all unfinished and {RECENT} others by default.",
+)
+@click.option("--watch", "-w", "watches", is_flag=True, help="Watch for changes until Ctrl-C.")
+@json_option
+@cluster_options
+def status(
+    target: Target,
+    name: str | None,
+    selection: Selection,
+    everything: bool,
+    limit: int | None,
+    watches: bool,
+    json_: bool,
+) -> None:
+    """List unfinished and recent runs, or say how NAME is and why.
+
+    With --watch the listing is redrawn in place on a terminal; elsewhere each change is a line, with --json an object.
+    """
+    if name is not None and (everything or limit is not None or selection != Selection()):
+        raise click.UsageError(
+            "NAME is one run, and --all, --limit, --phase and --label are for listings: give one of them."
+        )
+    if name is not None and watches:
+        raise click.UsageError(f"--watch is for listings; `fairlead attach {name}` follows one run.")
+    if everything and limit is not None:
+        raise click.UsageError("--all has no bound, and --limit is one: give one of them.")
+    cluster = target.open()
+    if name is not None:
+        workload = find(cluster, name)
+        print(as_json(_full_json(cluster, workload)) if json_ else _full(cluster, workload))
+        return
+    if watches:
+        from fairlead.cli.watching import watch  # here and not above: a listing needs nothing of it
+
+        watch(cluster, lambda: _listed(cluster, selection, everything=everything, limit=limit)[0], json_=json_)
+    runs, is_cut = _listed(cluster, selection, everything=everything, limit=limit)
+    if json_:
+        print(as_json([run_json(run) for run in runs]))
+    elif runs:
+        print(table(run_rows(runs)))
+        if is_cut:
+            message("There are more: --all lists them, --limit, --phase and --label choose.")
+    elif selection != Selection():
+        message(f"No run with {selection}.")
+    else:
+        print("No runs yet. `fairlead run FILE` or `fairlead run -- python train.py` starts one.")
+
+
+def _listed(
+    cluster: ClusterClient, selection: Selection, *, everything: bool, limit: int | None
+) -> tuple[list[Workload], bool]:
+    """Runs that match, unfinished ones first, oldest first, then others, newest first; and whether some were cut."""
+    going = [run for run in cluster.unfinished() if selection.matches(run)]
+    over = (selection.phases or FINISHED) & FINISHED
+    most = None if everything else max(0, limit - len(going)) if limit is not None else RECENT
+    past: tuple[Workload, ...] = ()
+    if over:
+        wanted = Selection(phases=over, labels=selection.labels)
+        past = cluster.select(wanted, limit=None if most is None else most + 1)
+    runs = [*going, *past[:most]][:limit]
+    return runs, len(runs) < len(going) + len(past)
+
+
+def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
+    from fairlead.specs.formats.rendering import render
+
+    pods = [_pod_json(pod) for pod in cluster.pods(workload.uid)]
+    told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
+    told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
+    where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
+    return {**run_json(workload), **told, **where}
+
+
+def _pod_json(pod: Pod) -> dict[str, Any]:
+    """Return a pod as an object of its run: ``uid`` is that of the run, in pods as everywhere."""
+    told = asdict(pod)
+    return {"pod_uid": told.pop("uid"), "uid": told.pop("workload_uid"), **told}
+
+
+def _full(cluster: ClusterClient, workload: Workload) -> str:
+    spec, state = workload.spec, workload.status
+    events = cluster.events(workload.uid)
+    start = latest_start(cluster, workload)
+    sections = [
+        [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason)}"],
+        [f"  {what:<12} {says}" for what, says in _facts(cluster, workload, start)],
+        [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
+        [f"  {describe_time(event.at)}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
+        [f"Next: {_next(cluster, workload)}"],
+    ]
+    return "\n\n".join("\n".join(section) for section in sections if section)
+
+
+def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) -> list[tuple[str, str]]:
+    spec, state = workload.spec, workload.status
+    team = "" if spec.team == "default" else f", team {spec.team}"
+    facts = [("run", spec.run.strip().replace("\n", "; ")), ("id", f"{workload.uid}{team}")]
+    if spec.labels:
+        facts.append(("labels", ", ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))))
+    if workload.intent.value != "run" and not state.phase.is_final:
+        facts.append(("wanted", workload.intent.value))
+    each = describe_resources(spec.resources)
+    facts.append(("ranks", f"{_size(workload)} with {each}; attempt {state.attempt}"))
+    facts.append(("submitted", describe_time(workload.created_at)))
+    if starts_at is not None:
+        facts.append(("will start", describe_start(starts_at)))
+    if state.started_at is not None:
+        facts.append(("started", describe_time(state.started_at)))
+    now = time.time() if state.finished_at is None else state.finished_at
+    ran_s, known_s = active_until(state, now), describe_duration(max(0.0, now - workload.created_at))
+    if ran_s or state.phase is Phase.RUNNING:
+        over = "over" if state.phase.is_final else "now"
+        ran = f"{describe_duration(ran_s)}, {over} {known_s} after submission"
+        facts.append(("running" if state.phase is Phase.RUNNING else "ran", ran))
+    facts.append(("progress", describe_progress(workload.progress)))
+    wrong = warning(workload, time.time())
+    if wrong is not None:
+        facts.append(("warning", f"{wrong.message}\n{'':<15}{wrong.remedy}" if wrong.remedy else wrong.message))
+    if state.last_failure is not None:
+        counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
+        facts.append(("last failure", f"{state.last_failure.message} ({counts})"))
+    dropped = cluster.dropped_output(workload)
+    if dropped:
+        facts.append(("output", describe_dropped(dropped)))
+    own = "the operator's place for checkpoints" if cluster.has_containers else "the directory of its files"
+    facts.append(("checkpoints", _checkpoints(spec, own)))
+    facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
+    return facts
+
+
+def _size(workload: Workload) -> str:
+    """How many ranks and nodes it has; of an elastic gang also how many it may have."""
+    spec, gang = workload.spec, workload.gang
+    if spec.most_nodes is None:
+        return f"{gang.world_size} on {describe_nodes(spec)}"
+    if workload.status.phase in (Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED):
+        return f"{spec.world_size}..{spec.most_nodes * spec.ranks_on_each_node} on {describe_nodes(spec)}"
+    return f"{gang.world_size} on {gang.nodes} of {describe_nodes(spec)}"
+
+
+def _checkpoints(spec: Training, own: str) -> str:
+    wish = spec.checkpoint
+    when = "only at a stop notice"
+    if wish.every_s is not None:
+        when = f"every {describe_duration(wish.every_s)}"
+    elif wish.every_steps is not None:
+        when = f"every {plural(wish.every_steps, 'step')}"
+    return f"{when}, {wish.keep} kept, in {wish.to or own}"
+
+
+def _latest(pods: tuple[Pod, ...]) -> list[Pod]:
+    """Pods of the newest start that has any."""
+    newest = max((pod.attempt for pod in pods), default=0)
+    return [pod for pod in pods if pod.attempt == newest]
+
+
+def _pod(pod: Pod, spec: Training) -> list[str]:
+    first = pod.index * spec.ranks_on_each_node
+    last = first + spec.ranks_on_each_node - 1
+    ranks = f"rank {first}" if first == last else f"ranks {first} to {last}"
+    ending = ", told to stop" if pod.terminating_since is not None and not pod.phase.is_final else ""
+    lines = [f"  pod {pod.index:<8} {pod.phase.value} on {pod.node}, {ranks}{ending}"]
+    if pod.message:
+        lines.append(f"    {pod.message}")
+    if pod.phase in (PodPhase.FAILED, PodPhase.LOST):
+        lines += [f"    rank {exit_.rank} {_exit(exit_)}" for exit_ in pod.exits if not exit_.ok]
+    return lines
+
+
+def _exit(exit_: RankExit) -> str:
+    if exit_.out_of_memory:
+        return "was killed at its memory limit"
+    return f"ended with exit code {exit_.exit_code}" if exit_.signal is None else f"was ended by signal {exit_.signal}"
+
+
+def _event(event: EventRecord) -> str:
+    return describe_event(event.type, event.reason)
+
+
+def _next(cluster: ClusterClient, workload: Workload) -> str:
+    name = cluster.named(workload)
+    if not workload.status.phase.is_final:
+        return f"`fairlead attach {name}`, `fairlead events {name}`, `fairlead stop {name}`"
+    again = "" if workload.status.phase.value == "Succeeded" else f", `fairlead resume {name}`"
+    return f"`fairlead logs {name}`, `fairlead events {name}`{again}"

@@ -1,0 +1,75 @@
+"""``fairlead top``: what runs use of what they hold, just now."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead.cli.names import RunName, find
+from fairlead.cli.show import as_json, json_option, message, table
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
+from fairlead.text.quantities import describe_memory
+
+if TYPE_CHECKING:
+    from fairlead.state.snapshot import Workload
+
+
+@click.command()
+@click.argument("name", required=False, type=RunName())
+@cluster_options
+@json_option
+def top(name: str | None, target: Target, json_: bool) -> None:
+    """Show what the pods of NAME, or of all runs, use of processors, memory and GPUs, and what they were given.
+
+    Unknown values are shown as `-`, with the reason.
+    """
+    found = _on_kubernetes(target, name) if target.is_kubernetes else _here(target, name)
+    if json_:
+        print(as_json(asdict(found)))
+    elif found.pods:
+        head = ("RUN", "POD", "PHASE", "NODE", "CPU", "MEMORY", "GPU", "GPU MEMORY")
+        print(table([head, *(_row(pod) for pod in found.pods)]))
+    else:
+        message("Nothing runs now." if name is None else f"{name} has no pod that runs now.")
+    for why in found.missing:
+        message(f"{why[:1].upper()}{why[1:]}.")
+
+
+def _on_kubernetes(target: Target, name: str | None) -> Usages:
+    from fairlead.cluster.kubernetes.client.pod_metrics import usages
+
+    client = target.client()
+    if name is None:
+        return usages(client, client.access.namespace)
+    run = find(target.quietly(), name)
+    return usages(client, run.spec.team, run.spec.name)
+
+
+def _here(target: Target, name: str | None) -> Usages:
+    from fairlead.cluster.local.cluster import LocalCluster
+    from fairlead.cluster.local.process_metrics import usages
+
+    cluster = LocalCluster.open()
+    runs: tuple[Workload, ...] = cluster.unfinished() if name is None else (find(target.quietly(), name),)
+    return usages(cluster, runs)
+
+
+def _row(pod: PodUsage) -> tuple[str, ...]:
+    cpu = "-" if pod.cpu_milli is None else f"{pod.cpu_milli / 1000:.2f}"
+    memory = "-" if pod.memory_bytes is None else describe_memory(pod.memory_bytes)
+    return (
+        pod.run,
+        str(pod.index),
+        pod.phase,
+        pod.node,
+        f"{cpu} of {pod.granted_cpu_milli / 1000:g}" if pod.granted_cpu_milli else cpu,
+        f"{memory} of {describe_memory(pod.granted_memory_bytes)}" if pod.granted_memory_bytes else memory,
+        _each(pod.gpus, lambda gpu: "-" if gpu.busy is None else f"{gpu.busy:.0%}"),
+        _each(pod.gpus, lambda gpu: "-" if gpu.memory_bytes is None else describe_memory(gpu.memory_bytes)),
+    )
+
+
+def _each(gpus: tuple[GpuUsage, ...], say: Callable[[GpuUsage], str]) -> str:
+    return ", ".join(map(say, gpus)) or "-"

@@ -1,0 +1,230 @@
+"""What faces need of a cluster beyond the port: names, pods, output, and whether anybody looks after it.
+
+The command line and the Python API speak to this alone; which cluster is behind it is chosen once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
+from fairlead.cluster.port import Cluster, EventRecord, LogLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from fairlead.cluster.kept_code import KeptCode
+    from fairlead.cluster.selection import Selection
+    from fairlead.policy.kinds.retention import Retention
+    from fairlead.specs.training import Training
+    from fairlead.state.snapshot import Node, Pod, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A spec in a cluster's own terms, before it is admitted.
+
+    Attributes:
+        directory: The one whose files are taken along; None when the pods need none or see it as it is.
+        taken: What is taken along, as a sentence; None for nothing.
+        notes: What was chosen, one sentence each.
+    """
+
+    spec: Training
+    directory: Path | None = None
+    taken: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCheckpoints:
+    """Checkpoints that a run has in a directory of its own, which go when it is deleted.
+
+    Attributes:
+        steps: Of those that are complete, rising.
+    """
+
+    place: str
+    steps: tuple[int, ...]
+    num_bytes: int
+
+
+class ClusterClient(Cluster, Protocol):
+    """A cluster as people meet it. What reads works without anybody looking after the cluster."""
+
+    @property
+    def has_containers(self) -> bool:
+        """Whether programs run in images of their own, with their own ``/dev/shm``."""
+        ...
+
+    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
+        """The spec as this cluster would keep it; nothing is sent.
+
+        Args:
+            directory: Of the spec file, to which a relative ``workdir`` is relative; None for a run that is there and
+                keeps its files.
+
+        Raises:
+            Conflict: The working directory or the team cannot be honoured.
+        """
+        ...
+
+    def launch(
+        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload:
+        """Submit an admitted spec with its files, and see that somebody looks after it.
+
+        Args:
+            environ: What the program inherits, where it inherits anything; by default our own.
+
+        Raises:
+            NameTaken: An unfinished workload of that team has the name.
+        """
+        ...
+
+    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
+        """Give a run that is there another admitted spec, and the files of a directory as they are now.
+
+        Raises:
+            NotFound, Conflict: As ``update``.
+        """
+        ...
+
+    def has_files_of(self, workload: Workload, directory: Path) -> bool:
+        """Whether a workload has the files that are in a directory now; True where it sees the directory itself."""
+        ...
+
+    def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
+        """Those that go when the workload is deleted; None where its checkpoints are not this cluster's to remove."""
+        ...
+
+    def nodes(self) -> tuple[Node, ...]:
+        """What there is, held by others or not."""
+        ...
+
+    def get(self, uid: str) -> Workload:
+        """One workload.
+
+        Raises:
+            NotFound: No such workload, or not any more.
+        """
+        ...
+
+    def find(self, name: str, team: str | None = None) -> Workload:
+        """The unfinished or else newest workload of that name; a uid, or the unique beginning of one, serves as well.
+
+        Raises:
+            NotFound: Nothing of that name; near names are told.
+            Conflict: Several are meant.
+        """
+        ...
+
+    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+        """Workloads that are not over, oldest first; None for the team or teams that this face shows."""
+        ...
+
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+        """Workloads that match, of those that this face shows; newest first."""
+        ...
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all workloads that this face shows, newest first."""
+        ...
+
+    def finished_names(self, team: str) -> frozenset[str]:
+        """Names that a new workload of the team is not to have, because workloads that are over have them."""
+        ...
+
+    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+        """Workloads of all teams that we may look at, over or not, and what remains of their events."""
+        ...
+
+    def pods(self, uid: str) -> tuple[Pod, ...]:
+        """All pods of a workload that are known, in order of attempt and index."""
+        ...
+
+    def logs(
+        self,
+        uid: str,
+        query: LogQuery = EVERYTHING,
+        *,
+        follow: bool = False,
+        stop: Callable[[], bool] | None = None,
+        watermark: Watermark | None = None,
+    ) -> Iterator[LogLine]:
+        """Output in order of attempts and time; following ends when the workload is final and all was read.
+
+        What is not there any more is told by a line of the stream ``f`` in its place.
+
+        Args:
+            query: Which lines; those that are there are read as they are asked for.
+            stop: Whether to end now, while following.
+            watermark: Kept up to date while following.
+        """
+        ...
+
+    def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
+        """What is not there any more of a workload's output, as far as that can be told at once."""
+        ...
+
+    def code(self, uid: str) -> KeptCode:
+        """What is kept of a workload's code, and what it ran with.
+
+        Raises:
+            NotFound: No such workload.
+        """
+        ...
+
+    def where(self, workload: Workload) -> str:
+        """Where a workload is, as the end of a sentence with a blank before it; nothing for the only place there is."""
+        ...
+
+    def named(self, *workloads: Workload) -> str:
+        """The workloads as arguments of a command that means this cluster."""
+        ...
+
+    def kept_at(self, workload: Workload) -> str:
+        """Where what is kept of a workload can be looked at by hand."""
+        ...
+
+    def space_of(self, workload: Workload) -> int | None:
+        """Bytes on disk that go with a workload when it is deleted; None where that is not this face's to know."""
+        ...
+
+    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+        """Remove workloads that are over and all that is kept of them; False for what is not as given: it stays."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove what is left of workloads whose removal was cut short."""
+        ...
+
+    def keeps(self) -> Retention:
+        """What is kept of workloads that are over without anybody asking; nothing said where this face cannot tell.
+
+        Raises:
+            ClusterError: The setting cannot be read.
+        """
+        ...
+
+    def nudge(self) -> None:
+        """Let whoever looks after the cluster look now, and start one where that is ours to do. Returns at once."""
+        ...
+
+    def unattended(self) -> str | None:
+        """That nobody looks after the cluster, and what to do; None if somebody does, or when it cannot be told."""
+        ...
+
+    def trouble(self) -> str | None:
+        """Why what is told now may be old, such as an outage; None while all is well."""
+        ...
+
+    def another(self) -> ClusterClient:
+        """The same cluster for another thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...

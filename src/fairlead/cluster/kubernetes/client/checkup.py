@@ -1,0 +1,196 @@
+"""A look at a cluster from a user's place: what would get in the way of runs there, and what to do about it."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from fairlead.cluster.findings import Finding
+from fairlead.cluster.kubernetes.api.applying import condition
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.client.cluster_inventory import Found, by_name, look_around
+from fairlead.cluster.kubernetes.client.discovery import Operator, operator_of
+from fairlead.cluster.kubernetes.client.permissions import Right, missing, say, who_am_i
+from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions, with_fewer_rules
+from fairlead.cluster.kubernetes.manifests.install import VERSION
+from fairlead.errors import ClusterError
+
+OLDEST = (1, 31)
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+# What each command asks of the API server, with the role that has it.
+COMMANDS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "status, events, attach": (("get", "trainings", GROUP), ("list", "trainings", GROUP)),
+    "logs": (("get", "pods/log", ""), ("list", "pods", "")),
+    "run": (("create", "trainings", GROUP), ("create", "configmaps", "")),
+    "stop, suspend, resume": (("patch", "trainings", GROUP),),
+    "delete": (("delete", "trainings", GROUP),),
+    "exec": (("get", "pods/exec", ""), ("create", "pods/exec", "")),
+    "port-forward": (("get", "pods/portforward", ""), ("create", "pods/portforward", "")),
+}
+
+
+def check(client: Client, version: str) -> list[Finding]:
+    """Everything, from the connection to the engines; nothing after the first when that one fails.
+
+    Args:
+        version: Ours, with which what is installed is compared.
+    """
+    context, namespace = client.access.context, client.access.namespace
+    try:
+        server = client.get("/version")
+        user = who_am_i(client)
+    except ClusterError as error:
+        remedy = "kubectl config get-contexts, and your provider's command that logs in"
+        return [Finding(what="reachable", ok=False, says=str(error), remedy=remedy)]
+    reads: list[Callable[[], list[Finding]]] = [
+        lambda: [_rights(client, user, namespace)],
+        lambda: [_namespace(client, namespace)],
+        lambda: [_kinds(client, context, version)],
+        lambda: [_operator(operator_of(client), context, version)],
+        lambda: look_around(_read(client)),
+    ]
+    with ThreadPoolExecutor(max_workers=len(reads), thread_name_prefix="checkup") as pool:
+        parts = list(pool.map(lambda read: _guarded(read), reads))
+    return [_server(server, client, user), *(finding for part in parts for finding in part)]
+
+
+def _guarded(read: Callable[[], list[Finding]]) -> list[Finding]:
+    """A part that cannot be read does not keep the others from being told."""
+    try:
+        return read()
+    except ClusterError as error:
+        return [Finding(what="trouble", ok=False, says=str(error))]
+
+
+def _server(version: Object, client: Client, user: str) -> Finding:
+    said = str(version.get("gitVersion") or "?")
+    minor = "".join(letter for letter in str(version.get("minor") or "") if letter.isdigit())
+    is_old = minor.isdigit() and (int(version.get("major") or 1), int(minor)) < OLDEST
+    says = f"Kubernetes {said} at {client.access.server}, context {client.access.context}, as {user}"
+    if is_old:
+        oldest = f"{OLDEST[0]}.{OLDEST[1]}"
+        return Finding(what="reachable", ok=False, says=f"{says}: older than {oldest}", remedy="upgrade the cluster")
+    return Finding(what="reachable", ok=True, says=says)
+
+
+def _rights(client: Client, user: str, namespace: str) -> Finding:
+    rights = {
+        command: [
+            Right(verb=verb, resource=resource, group=group, namespace=namespace) for verb, resource, group in each
+        ]
+        for command, each in COMMANDS.items()
+    }
+    lacking = set(missing(client, [right for each in rights.values() for right in each]))
+    barred = {
+        command: [right for right in each if right in lacking]
+        for command, each in rights.items()
+        if lacking & set(each)
+    }
+    if not barred:
+        return Finding(what="rights", ok=True, says=f"{user} may use every command in namespace {namespace}")
+    says = "; ".join(f"not {command}: may not {say(each)}" for command, each in barred.items())
+    role = "user" if barred.keys() & {"run", "delete", "stop, suspend, resume"} else "viewer"
+    remedy = (
+        f"kubectl -n {namespace} create rolebinding fairlead-{role}-{_word(user)} --clusterrole=fairlead-{role} "
+        f"--user={user}"
+    )
+    return Finding(what="rights", ok=False, says=says, remedy=remedy)
+
+
+def _namespace(client: Client, namespace: str) -> Finding:
+    try:
+        space = client.get(f"/api/v1/namespaces/{namespace}")
+    except ApiError as error:
+        if error.status == 404:
+            says, remedy = f"there is no namespace {namespace}", f"kubectl create namespace {namespace}"
+            return Finding(what="namespace", ok=False, says=says, remedy=remedy)
+        return Finding(what="namespace", ok=True, says=f"{namespace}; your account may not read it")
+    if space["metadata"].get("deletionTimestamp"):
+        return Finding(what="namespace", ok=False, says=f"{namespace} is being deleted")
+    return Finding(what="namespace", ok=True, says=namespace)
+
+
+def _kinds(client: Client, context: str, version: str) -> Finding:
+    install = f"fairlead install --context {context}"
+    try:
+        there = by_name(client.items(_DEFINITIONS))
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return _served_kinds(client, install)
+    wanted = by_name(definitions())
+    absent = [name for name in wanted if name not in there]
+    if absent:
+        return Finding(what="kinds", ok=False, says=f"not there: {', '.join(absent)}", remedy=install)
+    broken = [name for name in wanted if condition(there[name], "Established").get("status") != "True"]
+    if broken:
+        return Finding(what="kinds", ok=False, says=f"not served: {', '.join(broken)}", remedy=install)
+    differing = [name for name, each in wanted.items() if not _is_same(there[name], each)]
+    versions = {str((there[name]["metadata"].get("labels") or {}).get(VERSION) or "?") for name in wanted}
+    if differing:
+        says = f"{', '.join(differing)} of version {', '.join(sorted(versions))} differ from those of {version}"
+        return Finding(what="kinds", ok=False, says=says, remedy=install)
+    return Finding(what="kinds", ok=True, says=f"{', '.join(wanted)}, as version {version} has them")
+
+
+def _served_kinds(client: Client, install: str) -> Finding:
+    try:
+        client.get(f"/apis/{GROUP}/v1alpha1")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return Finding(what="kinds", ok=False, says="not there", remedy=f"{install}, by an administrator")
+    return Finding(what="kinds", ok=True, says="served; your account may not read the version")
+
+
+def _is_same(there: Object, wanted: Object) -> bool:
+    """Whether the API server holds the schema that we would apply, in full or without the rules that cost too much."""
+    schema = there["spec"]["versions"][0]["schema"]
+    return any(each["spec"]["versions"][0]["schema"] == schema for each in (wanted, with_fewer_rules(wanted)))
+
+
+def _operator(found: Operator, context: str, version: str) -> Finding:
+    if found.unknown:
+        return Finding(what="operator", ok=True, says=f"not known: {found.unknown}")
+    leads = "" if found.leader is None else f"{found.leader.name} leads, heard {found.leader.age_s:.0f} s ago"
+    if found.leader is not None and found.leader.policy not in (None, "default"):
+        leads = f"{leads}, policy {found.leader.policy}"
+    if found.version is None:
+        if leads:
+            return Finding(what="operator", ok=True, says=f"{leads}; it runs outside of the cluster")
+        remedy = f"fairlead install --context {context}, or for a try fairlead operator --context {context}"
+        return Finding(what="operator", ok=False, says="none: runs wait and are not started", remedy=remedy)
+    says = f"version {found.version} in {found.namespace}, {found.num_ready} of {found.replicas} ready"
+    look = f"kubectl --context {context} -n {found.namespace} describe pods"
+    if not leads:
+        return Finding(what="operator", ok=False, says=f"{says}, but none is the leader: runs wait", remedy=look)
+    if found.version != version:
+        remedy = f"fairlead install --context {context}"
+        return Finding(what="operator", ok=True, says=f"{says}; {leads}; this is {version}", remedy=remedy)
+    return Finding(what="operator", ok=True, says=f"{says}; {leads}")
+
+
+def _read(client: Client) -> Found:
+    apis = client.get("/apis").get("groups") or ()
+    deployments = _list(client, "/apis/apps/v1/deployments")
+    daemons = _list(client, "/apis/apps/v1/daemonsets")
+    controllers = None if deployments is None and daemons is None else [*(deployments or ()), *(daemons or ())]
+    return Found(
+        apis=frozenset(str(version["groupVersion"]) for group in apis for version in group["versions"]),
+        nodes=_list(client, "/api/v1/nodes"),
+        controllers=controllers,
+        storage_classes=_list(client, "/apis/storage.k8s.io/v1/storageclasses"),
+    )
+
+
+def _list(client: Client, path: str) -> list[Object] | None:
+    """The objects of a list; None when they may not be read."""
+    try:
+        return list(client.items(path))
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def _word(user: str) -> str:
+    """What a name may hold of a user's."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in user.lower()).strip("-")[:40]

@@ -1,0 +1,203 @@
+"""What a cluster has beside Fairlead, read off its lists of objects: devices, autoscalers, storage, engines. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.cluster.findings import Finding
+from fairlead.cluster.kubernetes.api.client import Object
+from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, read_node
+from fairlead.cluster.kubernetes.manifests.install import VERSION
+from fairlead.text.quantities import plural
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# Labels by which a node is known to have a GPU before any device plugin says so.
+GPU_LABELS = (
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+    "feature.node.kubernetes.io/pci-1002.present",
+    *MODEL_LABELS,
+)
+GPU_OPERATOR = "helm install gpu-operator nvidia/gpu-operator --namespace gpu-operator --create-namespace"
+METRICS_SERVER = (
+    "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
+)
+SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Something that may be in a cluster.
+
+    Attributes:
+        api: Its API group, with the version where others share the group.
+        image: What the names of its images have in them.
+    """
+
+    name: str
+    api: str
+    image: str
+
+
+ENGINES = (
+    Part(name="Kueue", api="kueue.x-k8s.io", image="kueue"),
+    Part(name="JobSet", api="jobset.x-k8s.io", image="jobset"),
+    Part(name="Kubeflow Trainer", api="trainer.kubeflow.org", image="trainer-controller-manager"),
+    Part(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator"),
+    Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller"),
+    Part(name="KubeRay", api="ray.io", image="kuberay"),
+    Part(name="KServe", api="serving.kserve.io", image="kserve-controller"),
+    Part(name="Knative Serving", api="serving.knative.dev", image="knative.dev/serving/cmd/controller"),
+    Part(name="KEDA", api="keda.sh", image="keda"),
+    Part(name="Volcano", api="scheduling.volcano.sh", image="vc-scheduler"),
+    Part(name="Prometheus operator", api="monitoring.coreos.com", image="prometheus-operator"),
+)
+KARPENTER = Part(name="Karpenter", api="karpenter.sh", image="karpenter")
+CLUSTER_AUTOSCALER = "cluster-autoscaler"
+DEVICE_PLUGINS = (
+    "k8s-device-plugin",
+    "gpu-device-plugin",
+    "nvidia-gpu-device-plugin",
+    "intel-gpu-plugin",
+    "dra-driver",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was read; None stands for what the user may not read.
+
+    Attributes:
+        apis: Every ``group/version`` that is served.
+        controllers: Deployments and DaemonSets.
+    """
+
+    apis: frozenset[str]
+    nodes: Sequence[Object] | None
+    controllers: Sequence[Object] | None
+    storage_classes: Sequence[Object] | None
+
+
+def look_around(found: Found) -> list[Finding]:
+    """Devices, what brings nodes, storage, metrics and engines."""
+    return [*_devices(found), _autoscaler(found), _storage(found), _metrics(found), _engines(found)]
+
+
+def is_served(part: Part, apis: frozenset[str]) -> bool:
+    """Whether the API server knows its kinds."""
+    return part.api in apis or any(api.startswith(f"{part.api}/") for api in apis)
+
+
+def version_of(part: Part, controllers: Iterable[Object] | None) -> str | None:
+    """Of what runs: the conventional label, else the tag of its image; None when nothing of it is seen to run."""
+    for controller in controllers or ():
+        images = [image for image in images_of(controller) if part.image in image]
+        if images:
+            label = (controller["metadata"].get("labels") or {}).get(VERSION)
+            return str(label or _tag(images[0]))
+    return None
+
+
+def images_of(controller: Object) -> list[str]:
+    """Of a Deployment or a DaemonSet."""
+    return [str(each.get("image") or "") for each in controller["spec"]["template"]["spec"].get("containers") or ()]
+
+
+def _devices(found: Found) -> list[Finding]:
+    if found.nodes is None:
+        return [Finding(what="GPUs", ok=True, says="not known: you may not list nodes")]
+    offered: dict[str, list[str]] = {}
+    silent = []
+    for content in found.nodes:
+        node, labels = read_node(content), content["metadata"].get("labels") or {}
+        devices = [(name, number) for name, number in node.allocatable.devices if number]
+        for name, number in devices:
+            offered.setdefault(f"{number} x {node.gpu_model} as {name}", []).append(node.key)
+        if not devices and any(labels.get(label) not in (None, "false") for label in GPU_LABELS):
+            silent.append(node.key)
+    says = "; ".join(f"{what} on {some(nodes)}" for what, nodes in sorted(offered.items()))
+    findings = [Finding(what="GPUs", ok=True, says=says or "no node advertises any")]
+    plugins = [
+        _named(each) for each in found.controllers or () if any(p in i for i in images_of(each) for p in DEVICE_PLUGINS)
+    ]
+    if any(api.startswith("nvidia.com/v1") for api in found.apis):
+        plugins.append("the NVIDIA GPU operator")
+    if silent:
+        says = f"{some(silent)} {'has' if len(silent) == 1 else 'have'} GPUs by label and advertise none: " + (
+            f"{', '.join(plugins)} is there and does not reach them" if plugins else "no device plugin is seen"
+        )
+        remedy = "kubectl -n gpu-operator get pods, and taints of these nodes" if plugins else GPU_OPERATOR
+        findings.append(Finding(what="device plugin", ok=False, says=says, remedy=remedy))
+    elif plugins or offered:
+        findings.append(Finding(what="device plugin", ok=True, says=", ".join(plugins) or "not seen, but it works"))
+    return findings
+
+
+def _autoscaler(found: Found) -> Finding:
+    seen = []
+    if is_served(KARPENTER, found.apis):
+        seen.append(_with_version(KARPENTER, found.controllers))
+    for each in found.controllers or ():
+        seen += [f"Cluster Autoscaler {_tag(image)}" for image in images_of(each) if CLUSTER_AUTOSCALER in image]
+    says = ", ".join(seen) or "none: what does not fit waits until a run ends or nodes are added"
+    return Finding(what="autoscaler", ok=True, says=says)
+
+
+def _storage(found: Found) -> Finding:
+    if found.storage_classes is None:
+        return Finding(what="storage", ok=True, says="not known: you may not list storageclasses")
+    names = [
+        f"{name} (default)" if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true" else name
+        for each in found.storage_classes
+        for name in [str(each["metadata"]["name"])]
+    ]
+    if not names:
+        says = "no storage class: volumes that pods share have to be made by hand; object stores need none"
+        return Finding(what="storage", ok=True, says=says)
+    default = any(name.endswith("(default)") for name in names)
+    says = ", ".join(sorted(names)) + ("" if default else "; none is the default")
+    patch = f'{{"metadata": {{"annotations": {{"{DEFAULT_CLASS}": "true"}}}}}}'
+    remedy = None if default else f"kubectl patch storageclass {sorted(names)[0]} -p '{patch}'"
+    return Finding(what="storage", ok=True, says=says, remedy=remedy)
+
+
+def _metrics(found: Found) -> Finding:
+    if any(api.startswith("metrics.k8s.io/") for api in found.apis):
+        return Finding(what="metrics", ok=True, says="served: `fairlead top` shows what pods use")
+    says = "no metrics server: `fairlead top` cannot tell what pods use"
+    return Finding(what="metrics", ok=True, says=says, remedy=METRICS_SERVER)
+
+
+def _engines(found: Found) -> Finding:
+    seen = [_with_version(part, found.controllers) for part in ENGINES if is_served(part, found.apis)]
+    return Finding(what="engines", ok=True, says=", ".join(seen) or "none, and none is needed")
+
+
+def _with_version(part: Part, controllers: Sequence[Object] | None) -> str:
+    version = version_of(part, controllers)
+    if version is not None:
+        return f"{part.name} {version}"
+    why = "version not known" if controllers is None else "its kinds are installed, but no controller was found"
+    return f"{part.name} ({why})"
+
+
+def _named(controller: Object) -> str:
+    image = images_of(controller)[0]
+    return f"{controller['metadata']['name']} {_tag(image)}"
+
+
+def _tag(image: str) -> str:
+    name = image.partition("@")[0].rpartition("/")[2]
+    return name.partition(":")[2] or "of no tag"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few of many names."""
+    shown = sorted(names)[:SHOWN]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {plural(rest, 'more node')}" if rest else "")
+
+
+def by_name(objects: Iterable[Object]) -> Mapping[str, Object]:
+    """Objects of one namespace, or of none."""
+    return {str(each["metadata"]["name"]): each for each in objects}

@@ -1,0 +1,161 @@
+"""Clusters at a glance: is it there, how large is it, and who looks after its runs. Reads only, and soon gives up."""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits, Object
+from fairlead.cluster.kubernetes.api.config import find_access
+from fairlead.cluster.kubernetes.api.objects import read_node
+from fairlead.cluster.kubernetes.client.installation import installed_in
+from fairlead.cluster.kubernetes.client.operator_lease import LeaseHolder, holder_of
+from fairlead.cluster.kubernetes.manifests.install import VERSION
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.errors import ClusterError
+
+SOON = Limits(per_second=100.0, burst=200, try_s=3.0, patience_s=3.0)
+# A plugin that makes the credentials may wait for a person.
+MOST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """Who looks after runs.
+
+    Attributes:
+        version: Of the installed one; None when none is installed, or it may not be read.
+        replicas: That are wanted in the cluster; one elsewhere is not counted.
+        num_ready: Of these.
+        leader: None when no leader.
+        unknown: Why not all of this could be found out; empty when it was.
+    """
+
+    namespace: str
+    version: str | None = None
+    replicas: int = 0
+    num_ready: int = 0
+    leader: LeaseHolder | None = None
+    unknown: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """A cluster.
+
+    Attributes:
+        is_current: Of the kubeconfig.
+        why: Why it could not be reached; None when it was.
+        version: Of Kubernetes.
+        num_nodes, num_ready: None when they may not be counted.
+        gpus: Model to number, on nodes that are ready.
+    """
+
+    context: str
+    is_current: bool
+    server: str = ""
+    namespace: str = ""
+    why: str | None = None
+    version: str = ""
+    num_nodes: int | None = None
+    num_ready: int | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    operator: Operator | None = None
+
+
+def look_at_all(names: Iterable[str], current: str | None, *, timeout_s: float = MOST_S) -> list[Overview]:
+    """Look at the contexts of a kubeconfig side by side; those that do not answer in time say so."""
+    found: dict[str, Overview] = {}
+
+    def look(name: str) -> None:
+        found[name] = look_at(name, is_current=name == current)
+
+    threads = {name: threading.Thread(target=look, args=(name,), daemon=True) for name in names}
+    for thread in threads.values():
+        thread.start()
+    deadline = time.monotonic() + timeout_s
+    for thread in threads.values():
+        thread.join(max(0.0, deadline - time.monotonic()))
+    late = f"no answer within {timeout_s:g} s; does its credential plugin wait for somebody?"
+    return [found.get(name) or Overview(context=name, is_current=name == current, why=late) for name in threads]
+
+
+def look_at(name: str, *, is_current: bool = False) -> Overview:
+    """One context; whatever is wrong with it is in ``why``."""
+    server = ""
+    try:
+        access = find_access(context=name)
+        server = access.server
+        client = Client(access, SOON)
+        version = str(client.get("/version").get("gitVersion") or "?")
+        nodes = _nodes(client)
+        operator = operator_of(client)
+    except ClusterError as error:
+        return Overview(context=name, is_current=is_current, server=server, why=str(error))
+    return Overview(
+        context=name,
+        is_current=is_current,
+        server=server,
+        namespace=access.namespace,
+        version=version,
+        num_nodes=None if nodes is None else len(nodes),
+        num_ready=None if nodes is None else sum(read_node(node).ready for node in nodes),
+        gpus=count_gpus(nodes or ()),
+        operator=operator,
+    )
+
+
+def operator_of(client: Client) -> Operator:
+    """The operator, as far as the user may see it.
+
+    Raises:
+        ClusterError: The API server does not answer.
+    """
+    namespace = installed_in(client) or SYSTEM_NAMESPACE
+    try:
+        leader = holder_of(client, namespace)
+        deployment = _deployment(client, namespace)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return Operator(namespace=namespace, unknown=error.said)
+    if deployment is None:
+        return Operator(namespace=namespace, leader=leader)
+    return Operator(
+        namespace=namespace,
+        version=str((deployment["metadata"].get("labels") or {}).get(VERSION) or "") or None,
+        replicas=int(deployment["spec"].get("replicas", 1)),
+        num_ready=int((deployment.get("status") or {}).get("readyReplicas", 0)),
+        leader=leader,
+    )
+
+
+def count_gpus(nodes: Iterable[Object]) -> dict[str, int]:
+    """Model to number of devices, on nodes that are ready; parts of a device count as they are offered."""
+    found: dict[str, int] = {}
+    for content in nodes:
+        node = read_node(content)
+        for resource, number in node.allocatable.devices if node.ready else ():
+            part = resource.rpartition("/")[2]
+            model = node.gpu_model if part == "gpu" else f"{node.gpu_model} {part}"
+            found[model] = found.get(model, 0) + number
+    return {model: number for model, number in found.items() if number}
+
+
+def _nodes(client: Client) -> list[Object] | None:
+    try:
+        return list(client.items("/api/v1/nodes"))
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+
+
+def _deployment(client: Client, namespace: str) -> Object | None:
+    try:
+        return client.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{OPERATOR}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return None

@@ -1,0 +1,169 @@
+"""Putting Fairlead onto a cluster: the rendered objects, applied in their order; a second time changes nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.applying import (
+    Done,
+    Outcome,
+    Place,
+    await_established,
+    condition,
+    find,
+    place_of,
+    put,
+    until,
+)
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.client.permissions import Right, require, who_am_i
+from fairlead.cluster.kubernetes.manifests.crds import with_fewer_rules
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.errors import ClusterError, Conflict, NotAllowed
+
+ESTABLISHED_S = 30.0
+Tell = Callable[[Done], None]
+BINDING = Place(group="rbac.authorization.k8s.io", version="v1", resource="clusterrolebindings", name=OPERATOR)
+
+
+def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool = False) -> list[Done]:
+    """Apply everything, telling of each object as it is done.
+
+    A namespace that was there before Fairlead stays as it is. With ``dry`` the API server is asked what it would do.
+
+    Raises:
+        NotAllowed: Rights are missing; nothing was changed.
+        Conflict: Fairlead is in another namespace of this cluster.
+        ClusterError: The API server refused an object; those told of before it are applied.
+    """
+    objects = render_install(settings)
+    require(client, _needed(objects), to="install Fairlead")
+    _check_place(client, settings)
+    _check_grants(client, objects)
+    done = []
+    for content in objects:
+        one = _apply(client, content, dry=dry)
+        done.append(one)
+        tell(one)
+        if not dry and content["kind"] == "CustomResourceDefinition":
+            await_established(client, [one.place], ESTABLISHED_S)
+    return done
+
+
+def installed_in(client: Client) -> str | None:
+    """The namespace of the operator that is installed; None when none is, or when the user may not see it."""
+    try:
+        binding = find(client, BINDING)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+    subjects = (binding or {}).get("subjects") or ()
+    return next((str(subject["namespace"]) for subject in subjects if subject.get("name") == OPERATOR), None)
+
+
+def await_operator(client: Client, namespace: str, timeout_s: float) -> None:
+    """Wait until the newest operator is ready, on every replica.
+
+    Raises:
+        ClusterError: It is not, and what its pods say.
+    """
+    place = Place(group="apps", version="v1", resource="deployments", name=OPERATOR, namespace=namespace)
+
+    def is_ready() -> bool:
+        return _is_rolled_out(client.get(place.path))
+
+    if not until(is_ready, timeout_s):
+        raise ClusterError(
+            f"The operator is not ready after {timeout_s:g} s: {_why_not_ready(client, place)}. "
+            f"Look with `kubectl -n {namespace} describe pods`, then `fairlead install` again with what is to change."
+        )
+
+
+def _needed(objects: list[Object]) -> list[Right]:
+    """Applying a new object takes the verbs patch and create."""
+    places = [place_of(content) for content in objects]
+    return [
+        Right(verb=verb, group=place.group, resource=place.resource, namespace=place.namespace)
+        for place in places
+        for verb in ("get", "create", "patch")
+    ]
+
+
+def _check_place(client: Client, settings: InstallSettings) -> None:
+    other = installed_in(client)
+    if other not in (None, settings.namespace):
+        raise Conflict(
+            f"Fairlead is installed in namespace {other} of this cluster. Give `--namespace {other}` to renew it "
+            "there, or `fairlead uninstall` first."
+        )
+    space = client_namespace(client, settings.namespace)
+    if space is not None and (space["metadata"].get("deletionTimestamp") is not None):
+        raise Conflict(f"Namespace {settings.namespace} is being deleted; install when it is gone.")
+
+
+def client_namespace(client: Client, name: str) -> Object | None:
+    """The Namespace object; None when there is none."""
+    return find(client, Place(group="", version="v1", resource="namespaces", name=name))
+
+
+def _check_grants(client: Client, objects: list[Object]) -> None:
+    """Nobody can give rights that they do not have; only the API server can say, so it is asked without effect."""
+    for content in objects:
+        if content["kind"] != "ClusterRole":
+            continue
+        try:
+            put(client, content, dry=True)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise NotAllowed(
+                f"{who_am_i(client)} may not give the rights of {content['metadata']['name']}: {error.said}. "
+                "Nothing was changed. Use a context that has these rights, or the verb `escalate` on clusterroles."
+            ) from error
+
+
+def _apply(client: Client, content: Object, *, dry: bool) -> Done:
+    place = place_of(content)
+    if content["kind"] == "Namespace":
+        there = find(client, place)
+        if there is not None and not is_ours(there):
+            return Done(place=place, outcome=Outcome.LEFT, why="it existed before Fairlead")
+    try:
+        return Done(place=place, outcome=put(client, content, dry=dry))
+    except ApiError as error:
+        if content["kind"] != "CustomResourceDefinition" or error.status != 422 or "cost" not in error.said:
+            raise ClusterError(f"{place} was refused: {error.said or error}") from error
+    why = "without the rules above the cost limit of this API server; the operator checks them instead"
+    return Done(place=place, outcome=put(client, with_fewer_rules(content), dry=dry), why=why)
+
+
+def is_ours(content: Object) -> bool:
+    """Whether Fairlead made it."""
+    return bool((content["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER)
+
+
+def _is_rolled_out(deployment: Object) -> bool:
+    wanted, status = deployment["spec"].get("replicas", 1), deployment.get("status") or {}
+    is_current = status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]
+    counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")]
+    return is_current and counts == [wanted] * 3
+
+
+def _why_not_ready(client: Client, place: Place) -> str:
+    """What the pods or the Deployment say."""
+    query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
+    for pod in client.items(f"/api/v1/namespaces/{place.namespace}/pods", query):
+        status = pod.get("status") or {}
+        for container in status.get("containerStatuses") or ():
+            waiting: dict[str, Any] = (container.get("state") or {}).get("waiting") or {}
+            if waiting:
+                return (
+                    f"{pod['metadata']['name']} waits, {waiting.get('reason')}: {waiting.get('message') or ''}".strip()
+                )
+        unscheduled = condition(pod, "PodScheduled")
+        if unscheduled.get("status") == "False":
+            return f"{pod['metadata']['name']} has no node: {unscheduled.get('message')}".rstrip(".")
+    failed = condition(client.get(place.path), "ReplicaFailure")
+    return str(failed.get("message") or "its pods are starting")

@@ -1,0 +1,53 @@
+"""What is true on a cluster, asked for once and not watched: for a plan, and for the pods of one run."""
+
+import time
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.client.operator_lease import rules_there
+from fairlead.cluster.kubernetes.names import RUN_UID
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
+from fairlead.cluster.kubernetes.operator.pods.pod_status import stray
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.state.snapshot import Pod, Snapshot
+
+
+class OneShotSnapshot:
+    """The operator's own view, filled by lists."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._view = Informers(client)
+
+    def snapshot(self) -> Snapshot:
+        """All nodes, DaemonSets, pods and runs, and the rules of the operator that leads."""
+        view = self._view
+        # A run is looked at only with its pods, so they are there before it is.
+        for cache in view.caches:
+            for content in self._client.items(cache.path):
+                cache.put(content)
+        cluster = KubernetesCluster(self._client, view=view, rules=rules_there(self._client))
+        # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
+        growth = Autoscalers(self._client).ask(time.time())
+        cluster.outlook = lambda _: (growth, ())
+        return cluster.snapshot()
+
+    def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
+        """The pods of a run: its latest gang, and what is there of earlier ones."""
+        path = f"/api/v1/namespaces/{found.namespace}/pods"
+        for content in self._client.items(path, {"labelSelector": f"{RUN_UID}={found.uid}"}):
+            self._view.pods.put(content)
+        objects = self._view.pods_of(found.uid).values()
+        for node in {pod.node for pod in objects if pod.node}:
+            # Users may not look at nodes; that one is lost, the operator tells in the run's status.
+            self._view.nodes.put(_unseen(node))
+        attempt = -1 if found.state.gang is None else found.state.gang.attempt
+        earlier = (stray(pod) for pod in objects if pod.attempt != attempt)
+        return tuple(sorted((*earlier, *self._view.members(found)), key=lambda pod: (pod.attempt, pod.index)))
+
+
+def _unseen(name: str) -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True"}
+    return {"metadata": {"name": name, "resourceVersion": "0"}, "status": {"conditions": [ready]}}

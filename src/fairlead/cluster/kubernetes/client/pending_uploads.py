@@ -1,0 +1,101 @@
+"""Working directories on their way to a run: written down first, so that what nobody fetched is found and goes.
+
+Parts have no owner before their run is there, so the cluster never collects those of a `run` that was killed meanwhile.
+People may neither list nor delete ConfigMaps, and the operator may not see them at all; so each upload is an entry of
+one ConfigMap of the namespace until its run owns the parts. The next `run` there reads what was left behind an hour
+ago, and gives those parts an owner that does not exist, upon which the cluster's garbage collector takes them away.
+Archives that lie elsewhere are entries too while they are on their way; what no run speaks of goes with the next one.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, part_names, stored_digest
+from fairlead.specs.keys import API_VERSION
+
+UPLOADS = "fairlead-uploads"
+STALE_S = 3600.0
+STORED = "-stored"  # ends the entry of an archive that lies elsewhere
+
+
+class Uploads:
+    """Those of one namespace; times are Unix seconds."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
+
+    def begin(self, annotation: str, now: float) -> str:
+        """Note that an archive is on its way; by a field manager of its own, so that it overwrites no other.
+
+        What is returned names this namespace of this cluster among all.
+        """
+        metadata = {"name": UPLOADS, "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "uploads"}}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {annotation: f"{now:.0f}"}}
+        found = self._client.apply(f"{self._maps}/{UPLOADS}", body, manager=f"fairlead-upload-{annotation}")
+        return str(found["metadata"]["uid"])
+
+    def end(self, annotation: str) -> None:
+        """Strike it out, as its parts have an owner."""
+        try:
+            self._client.merge(f"{self._maps}/{UPLOADS}", {"data": {annotation: None}})
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def collect(self, now: float) -> None:
+        """See to what was left behind: it goes, or to the run that speaks of it."""
+        try:
+            noted: Mapping[str, str] = self._client.get(f"{self._maps}/{UPLOADS}").get("data") or {}
+        except ApiError as error:
+            if error.status in (403, 404):  # whoever may not look leaves it to others
+                return
+            raise
+        stale = [each for each, since in noted.items() if since.isdigit() and now - int(since) > STALE_S]
+        if not stale:
+            return
+        owners = self._owners()
+        for annotation in stale:
+            for name in part_names(annotation):
+                self._give(f"{self._maps}/{name}", owners.get(annotation) or _nobody())
+            self.end(annotation)
+
+    def stored(self) -> frozenset[str]:
+        """Digests of archives that lie elsewhere and are needed: runs speak of them, or somebody sends them now."""
+        noted: Mapping[str, str] = self._client.get(f"{self._maps}/{UPLOADS}").get("data") or {}
+        sent = {each.removesuffix(STORED) for each in noted if each.endswith(STORED)}
+        return frozenset(sent | {digest for each in self._owners() if (digest := stored_digest(each)) is not None})
+
+    def _owners(self) -> dict[str, dict[str, Any]]:
+        """The runs of the namespace by what they say of their working directory."""
+        runs = self._client.items(f"/apis/{API_VERSION}/namespaces/{self._namespace}/trainings")
+        return {
+            str(run["metadata"]["annotations"][WORKDIR]): _owner(run["metadata"]["name"], run["metadata"]["uid"])
+            for run in runs
+            if WORKDIR in (run["metadata"].get("annotations") or {})
+        }
+
+    def _give(self, path: str, owner: Mapping[str, Any]) -> None:
+        """Let a part that nobody owns have an owner; a part that is gone, or another by now, is let be."""
+        try:
+            found: Object = self._client.get(path)["metadata"]
+            if found.get("ownerReferences"):
+                return
+            metadata = {"name": found["name"], "uid": found["uid"], "ownerReferences": [owner]}
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+            self._client.apply(path, body, manager=f"fairlead-run-{owner['uid'][:13]}")
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+
+def _owner(name: str, uid: str) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": "Training", "name": name, "uid": uid, "controller": False}
+
+
+def _nobody() -> dict[str, Any]:
+    return _owner("interrupted-upload", str(uuid.uuid4()))

@@ -1,0 +1,116 @@
+"""The code of a run on Kubernetes, as people look at it afterwards: what went along, and the commit it was from."""
+
+import base64
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.kept_code import KeptCode, KeptFile
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, archive_place, part_names
+from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
+from fairlead.cluster.revisions import read_revision
+from fairlead.errors import NotFound
+
+REVISION = f"{names.DOMAIN}/revision"  # annotation of a Training: JSON with commit, branch, dirty, and a packed diff
+MOST_PACKED_DIFF = 32 * 1024  # all annotations of an object may have 256 KiB
+
+
+def revision_of(directory: Path) -> dict[str, str]:
+    """The annotation that says where a directory stands in git; none where git has no say."""
+    found = read_revision(directory)
+    if found is None:
+        return {}
+    packed = base64.b64encode(gzip.compress(found.diff, mtime=0)).decode() if found.diff else None
+    if packed is not None and len(packed) > MOST_PACKED_DIFF:
+        packed = None
+    return {REVISION: json.dumps({**found.told(), "diff": packed})}
+
+
+def read_code(client: Client, namespace: str, name: str, uid: str) -> KeptCode:
+    """What is kept of a run's code; what our account may not read is said.
+
+    Raises:
+        NotFound: The run is not there any more.
+    """
+    found = client.get(trainings_path(namespace, name))
+    if found["metadata"].get("uid") != uid:
+        raise NotFound(f"The run {name} is not there any more.")
+    annotations = found["metadata"].get("annotations") or {}
+    revision = _revision(annotations.get(REVISION))
+    diff = revision.pop("diff", None) if revision is not None else None
+    environment = {"image": (found.get("spec") or {}).get("image")}
+    try:
+        contents = _contents(client, namespace, str(annotations.get(WORKDIR) or ""))
+    except _Unreadable as error:
+        return KeptCode(why=str(error), git=revision, diff=diff, environment=environment)
+    files = tuple(
+        KeptFile(path=path, size=len(content), digest=_digest(content), executable=executable)
+        for path, (content, executable) in sorted(contents.items())
+    )
+    return KeptCode(
+        files=files,
+        git=revision,
+        diff=diff,
+        environment=environment,
+        read=lambda path: contents[path][0] if path in contents else None,
+    )
+
+
+class _Unreadable(Exception):
+    """Why the files cannot be shown."""
+
+
+def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tuple[bytes, bool]]:
+    """The files of an archive in ConfigMaps: content, and whether it is executable."""
+    place = archive_place(annotation)
+    if place is not None:
+        raise _Unreadable(f"its files lie at {place}, where its checkpoints are; fetch and unpack that archive")
+    if not part_names(annotation):
+        raise _Unreadable("no files went along with it: its image or its volumes have the program")
+    packed = b""
+    for part in part_names(annotation):
+        try:
+            found = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{part}")
+        except ApiError as error:
+            if error.status == 404:
+                raise _Unreadable(f"its files are not in the ConfigMap {part} any more") from error
+            if error.status == 403:
+                raise _Unreadable(
+                    f"your account may not read the ConfigMap {part}, which has its files; ask for the role "
+                    f"fairlead-viewer in the namespace {namespace}"
+                ) from error
+            raise
+        data = found.get("binaryData") or {}
+        packed += b"".join(base64.b64decode(data[key]) for key in sorted(data))
+    contents: dict[str, tuple[bytes, bool]] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isfile() else None
+                if file is not None:
+                    contents[member.name] = (file.read(), bool(member.mode & 0o100))
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise _Unreadable(f"its archive is damaged: {error}") from error
+    return contents
+
+
+def _revision(text: str | None) -> dict[str, Any] | None:
+    """What the annotation says; None when there is none, or somebody else has written it."""
+    try:
+        told = json.loads(text or "")
+        diff = told["diff"]
+        unpacked = None if diff is None else gzip.decompress(base64.b64decode(diff)).decode(errors="replace")
+        return {**{name: told[name] for name in ("commit", "branch", "dirty")}, "diff": unpacked}
+    except (ValueError, KeyError, TypeError, OSError, EOFError):
+        return None
+
+
+def _digest(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.blake2b(content, digest_size=20).hexdigest()

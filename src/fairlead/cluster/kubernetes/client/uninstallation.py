@@ -1,0 +1,249 @@
+"""Taking Fairlead off a cluster: nothing stays but what is still in use, and that is told."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from fairlead.cluster.kubernetes.api.applying import Done, Outcome, Place, find, place_of, remove, until
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.client.installation import client_namespace, is_ours
+from fairlead.cluster.kubernetes.client.operator_lease import holder_of
+from fairlead.cluster.kubernetes.client.permissions import Right, require
+from fairlead.cluster.kubernetes.manifests.crds import GROUP, PLURALS, definitions
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.names import CONTENT, MANAGED_BY, MANAGER, ROOM_FOR, RUN_UID
+from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
+from fairlead.errors import ClusterError
+
+Tell = Callable[[Done], None]
+_LABELLED = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
+_TRAININGS = f"/apis/{GROUP}/v1alpha1/trainings"
+# Groups and plurals of what runs are made of.
+_OF_RUNS = (
+    ("", "configmaps"),
+    ("", "pods"),
+    ("", "services"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("networking.k8s.io", "networkpolicies"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What was done, and what is left and why."""
+
+    done: list[Done] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def uninstall(client: Client, namespace: str, *, with_runs: bool, tell: Tell, timeout_s: float) -> Report:
+    """Remove what ``install`` made, and what runs left behind.
+
+    A kind stays while there are objects of it, and a role of people while somebody is bound to it.
+
+    Args:
+        namespace: The operator's.
+        with_runs: Delete all runs first, with their notice and their grace.
+        timeout_s: For runs to end, and for what is deleted to be gone.
+
+    Raises:
+        NotAllowed: Rights are missing; nothing was changed.
+        ClusterError: Runs did not end in time, or something does not go; calling again goes on.
+    """
+    objects = render_install(InstallSettings(image="", namespace=namespace))
+    require(client, _needed(objects), to="uninstall Fairlead")
+    report = Report()
+
+    def did(place: Place, outcome: Outcome = Outcome.DELETED, why: str = "") -> None:
+        report.done.append(Done(place=place, outcome=outcome, why=why))
+        tell(report.done[-1])
+
+    elsewhere = _operator_elsewhere(client, namespace)
+    if with_runs:
+        for place in _delete_runs(client, namespace, timeout_s):
+            did(place)
+    in_use = _in_use(client)
+    if not in_use.get("trainings"):
+        for place in _leftovers(client):
+            if remove(client, place):
+                did(place)
+    bound = _bound(client)
+    for content in reversed(
+        [each for each in objects if each["kind"] not in ("Namespace", "CustomResourceDefinition")]
+    ):
+        place = place_of(content)
+        if content["kind"] == "ClusterRole" and bound.get(place.name):
+            did(place, Outcome.LEFT, f"people are bound to it in {_some(bound[place.name])}")
+        elif _removed(client, place, timeout_s):
+            did(place)
+    lease = Place(group="coordination.k8s.io", version="v1", resource="leases", name=OPERATOR, namespace=namespace)
+    if remove(client, lease):
+        did(lease)
+    _leave_namespace(client, namespace, did, timeout_s)
+    for content in definitions():
+        place, num = place_of(content), in_use.get(content["spec"]["names"]["plural"], 0)
+        if num:
+            did(place, Outcome.LEFT, f"{num} of them exist, and would be deleted with it")
+        elif _removed(client, place, timeout_s):
+            did(place)
+    report.left = [*elsewhere, *_remarks(client, in_use)]
+    return report
+
+
+def _needed(objects: list[Object]) -> list[Right]:
+    places = {(place.group, place.resource, place.namespace) for place in map(place_of, objects)}
+    more = [
+        Right(verb=verb, group=GROUP, resource=plural) for plural in PLURALS.values() for verb in ("list", "delete")
+    ]
+    return [
+        *(Right(verb="delete", group=group, resource=resource, namespace=space) for group, resource, space in places),
+        *more,
+        *(Right(verb=verb, group=group, resource=kind) for group, kind in _OF_RUNS for verb in ("list", "delete")),
+        Right(verb="list", resource="namespaces"),
+        Right(verb="list", group="rbac.authorization.k8s.io", resource="rolebindings"),
+    ]
+
+
+def _operator_elsewhere(client: Client, namespace: str) -> list[str]:
+    holder = holder_of(client, namespace)
+    if holder is None or holder.name.startswith(f"{OPERATOR}-"):  # a pod of the Deployment
+        return []
+    return [f"The operator {holder.name} runs outside of this cluster; stop it there."]
+
+
+def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[Place]:
+    """Delete every run; where no operator lives to end them, their pods go with them."""
+    runs = [_place_of_run(run) for run in _listed(client, _TRAININGS)]
+    for place in runs:
+        remove(client, place)
+
+    def are_gone() -> bool:
+        if _listed(client, _TRAININGS) and holder_of(client, namespace) is None:
+            for place in runs:
+                _let_go(client, place)
+        # Pods follow the object that owns them.
+        return not _listed(client, _TRAININGS) and not _listed(client, "/api/v1/pods", {"labelSelector": RUN_UID})
+
+    if not until(are_gone, timeout_s):
+        names = [f"{run['metadata']['namespace']}/{run['metadata']['name']}" for run in _listed(client, _TRAININGS)]
+        raise ClusterError(
+            f"{len(names)} runs are still being stopped after {timeout_s:g} s: {_some(names)}. Nothing else was "
+            "removed; call `fairlead uninstall --with-runs` again, or give a longer `--timeout`."
+        )
+    yield from runs
+
+
+def _let_go(client: Client, place: Place) -> None:
+    """Take away what makes a deleted run wait for the operator."""
+    content = find(client, place)
+    if content is None:
+        return
+    kept = [each for each in content["metadata"].get("finalizers") or () if each != FINALIZER]
+    try:
+        client.merge(place.path, {"metadata": {"finalizers": kept or None, "uid": content["metadata"]["uid"]}})
+    except ApiError as error:
+        if error.status != 404:
+            raise
+
+
+def _in_use(client: Client) -> dict[str, int]:
+    """Plurals of our kinds to the number of their objects."""
+    return {plural: len(_listed(client, f"/apis/{GROUP}/v1alpha1/{plural}")) for plural in PLURALS.values()}
+
+
+def _leftovers(client: Client) -> Iterator[Place]:
+    """What runs were made of, and what they shared.
+
+    The cluster collects what a deleted run owned, but not at once, and never once the run's kind is gone too.
+    """
+    for group, resource in _OF_RUNS:
+        every = Place(group=group, version="v1", resource=resource, name="")
+        for each in _listed(client, every.path.rstrip("/"), _LABELLED):
+            metadata = each["metadata"]
+            if not {CONTENT, RUN_UID, ROOM_FOR}.isdisjoint(metadata["labels"]):
+                yield replace(every, name=metadata["name"], namespace=metadata["namespace"])
+
+
+def _bound(client: Client) -> dict[str, list[str]]:
+    """Names of roles to the namespaces in which people are bound to them."""
+    found: dict[str, list[str]] = {}
+    for each in client.items("/apis/rbac.authorization.k8s.io/v1/rolebindings"):
+        role = each["roleRef"]
+        if role["kind"] == "ClusterRole" and role["name"].startswith(f"{MANAGER}-"):
+            found.setdefault(role["name"], []).append(each["metadata"]["namespace"])
+    return found
+
+
+def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], timeout_s: float) -> None:
+    space = client_namespace(client, namespace)
+    if space is None:
+        return
+    place = Place(group="", version="v1", resource="namespaces", name=namespace)
+    others = [
+        f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
+        for path in (
+            f"/api/v1/namespaces/{namespace}/pods",
+            f"{_TRAININGS.removesuffix('trainings')}namespaces/{namespace}/trainings",
+        )
+        for each in _listed(client, path)
+        if each["metadata"].get("deletionTimestamp") is None
+    ]
+    if not is_ours(space):
+        did(place, Outcome.LEFT, "it existed before Fairlead")
+    elif others:
+        did(place, Outcome.LEFT, f"others are in it: {_some(others)}")
+    elif _removed(client, place, timeout_s):
+        did(place)
+
+
+def _removed(client: Client, place: Place, timeout_s: float) -> bool:
+    """Delete and wait until it is gone; whether there was something."""
+    if not remove(client, place, foreground=place.resource == "deployments"):
+        return False
+    if not until(lambda: find(client, place) is None, timeout_s):
+        raise ClusterError(
+            f"{place} is deleted, but not gone after {timeout_s:g} s; something in it waits. "
+            "Look at its finalizers and conditions, and call `fairlead uninstall` again."
+        )
+    return True
+
+
+def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
+    """What the user has to know of, with the command that ends it."""
+    left = []
+    if in_use.get("trainings"):
+        left.append(
+            f"{in_use['trainings']} runs stay, without an operator; their pods keep running. "
+            "`fairlead uninstall --with-runs` deletes them too."
+        )
+    left += [
+        f"{in_use[plural]} {plural} stay; `kubectl delete {plural}.{GROUP} --all` removes them."
+        for plural in ("teams", "pools")
+        if in_use.get(plural)
+    ]
+    spaces = [each["metadata"]["name"] for each in _listed(client, "/api/v1/namespaces", _LABELLED)]
+    if spaces:
+        left.append(f"The namespaces of teams stay, with all that is in them: {_some(spaces)}.")
+    return left
+
+
+def _place_of_run(run: Object) -> Place:
+    metadata = run["metadata"]
+    return Place(
+        group=GROUP, version="v1alpha1", resource="trainings", name=metadata["name"], namespace=metadata["namespace"]
+    )
+
+
+def _listed(client: Client, path: str, query: dict[str, str] | None = None) -> list[Object]:
+    """The objects of a list; none where the kind is not known."""
+    try:
+        return list(client.items(path, query))
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return []
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    shown = ", ".join(sorted(set(names))[:most])
+    return shown if len(set(names)) <= most else f"{shown} and {len(set(names)) - most} more"

@@ -1,0 +1,463 @@
+"""A Kubernetes cluster as its users meet it: with their own rights, in one namespace, and without the operator's help.
+
+A command that looks once asks once. One that waits keeps a watch on the runs, and is answered from that.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.cluster.client import OwnCheckpoints, Prepared
+from fairlead.cluster.kept_code import KeptCode
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
+from fairlead.cluster.kubernetes.api.objects import read_node
+from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.client import workdir_upload as luggage
+from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
+from fairlead.cluster.kubernetes.client.operator_lease import unattended
+from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
+from fairlead.cluster.kubernetes.client.run_code import read_code
+from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
+from fairlead.cluster.kubernetes.names import is_object_name
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, name_taken
+from fairlead.cluster.kubernetes.operator.runs.informers import NODES, TRAININGS, trainings_path
+from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, filled, read_training, submitted
+from fairlead.cluster.names import unknown
+from fairlead.cluster.origins import is_run_name, refuse_unsaved
+from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
+from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.cluster.selection import Selection
+from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
+from fairlead.policy.kinds.defaults import describe_rendezvous
+from fairlead.policy.kinds.retention import KEEP_ALL, Retention
+from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
+from fairlead.state.plan import Plan
+from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
+from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
+
+PERSONAL = Limits(per_second=50.0, burst=200)
+"""What one person's command asks of an API server at most."""
+SYNC_S = 30.0
+LEAST_UID = 4
+"""Characters of a uid that name a run."""
+
+
+class UserClient:
+    """The runs of one namespace; those of another are reached by TEAM/NAME.
+
+    Args:
+        is_told: The namespace was asked for, and is not only that of the context.
+        options: Those that a command needs in order to mean this cluster and namespace.
+    """
+
+    has_containers = True
+
+    def __init__(self, client: Client, *, namespace: str, is_told: bool = False, options: tuple[str, ...] = ()) -> None:
+        self.client = client
+        self.namespace = namespace
+        self._is_told = is_told
+        self._options = options
+        self._keys: dict[str, tuple[str, str]] = {}
+        self._watches: dict[str, Cache[TrainingObject]] = {}
+        self._changed = threading.Condition()
+        self._epoch = self._seen = 0
+
+    def another(self) -> "UserClient":
+        other = UserClient(self.client, namespace=self.namespace, is_told=self._is_told, options=self._options)
+        other._keys = dict(self._keys)
+        return other
+
+    def close(self) -> None:
+        for watch in self._watches.values():
+            watch.stop()
+        self.client.close()
+
+    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
+        """In the namespace that is meant, with the amounts that its pods will ask for."""
+        if directory is None:
+            complete = filled(spec)
+            return Prepared(spec=complete, notes=tuple(_notes(spec, complete)))
+        if spec.team == DEFAULT_TEAM:
+            spec = replace(spec, team=self.namespace)
+        elif self._is_told and spec.team != self.namespace:
+            raise Conflict(
+                f"{spec.name}: `team` is {spec.team!r}, which is its namespace, and --namespace is "
+                f"{self.namespace!r}. Leave one of them out."
+            )
+        # Here and not above: only what submits needs it.
+        from fairlead.cluster.preflight import pod_place_problem
+
+        if (problem := pod_place_problem(spec)) is not None:
+            raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
+        spec = self._with_origin(spec)
+        complete = filled(spec)
+        notes = _notes(spec, complete)
+        found = luggage.choose(complete, directory)
+        if found.note is not None:
+            notes.append(f"workdir: {found.note}")
+        return Prepared(spec=found.spec, directory=found.directory, taken=found.sentence, notes=tuple(notes))
+
+    def _with_origin(self, spec: Training) -> Training:
+        """With the place that ``checkpoint.from`` means, which the pods have to reach."""
+        given = spec.checkpoint.origin
+        if given is None or not is_run_name(given):
+            return spec
+        run = self.find(given, spec.team)
+        to = run.spec.checkpoint.to
+        if to is None:
+            raise Conflict(
+                f"{spec.name}: checkpoint.from: the run {given} has no `checkpoint.to`: its checkpoints are gone "
+                "with its pods, or where the operator keeps those of all runs. If it does, give that place, a URL or "
+                f"a directory, that ends in {given}-{run.uid}."
+            )
+        if "://" not in to and not _is_mounted(spec, to):
+            raise Conflict(
+                f"{spec.name}: checkpoint.from: the checkpoints of {given} are in {to}, on a volume that this run does "
+                "not mount. Mount it there under `kubernetes.spec`, as that run does."
+            )
+        refuse_unsaved(spec, run)
+        place = checkpoint_place(run, None)
+        return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
+
+    def launch(
+        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload:
+        """Submit it; its program inherits nothing of our environment."""
+        place = self._of(spec.team)
+        if directory is None:
+            return self._known(place.submit(spec))
+        there = self._read(spec.team, spec.name)
+        if there is not None and not _run_of(there).status.phase.is_final:
+            # Told before anything is sent, so that no files are left that nothing owns.
+            raise name_taken(spec)
+        return self._known(luggage.send(self.client, spec, directory, place.submit))
+
+    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
+        place = self._of(workload.spec.team)
+
+        def update(spec: Training, annotations: Mapping[str, str]) -> Workload:
+            return place.update(workload.uid, spec, version=workload.version, annotations=annotations)
+
+        if directory is None:
+            return self._known(update(spec, {}))
+        return self._known(luggage.send(self.client, spec, directory, update))
+
+    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
+        namespace, _ = self._key(uid)
+        return self._known(self._of(namespace).update(uid, spec, version=version))
+
+    def has_files_of(self, workload: Workload, directory: Path) -> bool:
+        return luggage.is_same(self._object(workload.uid).workdir, directory)
+
+    def submit(self, spec: Training) -> Workload:
+        return self.launch(spec)
+
+    def code(self, uid: str) -> KeptCode:
+        namespace, name = self._key(uid)
+        try:
+            return read_code(self.client, namespace, name, uid)
+        except ApiError as error:
+            if error.status == 404:
+                raise NotFound(f"The run {name} is not there any more.") from error
+            raise _explained(error, namespace) from error
+
+    def set_intent(self, uid: str, intent: Intent) -> Workload:
+        namespace, _ = self._key(uid)
+        return self._known(self._of(namespace).set_intent(uid, intent))
+
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(node_of(read_node(content), 0) for content in self.client.items(NODES))
+
+    def snapshot(self) -> Snapshot:
+        """Everything on the cluster, asked for once.
+
+        Raises:
+            NotAllowed: Our account may not look at nodes, or at pods and runs of all namespaces.
+        """
+        try:
+            return OneShotSnapshot(self.client).snapshot()
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            raise NotAllowed(f"your account may not read the whole cluster: {error.said}") from error
+
+    def apply(self, plan: Plan) -> tuple[bool, ...]:
+        """Nothing: only the operator acts."""
+        raise ClusterError("Plans are carried out by the operator alone; this is a bug in Fairlead.")
+
+    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+        newest = sorted(self._runs(self.namespace), key=lambda run: (-run.created_at, run.uid))
+        return tuple(newest[:limit])
+
+    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+        runs = sorted(self._runs(team or self.namespace), key=lambda run: (run.created_at, run.uid))
+        return tuple(run for run in runs if not run.status.phase.is_final)
+
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+        """Runs of the namespace; the API server looks for those with the labels."""
+        runs = self._runs(self.namespace, selection.label_selector)
+        found = sorted(filter(selection.matches, runs), key=lambda run: (-run.created_at, run.uid))
+        return tuple(found[:limit])
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(run.spec.name for run in self.workloads())
+
+    def finished_names(self, team: str) -> frozenset[str]:
+        return frozenset(run.spec.name for run in self._runs(team) if run.status.phase.is_final)
+
+    def get(self, uid: str) -> Workload:
+        return _run_of(self._object(uid))
+
+    def find(self, name: str, team: str | None = None) -> Workload:
+        namespace = team or self.namespace
+        if not is_object_name(namespace):
+            raise NotFound(f"There is no namespace {namespace!r}: no namespace can have that name.")
+        found = self._read(namespace, name) if is_object_name(name) else None
+        if found is not None:
+            return self._known(_run_of(found))
+        runs = sorted(self._runs(namespace), key=lambda run: -run.created_at)
+        same = [run for run in runs if run.uid.startswith(name)]
+        if len(same) == 1 and len(name) >= LEAST_UID:
+            return same[0]
+        raise unknown(name, [run.spec.name for run in runs], where=f" in the namespace {namespace!r}")
+
+    def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
+        try:
+            found = self._objects(self.namespace) if uid is None else (self._object(uid),)
+        except NotFound:
+            return ()
+        return _events(found, after)
+
+    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+        """Of all namespaces, or of our own where we may look at no other."""
+        try:
+            found = tuple(read_training(content) for content in self.client.items(TRAININGS))
+        except ApiError as error:
+            if error.status != 403:
+                raise _explained(error, self.namespace) from error
+            found = self._objects(self.namespace)
+        return tuple(self._known(each.workload) for each in found if each.workload is not None), _events(found, 0)
+
+    def pods(self, uid: str) -> tuple[Pod, ...]:
+        return OneShotSnapshot(self.client).pods(self._object(uid))
+
+    def logs(
+        self,
+        uid: str,
+        query: LogQuery = EVERYTHING,
+        *,
+        follow: bool = False,
+        stop: Callable[[], bool] | None = None,
+        watermark: Watermark | None = None,
+    ) -> Iterator[LogLine]:
+        found = self._object(uid)
+        ranks = _run_of(found).spec.ranks_on_each_node
+        logs = PodLogs(self.client, found.namespace, uid, query, ranks_per_pod=ranks)
+        if not follow:
+            return logs.all()
+
+        def over() -> bool:
+            try:
+                return (stop is not None and stop()) or self.get(uid).status.phase.is_final
+            except NotFound:
+                return True
+
+        return logs.follow(over, watermark)
+
+    def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
+        """By what the beginnings of the newest logs say, and what is kept of pods that are gone."""
+        namespace, _ = self._key(workload.uid)
+        ranks = workload.spec.ranks_on_each_node
+        try:
+            return PodLogs(self.client, namespace, workload.uid, EVERYTHING, ranks_per_pod=ranks).dropped()
+        except ClusterError:
+            # Whoever may see a run need not be allowed to see its pods.
+            return ()
+
+    def where(self, workload: Workload) -> str:
+        return f" in the namespace {workload.spec.team} of {self.client.access.context}"
+
+    def named(self, *workloads: Workload) -> str:
+        home = self.namespace
+        names = (run.spec.name if run.spec.team == home else f"{run.spec.team}/{run.spec.name}" for run in workloads)
+        return " ".join((*names, *self._options))
+
+    def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
+        return None
+
+    def kept_at(self, workload: Workload) -> str:
+        where = f"{workload.spec.name} -n {workload.spec.team} --context {self.client.access.context}"
+        return f"`kubectl describe training {where}`"
+
+    def space_of(self, workload: Workload) -> int | None:
+        """None: it is an object of the API server and its pods."""
+        return None
+
+    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+        """Have runs that are over deleted, as far as they are as given; the operator lets them go."""
+        return tuple(self._forget(run) for run in workloads)
+
+    def _forget(self, workload: Workload) -> bool:
+        try:
+            found = self._object(workload.uid)
+        except NotFound:
+            return False
+        run = _run_of(found)
+        if run.version != workload.version or not run.status.phase.is_final:
+            return False
+        preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
+        options = {"propagationPolicy": "Background", "preconditions": preconditions}
+        try:
+            self.client.delete(trainings_path(found.namespace, found.name), options)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise _explained(error, found.namespace) from error
+        return True
+
+    def sweep(self) -> None:
+        """Nothing: the operator finishes what was begun."""
+
+    def keeps(self) -> Retention:
+        """Nothing said: that is the operator's to know."""
+        return KEEP_ALL
+
+    def nudge(self) -> None:
+        """Nothing: the operator sees every change by itself."""
+
+    def unattended(self) -> str | None:
+        return unattended(self.client)
+
+    def trouble(self) -> str | None:
+        troubles = (watch.trouble for watch in self._watches.values())
+        found = next((str(trouble) for trouble in troubles if trouble is not None), None)
+        goes_on = "Runs continue, and are followed again as soon as there is an answer."
+        return None if found is None else f"{found} {goes_on}"
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when a run has changed; the first wait begins to watch."""
+        for namespace in {self.namespace, *(namespace for namespace, _ in self._keys.values())}:
+            if namespace not in self._watches:
+                watch = Cache(self.client, trainings_path(namespace), read_training, self._wake)
+                self._watches[namespace] = watch
+                watch.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._epoch != self._seen, timeout_s)
+            self._seen = self._epoch
+
+    def _wake(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
+        with self._changed:
+            self._epoch += 1
+            self._changed.notify_all()
+
+    def _of(self, namespace: str) -> KubernetesCluster:
+        return KubernetesCluster(self.client, namespace=namespace)
+
+    def _known(self, run: Workload) -> Workload:
+        self._keys[run.uid] = (run.spec.team, run.spec.name)
+        return run
+
+    def _key(self, uid: str) -> tuple[str, str]:
+        if uid not in self._keys:
+            self._runs(self.namespace)
+        if uid not in self._keys:
+            raise NotFound(f"There is no run with the id {uid!r} in the namespace {self.namespace!r}.")
+        return self._keys[uid]
+
+    def _object(self, uid: str) -> TrainingObject:
+        namespace, name = self._key(uid)
+        watch = self._watches.get(namespace)
+        if watch is not None and watch.is_synced:
+            if isinstance(watch.trouble, ApiError) and watch.trouble.status in (401, 403):
+                raise _explained(watch.trouble, namespace)
+            found = watch.get(f"{namespace}/{name}")
+        else:
+            found = self._read(namespace, name)
+        if found is None or found.uid != uid:
+            raise NotFound(f"The run {name} is not there any more.")
+        return found
+
+    def _objects(self, namespace: str, labels: str = "") -> tuple[TrainingObject, ...]:
+        watch = self._watches.get(namespace)
+        if watch is not None and watch.is_synced:
+            return watch.all()
+        try:
+            query = {"labelSelector": labels} if labels else {}
+            return tuple(read_training(content) for content in self.client.items(trainings_path(namespace), query))
+        except ApiError as error:
+            raise _explained(error, namespace) from error
+
+    def _runs(self, namespace: str, labels: str = "") -> list[Workload]:
+        found = self._objects(namespace, labels)
+        return [self._known(each.workload) for each in found if each.workload is not None]
+
+    def _read(self, namespace: str, name: str) -> TrainingObject | None:
+        try:
+            return read_training(self.client.get(trainings_path(namespace, name)))
+        except ApiError as error:
+            if error.status == 404 and f'"{name}" not found' in error.said:
+                return None
+            raise _explained(error, namespace) from error
+
+
+def _is_mounted(spec: Training, path: str) -> bool:
+    """Whether a volume of the run holds a path."""
+    containers = spec.kubernetes.pod.get("spec", {}).get("containers", [])
+    mounts = [mount["mountPath"].rstrip("/") for each in containers for mount in each.get("volumeMounts", [])]
+    return any(path == mount or path.startswith(f"{mount}/") for mount in mounts)
+
+
+def _events(found: Iterable[TrainingObject], after: int) -> tuple[EventRecord, ...]:
+    """The events of some runs, above a number, in their order."""
+    told = [
+        EventRecord(id=kept.id, at=kept.at, workload_uid=each.uid, run=each.name, type=kept.type, reason=kept.reason)
+        for each in found
+        for kept in (submitted(each), *each.state.events)
+        if kept.id > after
+    ]
+    return tuple(sorted(told, key=lambda event: event.id))
+
+
+def _run_of(found: TrainingObject) -> Workload:
+    if found.workload is None:
+        raise ClusterError(f"The run {found.name} cannot be read by this Fairlead: {found.problem}")
+    return found.workload
+
+
+def _notes(given: Training, complete: Training) -> list[str]:
+    """What the pods ask for beyond what was given, and what becomes of checkpoints."""
+    notes, asked = [], given.resources
+    ranks = complete.ranks_on_each_node
+    if given.ranks_per_node is None:
+        why = "one for each GPU" if asked.gpu is not None else "no GPU asked for"
+        notes.append(f"ranks_per_node: {ranks} ({why})")
+    notes.append(describe_rendezvous(complete))
+    if asked.cpu_milli is None:
+        cpu = describe_cpu(complete.resources.cpu_milli or 0)
+        notes.append(f"resources.cpu: {cpu}{describe_of_each(given)} (one core for each rank)")
+    if asked.memory_bytes is None:
+        memory = describe_memory(complete.resources.memory_bytes or 0)
+        notes.append(f"resources.memory: {memory}{describe_of_each(given)} (4 GiB for each rank)")
+    if given.logs != Logs():
+        size = describe_memory(given.logs.max_bytes)
+        notes.append(f"logs.max: {size} is for this machine's runs; here each node's kubelet bounds logs by itself")
+    if given.image is None:
+        notes.append("image: the operator's for runs that name none")
+    if given.checkpoint.to is None:
+        notes.append(
+            "checkpoint.to: the operator's place for checkpoints; if it has none, checkpoints are lost with their pods"
+        )
+    return notes
+
+
+def _explained(error: ApiError, namespace: str) -> ClusterError:
+    if error.status == 404:
+        return ClusterError("This cluster does not know Fairlead's kinds. `fairlead install` sets them up.")
+    if error.status == 403:
+        return NotAllowed(
+            f"Your account may not look at runs in the namespace {namespace!r}: {error.said}. Ask for the role "
+            "fairlead-viewer or fairlead-user there, or choose another with `--namespace`."
+        )
+    return error

@@ -1,0 +1,307 @@
+"""Where working directories lie that are too large for the API: beside the checkpoints of their run.
+
+That place outlives pods and is one that they reach, so nothing else has to be set up. An object store we write with the
+credentials that we have here. A volume only pods can reach, so a small run of its own mounts it as the run will, and
+takes the archive in through `exec`; that needs no right that a team's user does not have.
+"""
+
+import json
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.streams import PIECE_BYTES, ExecStream, exec_stream
+from fairlead.cluster.kubernetes.client.operator_lease import unattended
+from fairlead.cluster.kubernetes.client.rank_pods import Member, member_of
+from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
+from fairlead.cluster.kubernetes.manifests.workdir import LargeArchive
+from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
+from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
+from fairlead.errors import ClusterError, Conflict
+from fairlead.runtime.archives import ENDING, READY
+from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.places import is_url, open_place, translated, upload
+from fairlead.specs.constraints import NAME
+from fairlead.specs.overlay import RANKS, overlay
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Checkpoint, Launch, Retry, Training
+from fairlead.state.snapshot import Phase, Workload
+from fairlead.text.quantities import describe_duration
+
+FOLDER = "fairlead-workdirs"
+SUFFIX = "-files"
+NAME_MOST = NAME.max_length
+START_MOST_S = 600.0
+SEND_MOST_S = 3600.0
+LOOK_EVERY_S = 0.5
+READY_MOST_S = 60.0
+OVER_S = 20.0
+FLEETING = frozenset({"emptyDir", "ephemeral", "configMap", "secret"})
+"""Volumes that end with their pod, or that pods cannot write to."""
+
+
+Submit = Callable[[Training, Mapping[str, str]], Workload]
+
+
+class Store(Protocol):
+    """A place for archives that pods of a run reach."""
+
+    @property
+    def said(self) -> str:
+        """Which it is, for people."""
+        ...
+
+    def keep(self, archive: LargeArchive, folder: str, used: frozenset[str], client: Client, submit: Submit) -> str:
+        """Put it there unless it is there already; where pods find it.
+
+        Args:
+            folder: Of this namespace of this cluster alone.
+            used: Digests of archives that are needed; others of the folder are removed when this one is sent.
+            submit: Takes a run in, for a store that only pods reach.
+
+        Raises:
+            ClusterError: It cannot be put there.
+            RuntimeFault: An object store is not reached, or needs another package here.
+        """
+        ...
+
+
+def store_of(spec: Training) -> Store | None:
+    """The one that a run brings with it: where its checkpoints go, if that outlives pods; None if that does not."""
+    to = spec.checkpoint.to
+    if to is None:
+        return None
+    if is_url(to):
+        return ObjectStore(place=to.rstrip("/"))
+    path = to.removeprefix("file://")
+    volume = _volume_at(spec, path)
+    return None if volume is None else Volume(spec=spec, path=path, volume=volume)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStore:
+    """One that fsspec knows, by its URL."""
+
+    place: str
+
+    @property
+    def said(self) -> str:
+        return self.place
+
+    def keep(self, archive: LargeArchive, folder: str, used: frozenset[str], client: Client, submit: Submit) -> str:
+        place = f"{self.place}/{FOLDER}/{folder}"
+        system, root = open_place(place, what="working directories")
+        system.invalidate_cache()
+        try:
+            listed = translated(lambda: system.ls(root, detail=True), f"{place} cannot be listed")
+        except FileNotFoundError:
+            listed = []
+        there = {str(each["name"]).rpartition("/")[2]: int(each["size"] or 0) for each in listed}
+        name = archive.digest + ENDING
+        if there.get(name) != archive.path.stat().st_size:
+            goal = f"{root}/{name}"
+            translated(lambda: upload(system, archive.path, goal), f"the files cannot be sent to {place}")
+        for other in there:
+            if other.endswith(ENDING) and other.removesuffix(ENDING) not in used | {archive.digest}:
+                _remove(system, f"{root}/{other}", place)
+        return f"{place}/{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A directory of a volume that the run's pods mount.
+
+    Attributes:
+        path: In the run's pods.
+        volume: Its name in the spec.
+    """
+
+    spec: Training
+    path: str
+    volume: str
+
+    @property
+    def said(self) -> str:
+        return f"the volume `{self.volume}` at {self.path}"
+
+    def keep(self, archive: LargeArchive, folder: str, used: frozenset[str], client: Client, submit: Submit) -> str:
+        path = str(PurePosixPath(self.path) / FOLDER / folder / (archive.digest + ENDING))
+        alone = unattended(client)
+        if alone is not None:
+            raise ClusterError(
+                f"The working directory goes to {self.said} through a pod, which needs an operator: {alone}"
+            )
+        keep = [f"{digest}{ENDING}" for digest in sorted(used)]
+        run = submit(receiving(self.spec, path), {})
+        try:
+            self._hand_over(client, run, archive.path, path, keep)
+        finally:
+            client.delete(trainings_path(run.spec.team, run.spec.name), {"preconditions": {"uid": run.uid}})
+        return path
+
+    def _hand_over(self, client: Client, run: Workload, source: Path, path: str, keep: list[str]) -> None:
+        """Until the run has ended well, which it does as soon as the archive is there, or was before."""
+        deadline, sending = time.monotonic() + START_MOST_S, None
+        late = f" after {describe_duration(START_MOST_S)}"
+        while True:
+            now = _read(client, run)
+            phase, why = now.status.phase, now.status.reason.message
+            if phase is Phase.SUCCEEDED:
+                return
+            is_late = time.monotonic() > deadline
+            is_current = sending is not None and sending.attempt == now.status.attempt
+            # What was there already ends the pod before anything can be sent to it, which is no problem; and a pod
+            # that was lost has another after it.
+            if sending is not None and is_current and sending.problem and (phase.is_final or sending.is_long_over):
+                raise ClusterError(f"The working directory cannot be taken to {self.said}: {sending.problem}")
+            if phase.is_final or (sending is None and is_late):
+                raise ClusterError(
+                    f"The working directory cannot be taken to {self.said}: {run.spec.name}, the run that takes it in, "
+                    f"is {phase.value}{late if is_late else ''}: {why}."
+                )
+            if phase is Phase.RUNNING and not is_current:
+                sending = _begin(client, now, source, path, keep)
+            time.sleep(LOOK_EVERY_S)
+
+
+class _Sending(threading.Thread):
+    """Hands an archive to a pod of which `receive` knows what to do with it.
+
+    A thread, since the API server may keep such a stream open when its command has died.
+    """
+
+    def __init__(self, client: Client, member: Member, attempt: int, source: Path, path: str, keep: list[str]) -> None:
+        super().__init__(name="files", daemon=True)
+        self.attempt = attempt
+        self.problem = ""
+        self._over_at: float | None = None
+        self._client, self._member, self._source, self._path, self._keep = client, member, source, path, keep
+
+    @property
+    def is_long_over(self) -> bool:
+        """Its problem is no moment's any more."""
+        return self._over_at is not None and time.monotonic() - self._over_at > OVER_S
+
+    def run(self) -> None:
+        try:
+            self.problem = self._send()
+        except ClusterError as error:
+            self.problem = str(error)
+        self._over_at = time.monotonic()
+
+    def _send(self) -> str:
+        """What is wrong; nothing when it has arrived."""
+        member, said = self._member, bytearray()
+        argv = (member.python, RUNTIME, "receive", self._path)
+        opened = exec_stream(self._client.access, member.path, argv, container=RANKS, stdin=True, tty=False)
+        with opened as stream:
+            ready = threading.Event()
+
+            def hear(data: bytes) -> None:
+                if READY.encode() in data:
+                    ready.set()
+
+            pump = threading.Thread(target=self._pump, args=(stream, ready), name="files out", daemon=True)
+            pump.start()
+            code = stream.run(hear, said.extend)
+        words = said.decode(errors="replace").strip() or f"{' '.join(argv)} ended with exit code {code}"
+        return words if code != 0 else ""
+
+    def _pump(self, stream: ExecStream, ready: threading.Event) -> None:
+        """What breaks is told by the stream's own end."""
+        if not ready.wait(READY_MOST_S):
+            return
+        try:
+            told = {"size": self._source.stat().st_size, "keep": self._keep}
+            stream.write(json.dumps(told).encode() + b"\n")
+            with self._source.open("rb") as file:
+                while piece := file.read(PIECE_BYTES):
+                    stream.write(piece)
+        except ClusterError:
+            return
+
+
+def _begin(client: Client, run: Workload, source: Path, path: str, keep: list[str]) -> _Sending | None:
+    """None while no pod of the run is there to take it."""
+    try:
+        member = member_of(client, run, 0)
+    except Conflict:
+        return None
+    sending = _Sending(client, member, run.status.attempt, source, path, keep)
+    sending.start()
+    return sending
+
+
+def _read(client: Client, run: Workload) -> Workload:
+    found = read_training(client.get(trainings_path(run.spec.team, run.spec.name))).workload
+    if found is None:
+        raise ClusterError(f"The run {run.spec.name} cannot be read by this Fairlead.")
+    return found
+
+
+def receiving(spec: Training, path: str) -> Training:
+    """The run that takes an archive in: the volumes of the one that is to come, where it may run, and little else."""
+    kept = spec.kubernetes.pod
+    pod = dict(kept.get("spec") or {})
+    pod.pop("initContainers", None)
+    fields = ("name", "imagePullPolicy", "volumeMounts")
+    pod["containers"] = [
+        {field: each[field] for field in fields if field in each} for each in pod.get("containers") or ()
+    ]
+    return replace(
+        spec,
+        name=f"{spec.name[: NAME_MOST - len(SUFFIX)].rstrip('-')}{SUFFIX}",
+        run=f"exec python3 {RUNTIME} await {shlex.quote(path)}",
+        launch=Launch.EXEC,
+        setup=None,
+        workdir=None,
+        env={},
+        nodes=1,
+        most_nodes=None,
+        ranks_per_node=1,
+        resources=Resources(cpu_milli=500, memory_bytes=256 * 1024**2),
+        checkpoint=Checkpoint(),
+        retry=Retry(program=0),
+        max_duration_s=SEND_MOST_S,
+        expected_duration_s=None,
+        grace_s=1.0,
+        kubernetes=overlay({**kept, "spec": pod}),
+    )
+
+
+def _volume_at(spec: Training, path: str) -> str | None:
+    """The volume of the spec on which a directory of its pods lies; None when it would end with the pod."""
+    pod: dict[str, Any] = spec.kubernetes.pod.get("spec") or {}
+    lasting = {
+        each["name"]
+        for each in pod.get("volumes") or ()
+        if not FLEETING & each.keys() and not any(_is_read_only(kind) for kind in each.values())
+    }
+    mounts = [
+        mount
+        for container in pod.get("containers") or ()
+        if container["name"] == RANKS
+        for mount in container.get("volumeMounts") or ()
+        if PurePosixPath(path).is_relative_to(mount["mountPath"])
+    ]
+    nearest = max(mounts, key=lambda mount: len(PurePosixPath(mount["mountPath"]).parts), default=None)
+    if nearest is None or nearest["name"] not in lasting or nearest.get("readOnly"):
+        return None
+    return str(nearest["name"])
+
+
+def _is_read_only(kind: Any) -> bool:
+    return isinstance(kind, dict) and bool(kind.get("readOnly"))
+
+
+def _remove(system: Any, path: str, place: str) -> None:
+    try:
+        translated(lambda: system.rm_file(path), f"{place} keeps what is not needed")
+    except (StoreUnavailable, FileNotFoundError):
+        # Whoever may not remove, or came second, leaves it; whoever sends next tries again.
+        return

@@ -1,0 +1,203 @@
+"""Which directory of the user goes with a run, and the way there: ConfigMaps that the run owns, or a store of the team.
+
+A ``workdir`` that is given is taken along. Without one the image has the program; and a run that names no image either
+takes the directory of its file, since its program can be nowhere else.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.client.pending_uploads import STORED, Uploads
+from fairlead.cluster.kubernetes.client.run_code import revision_of
+from fairlead.cluster.kubernetes.client.workdir_stores import Store, Submit, store_of
+from fairlead.cluster.kubernetes.manifests import workdir
+from fairlead.cluster.kubernetes.manifests.workdir import (
+    WORKDIR,
+    Archive,
+    Tree,
+    measure,
+    pack,
+    packed_large,
+    part_names,
+    render_parts,
+    stored_digest,
+)
+from fairlead.cluster.preflight import packed_problem
+from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Workload
+from fairlead.text.quantities import describe_memory, plural
+
+HERE = "."
+MOST_STORED_BYTES = 8 * 1024**3  # of files before they are packed; every pod unpacks them onto its node's disk
+KEEPER = "fairlead-upload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkdirUpload:
+    """What was chosen.
+
+    Attributes:
+        spec: With ``workdir`` as it is kept; that of another person says the same.
+        directory: Whose files are taken along; None for none.
+        sentence: What is taken along, for people.
+        note: The same for a plan; None when nothing was asked for.
+    """
+
+    spec: Training
+    directory: Path | None = None
+    sentence: str | None = None
+    note: str | None = None
+
+
+def choose(spec: Training, directory: Path) -> WorkdirUpload:
+    """What goes along with a spec whose file is in ``directory``.
+
+    Raises:
+        InvalidSpec: It is not there, or lacks the program that only it can have.
+        Conflict: It is too large, or the pods were to see the directory itself.
+    """
+    if spec.workdir is None and spec.image is not None:
+        return WorkdirUpload(spec=spec)
+    place = Path(directory.absolute(), Path(spec.workdir or HERE).expanduser())
+    if not place.is_dir():
+        if spec.workdir is not None and Path(spec.workdir).is_absolute() and spec.image is not None:
+            return WorkdirUpload(
+                spec=spec, note=f"{spec.workdir} does not exist here, so it is taken as a directory of the image"
+            )
+        raise InvalidSpec(
+            (
+                f"{spec.name}: workdir: there is no directory {place}. Correct `workdir`; an absolute path that is not "
+                "here means a directory of the image, and then `image` has to be given.",
+            )
+        )
+    problem, is_certain = packed_problem(spec, place, _names(place)) or (None, False)
+    if problem is not None and is_certain:
+        raise InvalidSpec((f"{spec.name}: run: {problem}.",))
+    lack = "" if problem is None else f"; {problem}, so the image must contain it"
+    if not spec.snapshot:
+        raise Conflict(
+            f"{spec.name}: snapshot: false was asked for, but the files of {place} go to this cluster as they are at "
+            "submission, and no pod sees later ones. Leave `snapshot` out; or have the files on a volume or in the "
+            "image, and leave `workdir` out."
+        )
+    archive = pack(place)
+    if archive is not None:
+        num_files, size = archive.num_files, f"{describe_memory(len(archive.content))} when packed"
+    else:
+        what = measure(place)
+        store = _store_for(spec, place, what)
+        num_files, size = what.num_files, f"{describe_memory(what.num_bytes)}, by way of {store.said}"
+    said = f"{plural(num_files, 'file')} of {place.resolve()}"
+    return WorkdirUpload(
+        spec=replace(spec, workdir=spec.workdir or HERE),
+        directory=place,
+        sentence=f"Taking along {said}, {size}.",
+        note=f"{said}, {size}, are taken along{lack}",
+    )
+
+
+def _names(directory: Path) -> frozenset[str]:
+    """What goes along, by paths below the directory."""
+    return frozenset(path.relative_to(directory).as_posix() for path in workdir.files(directory))
+
+
+def send(client: Client, spec: Training, directory: Path, submit: Submit) -> Workload:
+    """Send the files, submit the run, and make the files its own.
+
+    Whoever is killed before the run is there leaves files that nothing owns, for a later run to see to, and no run that
+    waits for files for ever.
+    """
+    archive, uploads = pack(directory), Uploads(client, spec.team)
+    with _explained(spec.team):
+        uploads.collect(time.time())
+        if archive is None:
+            return _send_large(client, spec, directory, submit, uploads)
+        uploads.begin(archive.annotation, time.time())
+        _put(client, spec.team, archive, None)
+    workload = submit(spec, {WORKDIR: archive.annotation, **revision_of(directory)})
+    with _explained(spec.team):
+        # Once more as a whole: another run's end may have taken them away meanwhile.
+        _put(client, spec.team, archive, workload)
+        uploads.end(archive.annotation)
+    return workload
+
+
+def is_same(annotation: str, directory: Path) -> bool:
+    """Whether a run that says this of its working directory has the files that are in the directory now."""
+    stored = stored_digest(annotation)
+    if stored is None:
+        archive = pack(directory)
+        return archive is not None and archive.annotation == annotation
+    with packed_large(directory) as large:
+        return large.digest == stored
+
+
+def _send_large(client: Client, spec: Training, directory: Path, submit: Submit, uploads: Uploads) -> Workload:
+    """The same by way of a store, which the archive's name alone comes from through the API."""
+    store = _store_for(spec, directory, measure(directory))
+    with packed_large(directory) as archive:
+        folder = uploads.begin(f"{archive.digest}{STORED}", time.time())
+        place = store.keep(archive, folder, uploads.stored(), client, submit)
+        workload = submit(spec, {WORKDIR: archive.annotation(place), **revision_of(directory)})
+        uploads.end(f"{archive.digest}{STORED}")
+    return workload
+
+
+def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
+    """Where files go that are too large for the API.
+
+    Raises:
+        Conflict: There is no such place, or they are too large for it as well.
+    """
+    name, num_bytes = what.largest
+    found = (
+        f"workdir: {directory} is {describe_memory(what.num_bytes)} in {plural(what.num_files, 'file')}, the largest "
+    )
+    found += f"{name} with {describe_memory(num_bytes)}"
+    if what.num_bytes > MOST_STORED_BYTES:
+        raise Conflict(
+            f"{found}; at most {describe_memory(MOST_STORED_BYTES)} go along. "
+            "Add what the run does not need to .gitignore, "
+            "and have its data on a volume or in a store."
+        )
+    store = store_of(spec)
+    if store is None:
+        raise Conflict(
+            f"{found}; at most {describe_memory(workdir.MOST_BYTES)} when packed go through the API. Up to "
+            f"{describe_memory(MOST_STORED_BYTES)} go where the checkpoints do: give `checkpoint.to`, a URL such as "
+            "s3://bucket/runs or a directory on a volume of `kubernetes`. Or add what the run does not need to "
+            ".gitignore, or build it into the image."
+        )
+    return store
+
+
+def _put(client: Client, namespace: str, archive: Archive, workload: Workload | None) -> None:
+    """Apply each part; an owner by a manager of its own, so that runs that share files each keep theirs."""
+    manager = KEEPER if workload is None else f"fairlead-run-{workload.uid[:13]}"
+    for name, body in zip(part_names(archive.annotation), render_parts(archive, namespace, workload), strict=True):
+        path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+        client.apply(path, body, manager=manager)
+
+
+@contextmanager
+def _explained(namespace: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        if error.status == 403:
+            raise NotAllowed(
+                f"Your account may not keep files in the namespace {namespace!r}, so the working directory cannot "
+                f"be taken along: {error.said}. Ask for the role fairlead-user there, or build the files into the "
+                "image and leave `workdir` out."
+            ) from error
+        if error.status == 404:
+            raise ClusterError(
+                f"There is no namespace {namespace!r}. Create it, apply a Team of that name, or choose another "
+                "with `--namespace`."
+            ) from error
+        raise

@@ -1,0 +1,271 @@
+"""The kinds as CustomResourceDefinitions, generated from the tables of keys: nothing of a spec is written twice."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING
+from typing import Any
+
+from fairlead.cluster.kubernetes.manifests import validation
+from fairlead.cluster.kubernetes.manifests.statuses import status_schema
+from fairlead.specs import overlay
+from fairlead.specs.constraints import Constraints, Text
+from fairlead.specs.formats.parsing import MOST_QUANTITY
+from fairlead.specs.formats.rendering import default_of
+from fairlead.specs.keys import API_VERSION, KINDS
+from fairlead.specs.pool import PoolGpu
+from fairlead.specs.resources import Resources
+from fairlead.specs.tables import field_types as kinds
+from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, Single
+from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
+from fairlead.specs.training import ENV_NAME, Retry
+
+GROUP, VERSION = API_VERSION.split("/")
+PLURALS = {"Training": "trainings", "Team": "teams", "Pool": "pools"}
+_SHORT = {"Training": ["ftr"], "Team": ["ftm"], "Pool": ["fpl"]}
+_NAMESPACED = frozenset({"Training"})
+_DOCS = {
+    "Training": "A distributed training run: a gang of pods that start together or not at all.",
+    "Team": "People who share a namespace, with a quota.",
+    "Pool": "Nodes of one kind: hardware, price, and how they are paid for.",
+}
+_COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "Training": (
+        ("Phase", "string", ".status.phase"),
+        ("Ranks", "string", ".status.ranks"),
+        ("Progress", "string", ".status.progress"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+        ("Reason", "string", ".status.message"),
+    ),
+    "Team": (
+        ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
+        ("Weight", "integer", ".spec.weight"),
+        ("GPUs", "string", ".spec.quota.gpu"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+        ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message'),
+    ),
+    "Pool": (
+        ("Nodes", "integer", ".spec.nodes"),
+        ("GPU", "string", ".spec.hardware.gpu.model"),
+        ("Type", "string", ".spec.capacity_type"),
+        ("Price", "number", ".spec.price_per_hour"),
+        ("Age", "date", ".metadata.creationTimestamp"),
+    ),
+}
+_RULES = "x-kubernetes-validations"
+_RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
+    Retry: validation.retry_rules,
+    Resources: validation.sharing_rules,
+    PoolGpu: validation.partition_rules,
+}
+
+
+def definitions() -> list[dict[str, Any]]:
+    """The CustomResourceDefinition of every kind that a cluster keeps."""
+    return [definition(kind) for kind in PLURALS]
+
+
+def definition(kind: str) -> dict[str, Any]:
+    """The CustomResourceDefinition of one kind."""
+    plural = PLURALS[kind]
+    columns = [{"name": name, "type": type_, "jsonPath": path} for name, type_, path in _COLUMNS[kind]]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "fairlead"}},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced" if kind in _NAMESPACED else "Cluster",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": _SHORT[kind],
+                "categories": ["fairlead"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": object_schema(kind)},
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": columns,
+                }
+            ],
+        },
+    }
+
+
+def with_fewer_rules(content: dict[str, Any]) -> dict[str, Any]:
+    """A definition for API servers that know no bound for the length of a quantity, as Kubernetes 1.31 does.
+
+    There the rules of quantities would cost more than is allowed, so only the operator says what is wrong with one.
+    """
+    lean: dict[str, Any] = _lean(content)
+    return lean
+
+
+def _lean(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lean(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _lean(inner) for name, inner in value.items()}
+    rules = kept.pop(_RULES, None)
+    if isinstance(rules, list) and not kept.get("x-kubernetes-int-or-string"):
+        kept |= _rules([each for each in rules if not _reads_quantity(each["rule"])])
+    return kept
+
+
+def _reads_quantity(rule: str) -> bool:
+    """Whether it looks into the text of a field that may be a number."""
+    return ".findAll(" in rule or "string(self." in rule
+
+
+def object_schema(kind: str) -> dict[str, Any]:
+    """The structural schema of a whole object."""
+    spec = _section(KINDS[kind])
+    return {
+        "type": "object",
+        "description": _DOCS[kind],
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
+            "spec": {"description": "What is asked for.", **spec},
+            "status": status_schema(kind),
+        },
+        "x-kubernetes-validations": [
+            *validation.name_rules(),
+            *(validation.update_rules() if kind == "Training" else ()),
+        ],
+    }
+
+
+def _section(section: Section) -> dict[str, Any]:
+    keys = [key for key in section.keys if key.metadata is None]
+    schema: dict[str, Any] = {"type": "object", "properties": {key.name: _key(key, section) for key in keys}}
+    required = [key.name for key in keys if key.required]
+    if required:
+        schema["required"] = required
+    rules = _RULES_OF_SECTIONS.get(section.type)
+    return schema | ({_RULES: rules()} if rules is not None else {})
+
+
+def _key(key: Key, section: Section) -> dict[str, Any]:
+    schema: dict[str, Any] = {"description": key.doc, **_kind(key, section)}
+    defaults = default_of(key, section.type)
+    if isinstance(key.kind, Single) and defaults[0] not in (MISSING, None):
+        schema["default"] = key.kind.render(defaults[0] if len(defaults) == 1 else defaults)
+    return schema
+
+
+def _kind(key: Key, section: Section) -> dict[str, Any]:
+    kind = key.kind
+    if isinstance(kind, Section):
+        return _section(kind)
+    if isinstance(kind, OverlayField):
+        return _laid(kind)
+    if isinstance(kind, MapField):
+        names = validation.env_rules() if kind.names is ENV_NAME else validation.names_rules(kind.names)
+        return {
+            "type": "object",
+            "maxProperties": kind.most,
+            "additionalProperties": {
+                "type": "string",
+                "maxLength": kind.values.max_length,
+                **_rules(validation.text_rules(kind.values)),
+            },
+            **_rules(names),
+        }
+    if isinstance(kind, ListField):
+        item = Key(name=key.name, kind=kind.item, doc="", attributes=("item",), example=key.example)
+        schema = {"type": "array", "maxItems": kind.most, "items": _single(kind.item, item, kind.rule)}
+        if kind.item is kinds.TAINT:
+            return {**schema, "x-kubernetes-list-type": "atomic", **_rules(validation.taints_rules())}
+        return {**schema, "x-kubernetes-list-type": "set"}
+    rule = section.rules.get(key.attributes[0])
+    return _single(kind, key, rule if isinstance(rule, Text) else None, section.rules)
+
+
+def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None = None) -> dict[str, Any]:
+    rules = rules if rules is not None else {key.attributes[0]: text} if text is not None else {}
+    checks = _rules(validation.single_rules(kind, key, rules))
+    if kind is kinds.FLAG:
+        return {"type": "boolean"}
+    if kind.tags == kinds.NUMERIC:
+        return {"type": "number" if kind is kinds.DOLLARS else "integer", **checks}
+    if kind.tags == kinds.ANY:
+        return {"x-kubernetes-int-or-string": True, "maxLength": MOST_QUANTITY, **checks}
+    return {"type": "string", "maxLength": _length(kind, text), **checks}
+
+
+def _length(kind: Single, text: Text | None) -> int:
+    return text.max_length if text is not None else 512 if kind is kinds.TAINT else MOST_QUANTITY
+
+
+def _rules(rules: list[validation.Rule]) -> dict[str, Any]:
+    return {_RULES: rules} if rules else {}
+
+
+def _laid(kind: OverlayField) -> dict[str, Any]:
+    schema = _branch(kind.tree)
+    for path, check in _overlay_rules():
+        place = schema
+        for part in path:
+            place = place["items"] if part == "*" else place["properties"][part]
+        place.setdefault("x-kubernetes-validations", []).append(check)
+    return schema
+
+
+def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
+    """What an overlay must leave to Fairlead; the same rules as ``fairlead.specs.overlay`` has, place by place."""
+    for part in ("labels", "annotations"):
+        test = f'self.all(k, !k.startsWith("{overlay.OWN_DOMAIN}"))'
+        yield ("metadata", part), validation.rule(test, validation.say(overlay.FOREIGN_LABEL))
+    test = f'!self.startsWith("{overlay.OWN_NAMES}")'
+    yield ("spec", "volumes", "*", "name"), validation.rule(test, validation.say(overlay.FOREIGN_VOLUME))
+    test = f'self == "{overlay.RANKS}"'
+    yield ("spec", "containers", "*", "name"), validation.rule(test, validation.say(overlay.ONLY_CONTAINER))
+    test = f'self != "{overlay.RANKS}" && !self.startsWith("{overlay.OWN_NAMES}")'
+    yield (
+        ("spec", "initContainers", "*", "name"),
+        validation.rule(
+            test, validation.say("`"), "self", validation.say("`"), validation.say(overlay.FOREIGN_CONTAINER)
+        ),
+    )
+    test = f'self != "{overlay.OWN_PATH}" && !self.startsWith("{overlay.OWN_PATH}/")'
+    for containers in ("containers", "initContainers"):
+        path = ("spec", containers, "*", "volumeMounts", "*", "mountPath")
+        yield path, validation.rule(test, validation.say(overlay.FOREIGN_MOUNT))
+    test = f"!{validation.matches('self', overlay.SET_BY_FAIRLEAD.pattern)}"
+    path = ("spec", "containers", "*", "env", "*", "name")
+    yield path, validation.rule(test, validation.QUOTED, validation.say(overlay.SET_BY_US))
+
+
+def _branch(branch: Branch) -> dict[str, Any]:
+    if isinstance(branch, Leaf):
+        return dict(_LEAVES[branch])
+    if isinstance(branch, Map):
+        most = overlay.ITEMS_MOST
+        return {"type": "object", "additionalProperties": _branch(branch.values), "maxProperties": most}
+    if isinstance(branch, Items):
+        return {
+            "type": "array",
+            "items": _branch(branch.item),
+            "maxItems": branch.most,
+            "x-kubernetes-list-type": "atomic",
+        }
+    fields = {name: _branch(inner) for name, inner in branch.fields.items()}
+    schema: dict[str, Any] = {"type": "object", "properties": fields}
+    return schema | ({"required": list(branch.required)} if branch.required else {})
+
+
+_LEAVES: dict[Leaf, dict[str, Any]] = {
+    Leaf.TEXT: {"type": "string", "maxLength": overlay.TEXT_MOST},
+    Leaf.NAME: {"type": "string", "maxLength": overlay.NAME_MOST},
+    Leaf.WHOLE: {"type": "integer"},
+    Leaf.FLAG: {"type": "boolean"},
+    Leaf.QUANTITY: {"x-kubernetes-int-or-string": True, "maxLength": overlay.TEXT_MOST},
+}

@@ -1,0 +1,163 @@
+"""Everything that puts Fairlead onto a cluster, as objects: for GitOps, and for whoever applies them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
+from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.policy.kinds.retention import KEEP_ALL, Retention
+from fairlead.specs.quantities import format_duration
+
+HEALTH_PORT = 8080  # health and metrics
+USER = 65532
+VERSION = "app.kubernetes.io/version"
+_LABELS = {"app.kubernetes.io/name": OPERATOR, MANAGED_BY: MANAGER}
+_SELECTOR = {"app.kubernetes.io/name": OPERATOR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSettings:
+    """How the operator runs.
+
+    Attributes:
+        namespace: Of the operator alone; runs live in their teams'.
+        image: One that has the package ``fairlead`` installed.
+        replicas: One leads, the others wait.
+        policy: By which of ``fairlead.state.scheduling_policy.POLICIES`` those that wait are started.
+        keeps: What is kept of runs that are over.
+        fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
+        version: Of Fairlead, written on the kinds and the Deployment.
+    """
+
+    namespace: str = "fairlead-system"
+    image: str
+    replicas: int = 2
+    policy: str = "default"
+    keeps: Retention = KEEP_ALL
+    cpu: str = "500m"
+    memory: str = "512Mi"
+    fewer_rules: bool = False
+    version: str = "unknown"
+
+
+def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
+    """The objects in the order in which they are applied."""
+    return [
+        _namespace(settings),
+        *(_versioned(with_fewer_rules(each) if settings.fewer_rules else each, settings) for each in definitions()),
+        render_priority_class(),
+        _account(settings),
+        *render_roles(),
+        *render_operator_bindings(settings.namespace),
+        _network_policy(settings),
+        _disruption_budget(settings),
+        _versioned(_deployment(settings), settings),
+    ]
+
+
+def _versioned(content: dict[str, Any], settings: InstallSettings) -> dict[str, Any]:
+    metadata = content["metadata"]
+    return {**content, "metadata": {**metadata, "labels": {**metadata.get("labels", {}), VERSION: settings.version}}}
+
+
+def _namespace(settings: InstallSettings) -> dict[str, Any]:
+    levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    metadata = {"name": settings.namespace, "labels": {MANAGED_BY: MANAGER, **levels}}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def _account(settings: InstallSettings) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(settings)}
+
+
+def _deployment(settings: InstallSettings) -> dict[str, Any]:
+    resources = {"cpu": settings.cpu, "memory": settings.memory}
+    operator = {
+        "name": "operator",
+        "image": settings.image,
+        "args": ["operator", "--policy", settings.policy, *_kept(settings.keeps)],
+        "command": ["fairlead"],
+        "env": [
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in (("POD_NAME", "metadata.name"), ("POD_NAMESPACE", "metadata.namespace"))
+        ],
+        "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
+        "livenessProbe": {**_asked("/livez"), "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**_asked("/readyz"), "periodSeconds": 5},
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    apart = {"labelSelector": {"matchLabels": _SELECTOR}, "topologyKey": "kubernetes.io/hostname"}
+    pod = {
+        "serviceAccountName": OPERATOR,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
+            }
+        },
+        "containers": [operator],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(settings),
+        "spec": {
+            "replicas": settings.replicas,
+            "selector": {"matchLabels": _SELECTOR},
+            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": pod},
+        },
+    }
+
+
+def _kept(keeps: Retention) -> list[str]:
+    """What is kept, as arguments of the operator."""
+    period = [] if keeps.for_s is None else ["--keep", str(format_duration(keeps.for_s))]
+    return period if keeps.last is None else [*period, "--keep-last", str(keeps.last)]
+
+
+def _asked(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": "health"}}
+
+
+def _disruption_budget(settings: InstallSettings) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(settings),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _SELECTOR}},
+    }
+
+
+def _network_policy(settings: InstallSettings) -> dict[str, Any]:
+    """In: health and metrics. Out: names, and the API server, whose address no policy can name."""
+    tcp = [{"port": port, "protocol": "TCP"} for port in (443, 6443)]
+    dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(settings),
+        "spec": {
+            "podSelector": {"matchLabels": _SELECTOR},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"ports": [{"port": HEALTH_PORT, "protocol": "TCP"}]}],
+            "egress": [{"ports": dns}, {"ports": tcp}],
+        },
+    }
+
+
+def _metadata(settings: InstallSettings) -> dict[str, Any]:
+    return {"name": OPERATOR, "namespace": settings.namespace, "labels": dict(_LABELS)}

@@ -1,0 +1,33 @@
+"""An overlay laid over a pod, as Kubernetes' strategic merge does it: mappings by key, lists by name or added."""
+
+from typing import Any
+
+from fairlead.specs.overlay import Overlay
+from fairlead.specs.tables.pod_fields import POD, Branch, Items, Tree
+
+
+def lay_over(pod: dict[str, Any], overlay: Overlay) -> dict[str, Any]:
+    """The pod with the overlay's fields; what is not in the overlay stays."""
+    merged: dict[str, Any] = _merged(pod, overlay.pod, POD)
+    return merged
+
+
+def _merged(below: Any, above: Any, branch: Branch | None) -> Any:
+    if isinstance(below, dict) and isinstance(above, dict):
+        fields = branch.fields if isinstance(branch, Tree) else {}
+        merged = dict(below)
+        for name, value in above.items():
+            merged[name] = _merged(below[name], value, fields.get(name)) if name in below else value
+        return merged
+    if isinstance(below, list) and isinstance(above, list) and isinstance(branch, Items):
+        if branch.merge is None:
+            return [*below, *(each for each in above if each not in below)]
+        return _merged_by(below, above, branch, branch.merge)
+    return above
+
+
+def _merged_by(below: list[Any], above: list[Any], items: Items, key: str) -> list[Any]:
+    merged = {each[key]: each for each in below}
+    for each in above:
+        merged[each[key]] = _merged(merged[each[key]], each, items.item) if each[key] in merged else each
+    return list(merged.values())

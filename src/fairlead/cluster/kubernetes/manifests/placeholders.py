@@ -1,0 +1,139 @@
+"""A placeholder: a pod of the shape of a gang's member that does nothing, so that an autoscaler brings a node for it.
+
+Its priority is below that of every run, so kube-scheduler gives its place to whoever comes, and above -10, below which
+the Cluster Autoscaler takes a pod for expendable and brings nothing. It has not the labels by which members are found.
+"""
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.objects import SIDECAR, quantity
+from fairlead.cluster.kubernetes.devices import DeviceResource
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+from fairlead.policy.placement.node_eligibility import PRICE_LABEL
+from fairlead.specs.overlay import RANKS
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Grant, Workload
+
+PRIORITY = -5
+WAIT = "import signal; signal.pause()"
+# What makes up where a pod may go, and what a namespace asks of it.
+_KEPT = (
+    "tolerations", "nodeSelector", "schedulerName", "runtimeClassName", "securityContext", "imagePullSecrets",
+    "automountServiceAccountToken", "enableServiceLinks",
+)  # fmt: skip
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def render_placeholder(
+    workload: Workload,
+    index: int,
+    settings: PodSettings,
+    *,
+    device: DeviceResource | None = None,
+    labels: Iterable[tuple[str, str]] = (),
+    shunned: Iterable[tuple[str, str]] = (),
+    prices: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """The placeholder of one member.
+
+    Args:
+        device: What the member will ask a node for; None for a run without GPUs.
+        labels: Alternatives of key and value, one of which a node must have; none for any node.
+        shunned: Keys and values of which a node must have none.
+        prices: Values of the label with a node's price of which it must have one; None for any price.
+    """
+    spec, asked = workload.spec, workload.spec.resources
+    grant = Grant(cpu_milli=asked.cpu_milli or 0, memory_bytes=asked.memory_bytes or 0)
+    member = CreatePod(attempt=workload.status.attempt, index=index, node="", grant=grant)
+    pod = render_pod(workload, member, settings, device=device)["spec"]
+    ranks = next(container for container in pod["containers"] if container["name"] == RANKS)
+    sidecars = [each for each in pod.get("initContainers", ()) if each.get("restartPolicy") == SIDECAR]
+    resources = _sum(each.get("resources") or {} for each in (*pod["containers"], *sidecars))
+    container: dict[str, Any] = {
+        "name": "room",
+        "image": settings.placeholder_image or ranks["image"],
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
+        "securityContext": ranks["securityContext"],
+    }
+    if "imagePullPolicy" in ranks:
+        container["imagePullPolicy"] = ranks["imagePullPolicy"]
+    if settings.placeholder_image is None:
+        container["command"] = [settings.python, "-c", WAIT]
+    affinity = _among((pod.get("affinity") or {}).get("nodeAffinity") or {}, list(labels), _others(shunned, prices))
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": names.placeholder_name(spec, index),
+            "namespace": spec.team,
+            "labels": {
+                names.MANAGED_BY: names.MANAGER,
+                names.ROOM_FOR: workload.uid,
+                names.INDEX: str(index),
+            },
+            # A node that came for a gang stays until all of them are there.
+            "annotations": {
+                "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+                "karpenter.sh/do-not-disrupt": "true",
+            },
+            "ownerReferences": [names.owner(workload)],
+        },
+        "spec": {
+            **{name: pod[name] for name in _KEPT if name in pod},
+            **({"affinity": {"nodeAffinity": affinity}} if affinity else {}),
+            "containers": [container],
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 0,
+            "priorityClassName": names.PLACEHOLDER_CLASS,
+        },
+    }
+
+
+def render_priority_class() -> dict[str, Any]:
+    """The priority of placeholders; they take nobody's place."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": names.PLACEHOLDER_CLASS, "labels": {names.MANAGED_BY: names.MANAGER}},
+        "value": PRIORITY,
+        "preemptionPolicy": "Never",
+        "globalDefault": False,
+        "description": "Fairlead's placeholders, which make an autoscaler bring nodes and give way to every pod.",
+    }
+
+
+def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What containers ask for together, of every resource."""
+    total: dict[str, Decimal] = {}
+    for resources in lists:
+        for name, value in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
+            total[name] = total.get(name, Decimal(0)) + quantity(value)
+    return {name: f"{amount.normalize():f}" for name, amount in total.items()}
+
+
+def _others(shunned: Iterable[tuple[str, str]], prices: Iterable[str] | None) -> list[dict[str, Any]]:
+    """What holds in every term of an affinity."""
+    found: list[dict[str, Any]] = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
+    if prices is not None:
+        found.append({"key": PRICE_LABEL, "operator": "In", "values": sorted(prices)})
+    return found
+
+
+def _among(affinity: Mapping[str, Any], labels: list[tuple[str, str]], others: list[dict[str, Any]]) -> dict[str, Any]:
+    """The affinity, but to nodes with one of the labels only; terms are alternatives, so each is there for each."""
+    if not labels and not others:
+        return dict(affinity)
+    given: list[dict[str, Any]] = (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    values: dict[str, list[str]] = {}
+    for key, value in labels:
+        values.setdefault(key, []).append(value)
+    wanted = [[{"key": key, "operator": "In", "values": sorted(set(found))}] for key, found in values.items()] or [[]]
+    terms = [
+        {**term, "matchExpressions": [*term.get("matchExpressions", ()), *alternative, *others]}
+        for term in given
+        for alternative in wanted
+    ]
+    return {**affinity, _REQUIRED: {"nodeSelectorTerms": terms}}

@@ -1,0 +1,260 @@
+"""The pod of one member of a gang, as a pure function of what was decided."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.devices import DeviceResource
+from fairlead.cluster.kubernetes.manifests import pod_environment as contract
+from fairlead.cluster.kubernetes.manifests.overlays import lay_over
+from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
+from fairlead.specs.overlay import RANKS
+from fairlead.specs.quantities import format_cpu
+from fairlead.specs.training import Training
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Taint, Workload
+
+GIB = 1024**3
+GRACE_SLACK_S = 10  # for the shim to end what is left and to record it
+REPORTER = "fairlead-reporter"
+# A Python starts on it in 1.5 s. Until then it hears no notice, and the end of a short run would wait for it.
+REPORTER_CPU_MILLI = 50
+REPORTER_MEMORY_BYTES = 32 * 1024**2
+START_PERIOD_S = 2
+START_MOST_S = 86_400  # `setup` may take long, and only `max_duration` bounds it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSettings:
+    """What a cluster or a team decides for all its pods.
+
+    Attributes:
+        runtime: ConfigMap that holds the runtime, in the pod's namespace.
+        workdir: ConfigMaps that hold the working directory, in their order; empty for the image's own.
+        archive: Path or URL of the working directory instead; None for none.
+        image: For runs that name none.
+        python: Interpreter of the image that runs the shim; 3.9 or newer.
+        checkpoint_to: Directory or URL for runs that name none; None when there is no such place.
+        memory_bytes_per_rank: Request and limit for runs that leave memory open.
+        run_as_user: User and group of every process; ``restricted`` forbids 0.
+        image_pull_secrets: Secrets of the namespace.
+        priority_class: None for the cluster's default.
+        finalizers: Kept until the operator has recorded how the pod ended.
+        placeholder_image: One that does nothing, such as a pause image; None takes the run's own, with its Python, so
+            that it is on the new node already when the run comes.
+    """
+
+    runtime: str
+    workdir: tuple[str, ...] = ()
+    archive: str | None = None
+    image: str = "python:3.12-slim"
+    python: str = "python3"
+    checkpoint_to: str | None = None
+    memory_bytes_per_rank: int = 4 * GIB
+    run_as_user: int = 1000
+    image_pull_secrets: tuple[str, ...] = ()
+    priority_class: str | None = None
+    finalizers: tuple[str, ...] = ()
+    placeholder_image: str | None = None
+
+
+def render_pod(
+    workload: Workload,
+    create: CreatePod,
+    settings: PodSettings,
+    *,
+    device: DeviceResource | None = None,
+    taints: Sequence[Taint] | None = None,
+) -> dict[str, Any]:
+    """The pod.
+
+    Args:
+        create: Without a node it is what any node would get that suits.
+        device: The resource of the chosen node that meets the run's GPU request; None for a run without GPUs.
+        taints: The chosen node's, so that no others are tolerated; None for those of all GPU and spot nodes. Each
+            toleration of a pod costs the API server a tenth of a millisecond or two.
+    """
+    spec = workload.spec
+    name = names.pod_name(spec, create.attempt, create.index)
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": spec.team,
+        "labels": {
+            **spec.labels,
+            **names.run_labels(workload),
+            names.ATTEMPT: str(create.attempt),
+            names.INDEX: str(create.index),
+        },
+        "annotations": {
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+            "kubectl.kubernetes.io/default-container": RANKS,
+        },
+        "ownerReferences": [names.owner(workload)],
+    }
+    if settings.finalizers:
+        metadata["finalizers"] = list(settings.finalizers)
+    resources = _resources(workload, create, settings, device)
+    ranks: dict[str, Any] = {
+        "name": RANKS,
+        "image": spec.image or settings.image,
+        "command": [settings.python, contract.RUNTIME, "run"],
+        "env": _variables(workload, create, settings),
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
+        "startupProbe": _started(settings),
+        "terminationMessagePolicy": "File",
+        "securityContext": _CONTAINED,
+        "volumeMounts": [
+            {"name": "fairlead-runtime", "mountPath": contract.RUNTIME_DIR, "readOnly": True},
+            {"name": "fairlead-local", "mountPath": contract.LOCAL},
+            {"name": "fairlead-shm", "mountPath": "/dev/shm"},
+        ],
+    }
+    if settings.workdir:
+        ranks["volumeMounts"].append(
+            {"name": "fairlead-workdir", "mountPath": contract.WORKDIR_PARTS, "readOnly": True}
+        )
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "hostname": name,
+        "subdomain": names.service_name(workload),
+        "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + GRACE_SLACK_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": settings.run_as_user,
+            "runAsGroup": settings.run_as_user,
+            "fsGroup": settings.run_as_user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [ranks],
+        "volumes": _volumes(spec, settings, resources["memory"]),
+    }
+    if create.index == 0:
+        pod["initContainers"] = [_reporter(spec, settings)]
+    if tolerated := tolerations(spec) if taints is None else _tolerations_of(spec, taints):
+        pod["tolerations"] = tolerated
+    if settings.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
+    if settings.priority_class is not None:
+        pod["priorityClassName"] = settings.priority_class
+    rendered = lay_over({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, spec.kubernetes)
+    if create.node:
+        rendered["spec"]["affinity"] = _pinned(rendered["spec"].get("affinity") or {}, create.node)
+    for beside in rendered["spec"].get("initContainers", ()):
+        beside["securityContext"] = {**_CONTAINED, **beside.get("securityContext", {})}
+    return rendered
+
+
+def overhead(create: CreatePod) -> tuple[int, int]:
+    """Thousandths of a core and bytes that a pod takes beside its grant."""
+    return (REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES) if create.index == 0 else (0, 0)
+
+
+def _resources(
+    workload: Workload, create: CreatePod, settings: PodSettings, device: DeviceResource | None
+) -> dict[str, str | int]:
+    """Requests and limits in one, so that no neighbour can take what was granted."""
+    ranks = workload.spec.ranks_on_each_node
+    memory = create.grant.memory_bytes or settings.memory_bytes_per_rank * ranks
+    resources: dict[str, str | int] = {
+        "cpu": str(format_cpu(create.grant.cpu_milli or 1000 * ranks)),
+        "memory": str(memory),
+    }
+    return resources if device is None else resources | {device.name: str(device.count)}
+
+
+def _variables(workload: Workload, create: CreatePod, settings: PodSettings) -> list[dict[str, Any]]:
+    spec = workload.spec
+    place = contract.checkpoint_place(workload, settings.checkpoint_to)
+    fixed = {
+        "HOME": contract.USER_HOME,
+        "USER": names.MANAGER,
+        **spec.env,
+        **contract.instructions(
+            workload, create, checkpoint_to=place, has_parts=bool(settings.workdir), archive=settings.archive
+        ),
+    }
+    fields = {"FAIRLEAD_NODE": "spec.nodeName", "FAIRLEAD_POD_IP": "status.podIP"}
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *({"name": name, "value": literal(value)} for name, value in fixed.items()),
+    ]
+
+
+def literal(value: str) -> str:
+    """A value that Kubernetes gives to the program as it is, without putting in other variables for ``$(NAME)``."""
+    return value.replace("$", "$$")
+
+
+def _tolerations_of(spec: Training, taints: Sequence[Taint]) -> list[dict[str, str]]:
+    """Placement has chosen the node, so its GPU taints are tolerated also by a run that asks for no GPU."""
+    of_gpus = [taint for taint in taints if taint.key in GPU_TAINTS]
+    rest = [taint for taint in taints if taint.key not in GPU_TAINTS]
+    return [
+        *({"key": taint.key, "operator": "Exists", "effect": taint.effect} for taint in of_gpus),
+        *(each for each in tolerations(spec) if any(tolerates([each], taint) for taint in rest)),
+    ]
+
+
+def _started(settings: PodSettings) -> dict[str, Any]:
+    """The pod is ready when its ranks were started; asked only until then."""
+    look = f"import os, sys; sys.exit(not os.path.exists('{contract.POD_DIR}/started.json'))"
+    return {
+        "exec": {"command": [settings.python, "-I", "-S", "-c", look]},
+        "periodSeconds": START_PERIOD_S,
+        "timeoutSeconds": 10,
+        "failureThreshold": START_MOST_S // START_PERIOD_S,
+    }
+
+
+def _reporter(spec: Training, settings: PodSettings) -> dict[str, Any]:
+    """The container whose log is the run's progress, one line each; it ends when the ranks have ended."""
+    resources = {"cpu": str(format_cpu(REPORTER_CPU_MILLI)), "memory": str(REPORTER_MEMORY_BYTES)}
+    return {
+        "name": REPORTER,
+        "image": spec.image or settings.image,
+        "command": [settings.python, "-I", "-S", contract.RUNTIME, "report", contract.POD_DIR],
+        "restartPolicy": "Always",
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
+        "securityContext": _CONTAINED,
+        "volumeMounts": [
+            {"name": "fairlead-runtime", "mountPath": contract.RUNTIME_DIR, "readOnly": True},
+            {"name": "fairlead-local", "mountPath": contract.LOCAL, "readOnly": True},
+        ],
+    }
+
+
+def _volumes(spec: Training, settings: PodSettings, memory: str | int) -> list[dict[str, Any]]:
+    # As on any machine: half of memory. It counts as the pod's memory either way.
+    shared = spec.resources.shm_bytes or int(memory) // 2
+    volumes: list[dict[str, Any]] = [
+        {"name": "fairlead-runtime", "configMap": {"name": settings.runtime}},
+        {"name": "fairlead-local", "emptyDir": {}},
+        {"name": "fairlead-shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shared)}},
+    ]
+    if settings.workdir:
+        parts = [{"configMap": {"name": name}} for name in settings.workdir]
+        volumes.append({"name": "fairlead-workdir", "projected": {"sources": parts}})
+    return volumes
+
+
+def _pinned(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
+    """The affinity, but to one node only, by its name; kube-scheduler then checks the rest and binds.
+
+    Terms are alternatives, so every one of them gets the name.
+    """
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    of_nodes = dict(affinity.get("nodeAffinity") or {})
+    required = of_nodes.get(_REQUIRED) or {}
+    given: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{}]
+    terms = [{**term, "matchFields": [*term.get("matchFields", ()), field]} for term in given]
+    return {**affinity, "nodeAffinity": {**of_nodes, _REQUIRED: {"nodeSelectorTerms": terms}}}
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_CONTAINED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -1,0 +1,140 @@
+"""Who may do what: the operator's own rights, and the three roles that a team's people get.
+
+The operator's rules are those of its requests and nothing more; a verb is here because some code makes that request.
+"""
+
+from typing import Any
+
+from fairlead.cluster.kubernetes.manifests.crds import GROUP
+from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, LEASE, MANAGED_BY, MANAGER
+
+OPERATOR = "fairlead-operator"
+TEAM_KEEPER = "fairlead-team-keeper"
+READ = ("get", "list", "watch")
+API_GROUP = "rbac.authorization.k8s.io"
+Rules = list[dict[str, Any]]
+
+
+def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names: str) -> dict[str, Any]:
+    """One rule; ``names`` are the only objects it holds for, all when there are none."""
+    found: dict[str, Any] = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+    return found | ({"resourceNames": list(names)} if names else {})
+
+
+USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
+ROLES: dict[str, Rules] = {
+    "viewer": [
+        rule(GROUP, ("trainings",), READ),
+        USAGE,
+        rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
+        rule("", ("configmaps",), ("get",)),  # the last lines of pods that are gone
+    ],
+    "user": [
+        rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        USAGE,
+        rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
+        rule("", ("configmaps",), ("get", "create", "patch")),
+    ],
+    "admin": [
+        rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        USAGE,
+        rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
+        rule("", ("pods",), ("delete",)),
+        rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
+        rule(
+            "",
+            ("configmaps", "secrets", "persistentvolumeclaims", "serviceaccounts"),
+            (*READ, "create", "update", "patch", "delete"),
+        ),
+    ],
+}
+
+OPERATOR_RULES: Rules = [
+    rule(GROUP, ("trainings",), (*READ, "patch", "delete")),  # finalizers, and runs that are not kept any longer
+    rule(GROUP, ("trainings/status",), ("patch",)),
+    rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for whoever keeps them
+    rule("", ("nodes",), ("list", "watch")),
+    rule("apps", ("daemonsets",), ("list", "watch")),  # what they will take of a new node
+    rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
+    rule("", ("pods/log",), ("get",)),
+    rule("", ("services", "configmaps"), ("create",)),
+    rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
+    rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
+    rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods
+    rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
+    rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is there
+    rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder, and kubelet of a pod
+    rule("", ("events",), ("create", "patch")),  # what happened, for `kubectl describe`; the same again counts up
+]
+
+# What keeping teams takes. Only these roles can be given to people, whatever they hold.
+TEAM_RULES: Rules = [
+    rule(GROUP, ("pools",), ("list", "watch")),
+    rule(GROUP, ("teams/status", "pools/status"), ("patch",)),
+    rule("", ("namespaces",), ("get", "list", "watch", "create", "patch")),  # get: whose it is, before it is taken
+    rule("", ("resourcequotas",), ("list", "watch", "create", "patch", "delete")),  # a team may have none any more
+    rule("", ("limitranges",), ("list", "watch", "create", "patch")),
+    rule("networking.k8s.io", ("networkpolicies",), ("list", "watch", "create", "patch")),
+    rule(API_GROUP, ("rolebindings",), ("list", "watch", "create", "patch")),
+    rule(API_GROUP, ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
+]
+
+SEEN = "fairlead-operator-seen"
+SEEN_RULES: Rules = [  # whether an operator runs at all, and which
+    rule("coordination.k8s.io", ("leases",), ("get",), LEASE),
+    rule("apps", ("deployments",), ("get",), OPERATOR),
+]
+
+LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
+
+
+def render_roles() -> list[dict[str, Any]]:
+    """The cluster's roles: those of people, and the operator's two: for runs, and for teams."""
+    return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
+        _role("ClusterRole", OPERATOR, OPERATOR_RULES),
+        _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
+    ]
+
+
+def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
+    """What gives the operator's account its rights; leader election is in its own namespace alone.
+
+    Everybody who may log in may see whether an operator runs.
+    """
+    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
+    return [
+        _binding("ClusterRoleBinding", OPERATOR, None, "ClusterRole", OPERATOR, [subject]),
+        _binding("ClusterRoleBinding", TEAM_KEEPER, None, "ClusterRole", TEAM_KEEPER, [subject]),
+        {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
+        _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
+        {**_role("Role", SEEN, SEEN_RULES), "metadata": _metadata(SEEN, namespace)},
+        _binding("RoleBinding", SEEN, namespace, "Role", SEEN, [{"kind": "Group", "name": "system:authenticated"}]),
+    ]
+
+
+def render_binding(namespace: str, role: str, subjects: list[dict[str, Any]]) -> dict[str, Any]:
+    """What gives people one of the three roles in a namespace."""
+    name = f"fairlead-{role}"
+    return _binding("RoleBinding", name, namespace, "ClusterRole", name, subjects)
+
+
+def _role(kind: str, name: str, rules: Rules) -> dict[str, Any]:
+    return {"apiVersion": f"{API_GROUP}/v1", "kind": kind, "metadata": _metadata(name, None), "rules": rules}
+
+
+def _binding(
+    kind: str, name: str, namespace: str | None, role_kind: str, role: str, subjects: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "apiVersion": f"{API_GROUP}/v1",
+        "kind": kind,
+        "metadata": _metadata(name, namespace),
+        "roleRef": {"apiGroup": API_GROUP, "kind": role_kind, "name": role},
+        "subjects": subjects,
+    }
+
+
+def _metadata(name: str, namespace: str | None) -> dict[str, Any]:
+    labels = {MANAGED_BY: MANAGER}
+    return {"name": name, **({"namespace": namespace} if namespace else {}), "labels": labels}

@@ -1,0 +1,63 @@
+"""The headless Service that gives the pods of a run their names, and the EndpointSlices that hold them.
+
+The Service selects nothing, so that Kubernetes' own controllers stay away: they write two objects at each change of
+each pod, which are as large as the gang.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.state.snapshot import Workload
+
+MOST_ENDPOINTS = 1000  # of a slice, by the API server's rules
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+_PORT = {"name": "rendezvous", "port": MASTER_PORT, "protocol": "TCP"}
+
+
+def render_service(workload: Workload) -> dict[str, Any]:
+    """The Service of a run; one serves all its attempts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": names.service_name(workload),
+            "namespace": workload.spec.team,
+            "labels": names.run_labels(workload),
+            "ownerReferences": [names.owner(workload)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            # Ranks meet before any of them is ready; without this each would wait for the others' names.
+            "publishNotReadyAddresses": True,
+            "ports": [_PORT],
+        },
+    }
+
+
+def render_slice(workload: Workload, number: int, addresses: Mapping[str, str]) -> dict[str, Any]:
+    """One of a run's EndpointSlices.
+
+    Args:
+        addresses: Of at most ``MOST_ENDPOINTS`` pods by their names; all of one family.
+    """
+    service = names.service_name(workload)
+    family = "IPv6" if any(":" in address for address in addresses.values()) else "IPv4"
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"{service}-{number}",
+            "namespace": workload.spec.team,
+            "labels": {**names.run_labels(workload), SERVICE_NAME: service, MANAGED_BY: names.MANAGER},
+            "ownerReferences": [names.owner(workload)],
+        },
+        "addressType": family,
+        "endpoints": [
+            {"addresses": [address], "hostname": name, "conditions": {"ready": True}}
+            for name, address in addresses.items()
+        ],
+        "ports": [_PORT],
+    }

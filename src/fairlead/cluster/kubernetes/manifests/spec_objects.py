@@ -1,0 +1,62 @@
+"""Objects of the API server into specs and back, and lists of objects as YAML."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.formats.objects import parse_object
+from fairlead.specs.formats.rendering import render
+from fairlead.specs.keys import API_VERSION, KINDS, Spec
+from fairlead.specs.training import LABELS_MOST, label_problem
+
+
+def read_object(content: Mapping[str, Any]) -> Spec:
+    """The spec in an object as the API server stores it; what a newer version added to it is left aside.
+
+    So are labels that no spec may have: other tools put theirs on any object.
+
+    Raises:
+        InvalidSpec: It is no kind of ours, or its spec breaks a rule that the API server did not know of.
+    """
+    kind, metadata = content.get("kind"), content.get("metadata") or {}
+    if content.get("apiVersion") != API_VERSION or not isinstance(kind, str) or kind not in KINDS:
+        raise InvalidSpec((f"<object>: {content.get('apiVersion')} {kind} is none of {', '.join(KINDS)}",))
+    section = KINDS[kind]
+    fields = {key.metadata for key in section.keys if key.metadata}
+    known = {key.name for key in section.keys}
+    spec = {name: value for name, value in (content.get("spec") or {}).items() if name in known}
+    own = {field: value for field, value in metadata.items() if field in fields}
+    if own.get("labels"):
+        own["labels"] = _labels(own["labels"])
+    source = f"{kind.lower()}/{metadata.get('name', '?')}"
+    return parse_object({"apiVersion": API_VERSION, "kind": kind, "metadata": own, "spec": spec}, source=source)
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Those of an object that are its user's: all but Fairlead's own, and no more than a spec may have."""
+    own = sorted((name, value) for name, value in labels.items() if label_problem(name, value) is None)
+    return dict(own[:LABELS_MOST])
+
+
+def write_object(spec: Spec) -> dict[str, Any]:
+    """The object that is applied for a spec."""
+    return render(spec)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7386) that turns one part of an object into another."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            patch[name] = merge_patch(before, value)
+        elif value != before:
+            patch[name] = value
+    return patch
+
+
+def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
+    """The objects as documents of one file."""
+    from fairlead.specs.formats.yaml_writing import dump
+
+    return "---\n".join(dump(dict(each)) for each in objects)

@@ -1,0 +1,368 @@
+"""The rules of a spec as expressions that the API server evaluates, with the parser's own sentences.
+
+Generated from the same tables as the parser. The language is CEL with Kubernetes' libraries for quantities, lists and
+regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a name to what is used more than once.
+"""
+
+import json
+
+from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
+from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
+from fairlead.specs.formats.advice import advice, limits_of
+from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
+from fairlead.specs.pool import EITHER, LABEL_NAME, LABEL_VALUE, TaintEffect
+from fairlead.specs.quantities import CPU, DURATION, GPU, GPU_MEMORY, NUMBER, SIZE, SPAN, STEPS
+from fairlead.specs.resources import GPU_MOST, GPU_RULES, ONLY_PARTS
+from fairlead.specs.tables import field_types as kinds
+from fairlead.specs.tables.field_types import Key, Single
+from fairlead.specs.training import ENV_NAME, ENV_TOTAL
+
+Rule = dict[str, str]
+
+
+def rule(test: str, *sentence: str, at: str | None = None) -> Rule:
+    """One rule of a schema.
+
+    Args:
+        sentence: Expressions that make the sentence together; texts are from ``say``.
+        at: The field that the sentence is about, such as ``.max_backoff``.
+    """
+    values = [part for part in sentence if not part.startswith(_TEXT)]
+    texts = [json.loads(part[1:]) if part.startswith(_TEXT) else None for part in sentence]
+    fields = {"rule": test, "message": "".join("it" if text is None else text for text in texts)}
+    if values:
+        # Formatted, not added: the API server knows no bound for the length of a number as text, and so of a sum.
+        template = "".join("%s" if text is None else text.replace("%", "%%") for text in texts)
+        fields["messageExpression"] = f"{json.dumps(template)}.format([{', '.join(values)}])"
+    return fields if at is None else fields | {"fieldPath": at}
+
+
+def say(text: str) -> str:
+    """A fixed part of a sentence."""
+    return _TEXT + json.dumps(text)
+
+
+def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
+    """Rules for one value, which is ``self``."""
+    give = "; " + advice(kind, key, rules)
+    limits = limits_of(key, rules)
+    if kind is kinds.TEXT:
+        wanted = rules.get(key.attributes[0])
+        return text_rules(wanted) if isinstance(wanted, Text) else []
+    if kind is kinds.FLAG:
+        return []
+    if kind is kinds.TAINT:
+        return _taint_rules(give)
+    if kind.choices is not None:
+        words = ", ".join(json.dumps(word) for word in kind.choices.split(", "))
+        return [rule(f"self in [{words}]", QUOTED, say(f" is not one of {kind.choices}{give}"))]
+    if kind.tags == kinds.NUMERIC:
+        point = kind is kinds.DOLLARS
+        return [
+            rule(_between("self", limit, point=point), _DOLLARS if point else _WORD, say(f" is out of bounds{give}"))
+            for limit in limits
+            if limit is not None
+        ]
+    if kind is kinds.GPU:
+        return _gpu_rules(give)
+    if kind is kinds.SPAN:
+        return _span_rules(limits, give)
+    return _quantity_rules(kind, limits, give)
+
+
+def text_rules(wanted: Text) -> list[Rule]:
+    """Rules for a text, which is ``self``; its length is the schema's to check."""
+    found = []
+    if not wanted.blank:
+        found.append(rule('self.trim() != ""', say("it is blank; give some text, or remove the key")))
+    if wanted.pattern is not None:
+        # Of a blank text it is enough to say that it is blank.
+        test = (
+            matches("self", wanted.pattern)
+            if wanted.blank
+            else f'self.trim() == "" || {matches("self", wanted.pattern)}'
+        )
+        found.append(rule(test, QUOTED, say(f" is not {wanted.what}")))
+    elif wanted.lines:
+        sentence = "it holds a NUL or half a surrogate pair, which no program can be given"
+        found.append(rule('!self.contains("\\u0000")', say(sentence)))
+    if not wanted.lines:
+        sentence = " holds a line break or another control character; write it on one line"
+        found.append(rule(f"!self.matches({json.dumps(_CONTROL)})", QUOTED, say(sentence)))
+    return found
+
+
+def name_rules() -> list[Rule]:
+    """Rules for the name of an object; the API server itself allows longer ones, with dots."""
+    name = "self.metadata.name"
+    size = f"string({name}.size())"
+    short = f"{name}.size() <= {NAME.max_length}"
+    return [
+        rule(short, _quoted(name), say(" has "), size, say(f" characters; give at most {NAME.max_length}")),
+        rule(matches(name, NAME.pattern or ""), _quoted(name), say(f" is not {NAME.what}")),
+    ]
+
+
+def update_rules() -> list[Rule]:
+    """Rules for an edit of a run, by the words of ``fairlead.policy.kinds.spec_updates``; ``self`` is the object."""
+    phase, name = "self.status.phase", "self.metadata.name"
+    phases = ", ".join(json.dumps(str(each)) for each in CHANGEABLE)
+    # Written out: of a value with a default the API server knows no bound, and so of the cost to compare it.
+    given = [f"has({each}.spec.checkpoint) && has({each}.spec.checkpoint.to)" for each in ("self", "oldSelf")]
+    place = "self.spec.checkpoint.to == oldSelf.spec.checkpoint.to"
+    is_same = f"({given[0]} ? {given[1]} && {place} : !({given[1]}))"
+    unedited = f"self.spec == oldSelf.spec || !has(self.status) || !has({phase})"
+    return [
+        rule(
+            f'{unedited} || {phase} in [{phases}, "Succeeded"]',
+            *(say("it is "), phase, say(" with the spec that it was started with. Suspend it first: `kubectl ")),
+            *(say("annotate training "), name, say(" fairlead.dev/intent=suspend --overwrite`; edit it when it ")),
+            say("is Suspended, then annotate it with fairlead.dev/intent=run"),
+        ),
+        rule(
+            f'{unedited} || {phase} != "Succeeded"',
+            say("it has succeeded, so that its spec stays as it is; create another under a new name"),
+        ),
+        rule(
+            f"!has(self.status) || !has(self.status.checkpointStep) || {is_same}"
+            " || has(self.spec.checkpoint) && has(self.spec.checkpoint.from)",
+            say(f"it cannot change: {PLACE_STAYS}"),
+            at=".spec.checkpoint.to",
+        ),
+    ]  # fmt: skip
+
+
+def names_rules(names: Text) -> list[Rule]:
+    """Rules for the names in a mapping, which is ``self``."""
+    test = f"{matches('k', names.pattern or '')} && k.size() <= {names.max_length}"
+    return [rule(f"self.all(k, {test})", _quoted(f"self.filter(k, !({test}))[0]"), say(f" is not {names.what}"))]
+
+
+def env_rules() -> list[Rule]:
+    """Rules for the variables of a run, which are ``self``."""
+    own = f"self.filter(k, {matches('k', SET_BY_FAIRLEAD.pattern)})"
+    return [
+        *names_rules(ENV_NAME),
+        rule(f"{own}.size() == 0", _quoted(f"{own}[0]"), say(SET_BY_US)),
+        rule(
+            f"self.map(k, k.size() + self[k].size()).sum() <= {ENV_TOTAL}",
+            say(f"more than {ENV_TOTAL} characters in all; put large values in a file"),
+        ),
+    ]
+
+
+def retry_rules() -> list[Rule]:
+    """The first wait is no longer than the longest; ``self`` is the section."""
+    first, longest = (_seconds(f"string(self.{name})") for name in ("backoff", "max_backoff"))
+    durations = [matches(f"string(self.{name})", f"{DURATION}|{NUMBER}") for name in ("backoff", "max_backoff")]
+    unread = " || ".join(f"!{each}" for each in durations)
+    wait, words = f"string({first}[0])", " s is less than backoff, the first wait, "
+    return [
+        rule(
+            f"!has(self.backoff) || !has(self.max_backoff) || {unread} || {longest}[0] >= {first}[0]",
+            *(f"string({longest}[0])", say(words), wait, say(" s; give as much or more")),
+            at=".max_backoff",
+        )
+    ]
+
+
+def sharing_rules() -> list[Rule]:
+    """Only a part of one GPU is shared; ``self`` is the section of resources."""
+    _, count, memories = _gpu_parts("string(self.gpu)")
+    part = f"{count}.exists(n, n < 1.0) || {memories}.size() > 0 && {count}.all(n, n <= 1.0)"
+    return [
+        rule(
+            f"!has(self.sharing) || self.sharing.size() == 0 || !has(self.gpu) || {part}",
+            say(ONLY_PARTS),
+            at=".sharing",
+        )
+    ]
+
+
+def partition_rules() -> list[Rule]:
+    """GPUs are partitioned or handed out otherwise; ``self`` is the section of a pool's GPUs."""
+    return [
+        rule("!has(self.sharing) || !has(self.instances) || self.instances.size() == 0", say(EITHER), at=".instances")
+    ]
+
+
+def taints_rules() -> list[Rule]:
+    """Each key and effect is there once; ``self`` is the list."""
+    same = " && ".join(f'u.find("{part}") == t.find("{part}")' for part in ("^[^=:]*", "[^:]*$"))
+    once = f"self.filter(u, {same}).size() == 1"
+    twice = f"self.filter(t, !({once}))[0]"
+    return [
+        rule(
+            f"self.all(t, {once})",
+            *(_quoted(f'{twice}.find("^[^=:]*")'), say(" with "), f'{twice}.find("[^:]*$")'),
+            say(" is there twice; give each once"),
+        )
+    ]
+
+
+def matches(value: str, pattern: str) -> str:
+    """Whether a value matches all of a pattern, in the dialect of the API server, which cannot look ahead."""
+    whole = "^(?:" + pattern.replace("(?=[0-9])", "") + ")$"
+    test = f"{value}.matches({json.dumps(whole)})"
+    return f'({value} != "" && {test})' if "(?=[0-9])" in pattern else test
+
+
+def _quoted(value: str) -> str:
+    """The value in double quotes and shortened, as ``fairlead.specs.constraints.quote`` does."""
+    if value.replace(".", "").isidentifier() or value == _WORD:
+        short = f'({value}.size() <= 60 ? {value} : {value}.substring(0, 57) + "...")'
+        return f'"\\"%s\\"".format([{short}])'
+    return f"[{value}].map(v, {_quoted('v')})[0]"
+
+
+_WORD = "string(self)"
+_TEXT = "\x00"  # marks the fixed parts of a sentence until it is put together
+_CONTROL = r"[\x00-\x1f\x7f\x{85}\x{2028}\x{2029}]"
+_SECONDS = {"ms": "0.001", "d": "86400.0", "h": "3600.0", "m": "60.0"}
+_DOLLARS = f"(self < 9e18 && self == double(int(self)) ? string(int(self)) : {_WORD})"
+QUOTED = _quoted("self")
+SHOWN = f"(type(self) == int ? {_WORD} : {_quoted(_WORD)})"
+
+
+def _between(value: str, limit: Limit, *, point: bool) -> str:
+    low, high = (repr(float(end)) if point else str(int(end)) for end in (limit.low, limit.high))
+    test = f"{value} >= {low} && {value} <= {high}"
+    return f"{value} == {'0.0' if point else '0'} || ({test})" if limit.zero else test
+
+
+def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list[Rule]:
+    """Rules for a number or a text that says a size, a number of cores, a duration or a number of GPUs."""
+    found = []
+    pattern, unlike = {
+        id(kinds.SIZE): (f"{SIZE}|{NUMBER}", " is not a size in bytes"),
+        id(kinds.CPU): (f"{CPU}|{NUMBER}", " is not a number of cores"),
+        id(kinds.DURATION): (f"{DURATION}|{NUMBER}", " is not a duration"),
+        id(kinds.EVERY): (f"{STEPS}|{DURATION}|{NUMBER}", " is neither a duration nor a number of steps"),
+        id(kinds.GPU_COUNT): (NUMBER, " is not a number"),
+    }[id(kind)]
+    reads = matches(_WORD, pattern)
+    found.append(rule(reads, SHOWN, say(f"{unlike}{give}")))
+    if kind is kinds.SIZE:
+        value = _bytes(_WORD)
+        found.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(" is not a whole number of bytes")))
+    elif kind is kinds.CPU:
+        value = f"quantity({_WORD}).asApproximateFloat() * 1000.0"
+        fine = f" is finer than a thousandth of a core{give}"
+        found.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(fine)))
+    elif kind is kinds.GPU_COUNT:
+        value = f"double({_WORD}) * 1000.0"
+        fine = f" is finer than a thousandth of a GPU{give}"
+        found.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(fine)))
+    else:
+        value = f"{_seconds(_WORD)}[0]"
+    if limits[0] is None:
+        return found
+    fits = f"[{value}].all(v, {_between('v', limits[0], point=True)})"
+    if kind is kinds.EVERY and limits[1] is not None:
+        steps = f'int({_WORD}.find("[0-9]+"))'
+        fits = f"({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
+    return [*found, rule(f"!{reads} || {fits}", SHOWN, say(f" is out of bounds{give}"))]
+
+
+def _span_rules(limits: list[Limit | None], give: str) -> list[Rule]:
+    """Rules for a whole number, or two joined by dots."""
+    limit = limits[0]
+    assert limit is not None
+    reads = f"type(self) == int || {matches(_WORD, SPAN)}"
+    ends = f'{_WORD}.split("..")'
+    least, most = f"int({ends}[0])", f"int({ends}[{ends}.size() - 1])"
+    backwards = f"({reads}) && {most} < {least}"
+    outside = f"{ends}.exists(p, !({_between('int(p)', limit, point=False)}))"
+    return [
+        rule(reads, SHOWN, say(f" is not {kinds.SPAN.what}{give}")),
+        rule(
+            f"!({backwards})",
+            *(SHOWN, say(" ends before it begins; did you mean `"), f"string({most})", say(".."), f"string({least})"),
+            say("`?"),
+        ),
+        rule(f"!({reads}) || ({backwards}) || !{outside}", SHOWN, say(f" is out of bounds{give}")),
+    ]
+
+
+def _gpu_rules(give: str) -> list[Rule]:
+    """Rules for GPUs: model, memory and count, joined by colons."""
+    parts, count, memories = _gpu_parts(_WORD)
+    reads = matches(_WORD, f"{GPU}|{NUMBER}")
+    shown = f"string({count}[0])"
+    memory_rule = GPU_RULES["min_memory_bytes"]
+    assert isinstance(memory_rule, Limit)
+    in_bounds = _between("v", memory_rule, point=True)
+    bounds = f" is out of bounds; give {memory_rule.low:g} to {int(memory_rule.high)}"
+    return [
+        rule(reads, SHOWN, say(f" is not {kinds.GPU.what}")),
+        rule(
+            f"!{reads} || {count}.all(n, {_is_whole('n * 1000.0')})",
+            *(SHOWN, say(f" is finer than a thousandth of a GPU{give}")),
+        ),
+        rule(
+            f"!{reads} || {count}.all(n, n > 0.0)",
+            *(shown, say(" GPUs; ask for more than 0, or leave `gpu` out")),
+        ),
+        rule(
+            f"!{reads} || {count}.all(n, n <= 1.0 || {_is_whole('n')})",
+            *(shown, say(" GPUs; above 1 only whole GPUs, below 1 a share such as 0.5")),
+        ),
+        rule(
+            f"!{reads} || {count}.all(n, n <= {GPU_MOST}.0)",
+            shown,
+            say(
+                f" GPUs on one node; at most {GPU_MOST}. A model that is a number needs its letters, such as `RTX4090`"
+            ),
+        ),
+        rule(
+            f"!{reads} || {memories}.all(p, {_is_whole(_bytes('p'))} && [{_bytes('p')}].all(v, {in_bounds}))",
+            *(_quoted(f"{memories}[0]"), say(bounds)),
+        ),
+        rule(
+            f"!{reads} || {parts}.all(p, p.size() <= {MODEL.max_length} || !{matches('p', MODEL.pattern or '')})",
+            say(f"the model has more characters; give at most {MODEL.max_length}"),
+        ),
+    ]
+
+
+def _gpu_parts(value: str) -> tuple[str, str, str]:
+    """The parts of a request for GPUs; the number in it, if there is one, as a list; and the memory likewise."""
+    parts = f'{value}.split(":")'
+    counts = f"{parts}.filter(p, {matches('p', r'[0-9.]+')}).map(p, double(p))"
+    count = f"({matches(value, NUMBER)} ? [double({value})] : {counts})"
+    memories = f"{parts}.filter(p, {matches('p', GPU_MEMORY)} && !{matches('p', MODEL.pattern or '')})"
+    return parts, count, memories
+
+
+def _taint_rules(give: str) -> list[Rule]:
+    effects = "|".join(TaintEffect)
+    key, value = LABEL_NAME.pattern, LABEL_VALUE.pattern
+    return [
+        rule(
+            f'self.matches(":({effects})$")',
+            *(QUOTED, say(f" does not end in a colon and one of {', '.join(TaintEffect)}{give}")),
+        ),
+        rule(
+            f'!self.matches(":({effects})$") || ({matches("self", f"{key}(=({value}))?:({effects})")}'
+            f' && self.find("=[^:]*").size() <= {LABEL_VALUE.max_length + 1})',
+            *(QUOTED, say(f" is not a taint; the key is {LABEL_NAME.what.removeprefix('a ')}{give}")),
+        ),
+    ]
+
+
+def _bytes(value: str) -> str:
+    """The bytes of a size; Kubernetes has no ``B``, no space and no capital K of a thousand."""
+    plain = f'{value}.replace(" ", "").replace("B", "").replace("K", "k").replace("ki", "Ki")'
+    return f"quantity({plain}).asApproximateFloat()"
+
+
+def _seconds(value: str) -> str:
+    """The seconds of a duration, in a list."""
+    units = "".join(f"p.endsWith({json.dumps(unit)}) ? {factor} : " for unit, factor in _SECONDS.items())
+    parts = f'{value}.findAll("[0-9.]+[a-z]+").map(p, double(p.find("[0-9.]+")) * ({units}1.0))'
+    return f"[{matches(value, NUMBER)} ? double({value}) : {parts}.sum()]"
+
+
+def _is_whole(value: str) -> str:
+    """Whether a number that came through floating point is whole."""
+    return f"[{value}].all(w, w >= 1e15 || w - double(int(w + 0.5)) < 0.00001 && double(int(w + 0.5)) - w < 0.00001)"

@@ -1,0 +1,450 @@
+"""A Kubernetes cluster behind the port: the truth of a run is its Training object, a change is one guarded write."""
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.manifests.spec_objects import merge_patch, write_object
+from fairlead.cluster.kubernetes.manifests.statuses import training_status
+from fairlead.cluster.kubernetes.operator.request_dispatch import at_once
+from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS, Informers, trainings_path
+from fairlead.cluster.kubernetes.operator.runs.run_record import (
+    FINALIZER,
+    INTENT,
+    SUBMITTED,
+    KeptEvent,
+    RunRecord,
+    TrainingObject,
+    adopted,
+    changed,
+    filled,
+    intent_of,
+    read_training,
+    stamped,
+    state_plain,
+    submitted,
+)
+from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCache, everyone
+from fairlead.cluster.port import EventRecord
+from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
+from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
+from fairlead.specs.keys import API_VERSION
+from fairlead.specs.training import Training
+from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.plan import Change, Plan
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
+from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
+
+NUM_WRITERS = 8
+Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[CapacityRequest, ...]]]
+TRIES = 3
+
+
+class KubernetesCluster:
+    """A ``Cluster`` of Kubernetes' nodes.
+
+    With a started ``Informers`` it answers from watches, as the operator needs it; without one each call asks the API
+    server, which is enough to submit and to look, but not for ``snapshot``, ``apply`` and ``wait``.
+
+    Args:
+        namespace: Only runs of this namespace are looked at; None for all.
+        rules: By which those that wait are started.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        view: Informers | None = None,
+        namespace: str | None = None,
+        rules: SchedulingPolicy = DEFAULT,
+    ) -> None:
+        self.client = client
+        self._view = view
+        self._namespace = namespace
+        self._rules = rules
+        self._writer = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._lock = threading.Lock()
+        self._last_event = 0
+        self._seen = -1
+        self._picture: SnapshotCache | None = None
+        self._progress: dict[str, Progress] = {}
+        self._told: dict[str, tuple[PodPhase, ...]] = {}
+        # What may bring nodes for these runs; nothing, unless somebody asks.
+        self.outlook: Outlook = lambda _: (None, ())
+        # What follows from changes that are written, while others are.
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    @property
+    def view(self) -> Informers:
+        """The watches.
+
+        Raises:
+            ClusterError: There are none.
+        """
+        if self._view is None:
+            raise ClusterError("This needs the watches that only the operator keeps; this is a bug in Fairlead.")
+        return self._view
+
+    def snapshot(self) -> Snapshot:
+        self._seen = self.view.epoch
+        if self._picture is None:
+            self._picture = SnapshotCache(
+                self.view, namespace=self._namespace, progress_of=self._said, rules=self._rules
+            )
+        seen = self._picture.look()
+        growth, asked = self.outlook(seen.workloads)
+        return seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
+
+    def apply(self, plan: Plan) -> tuple[bool, ...]:
+        uids = [change.workload_uid for change in plan.changes]
+        if len(uids) < 2 or len(set(uids)) < len(uids):
+            return tuple(self._carry_out(change) for change in plan.changes)
+        return at_once(self._carry_out, plan.changes, num_threads=NUM_WRITERS, meanwhile=self.meanwhile)
+
+    def submit(self, spec: Training, annotations: Mapping[str, str] | None = None) -> Workload:
+        body = write_object(spec)
+        mark = f"{time.time():.6f}"
+        body["metadata"] |= {"annotations": {**(annotations or {}), SUBMITTED: mark}, "finalizers": [FINALIZER]}
+        path = trainings_path(spec.team)
+        while True:
+            try:
+                return self._taken(self.client.create(path, body))
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise _explained(error, spec) from error
+            there = self._read(spec.team, spec.name)
+            if there is not None:
+                content, found = there
+                if (content["metadata"].get("annotations") or {}).get(SUBMITTED) == mark:
+                    return self._taken(content)
+                self._make_way(found, spec)
+
+    def set_intent(self, uid: str, intent: Intent) -> Workload:
+        found = self._find(uid)
+        workload = _run_of(found)
+        if workload.intent is intent:
+            return workload
+        path = trainings_path(found.namespace, found.name)
+        try:
+            if intent is Intent.DELETE:
+                content = self.client.delete(
+                    path, {"propagationPolicy": "Background", "preconditions": {"uid": found.uid}}
+                )
+                if content.get("kind") != "Training":
+                    return replace(workload, intent=Intent.DELETE)
+            elif found.is_leaving:
+                raise Conflict(f"{found.name} is being deleted; submit it again when it is gone.")
+            else:
+                wish = f"{intent.value}:{time.time_ns() // 1000}"
+                content = self.client.merge(path, {"metadata": {"uid": found.uid, "annotations": {INTENT: wish}}})
+        except ApiError as error:
+            if error.status in (404, 409):
+                raise NotFound(f"There is no run with the id {uid!r} any more.") from error
+            raise
+        return self._taken(content)
+
+    def update(
+        self, uid: str, spec: Training, *, version: int, annotations: Mapping[str, str] | None = None
+    ) -> Workload:
+        key = self._find(uid)
+        for _ in range(TRIES):
+            there = self._read(key.namespace, key.name)
+            if there is None or there[1].uid != uid:
+                break
+            content, found = there
+            run = _run_of(found)
+            if found.is_leaving:
+                raise Conflict(f"{found.name} is being deleted; submit it again when it is gone.")
+            if run.version != version:
+                raise Conflict(changed_meanwhile(found.name))
+            if not check_update(run, filled(spec)) and not annotations:
+                return run
+            metadata = {
+                "uid": uid,
+                "resourceVersion": str(found.version),
+                "annotations": dict(annotations or {}),
+                "labels": merge_patch(run.spec.labels, spec.labels),
+            }
+            body = {"metadata": metadata, "spec": merge_patch(content["spec"], write_object(spec)["spec"])}
+            try:
+                return self._taken(self.client.merge(trainings_path(found.namespace, found.name), body))
+            except ApiError as error:
+                if error.status == 422:
+                    raise Conflict(f"{found.name}: the API server refuses it: {error.said}") from error
+                if error.status not in (404, 409):
+                    raise
+        else:
+            raise Conflict(changed_meanwhile(key.name))
+        raise NotFound(f"There is no run with the id {uid!r} any more.")
+
+    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+        newest = sorted(self._runs(), key=lambda run: (-run.created_at, run.uid))
+        return tuple(newest[:limit])
+
+    def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
+        found = [
+            _record(each, kept)
+            for each in self._trainings()
+            if uid in (None, each.uid)
+            for kept in (submitted(each), *each.state.events)
+            if kept.id > after
+        ]
+        return tuple(sorted(found, key=lambda event: event.id))
+
+    def wait(self, timeout_s: float) -> None:
+        self.view.wait(self._seen, timeout_s)
+        self._seen = self.view.epoch
+
+    def named(self, name: str, namespace: str) -> Workload:
+        """The run of a name.
+
+        Raises:
+            NotFound: There is none.
+        """
+        there = self._read(namespace, name)
+        if there is None:
+            raise NotFound(f"There is no run named {name!r} in the namespace {namespace!r}.")
+        return _run_of(there[1])
+
+    def report(self, uid: str, progress: Progress | None, active_at: float | None) -> None:
+        """Take in what a run says of itself; it reaches the object with a later write."""
+        if progress is not None and progress != self._progress.get(uid):
+            with self._lock:
+                self._progress[uid] = progress
+            self.view.look_again(uid)
+        self.view.note_active(uid, active_at)
+
+    def refreshed(self, found: TrainingObject) -> RunRecord:
+        """The state with what was seen since it was written: pods that are gone, and progress."""
+        state, gang = found.state, found.state.gang
+        if gang is not None:
+            known = {pod.uid for pod in state.ended}
+            over = [
+                pod
+                for pod in self.view.over(found.uid).values()
+                if pod.attempt == gang.attempt and pod.uid not in known
+            ]
+            if over:
+                state = replace(state, ended=(*state.ended, *over))
+            if not gang.created:
+                there = {(pod.attempt, pod.index) for pod in self.view.pods_of(found.uid).values()}
+                gone = {pod.index for pod in state.ended}
+                if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):
+                    state = replace(state, gang=replace(gang, created=True))
+        progress = self._said(found.uid)
+        return state if progress is None else replace(state, progress=progress)
+
+    def adopt(self, found: TrainingObject) -> bool:
+        """Write that the spec was edited, with its event; whether the object was still as it was found."""
+        return self.write(found, self._adopted(found, time.time()))
+
+    def _adopted(self, found: TrainingObject, now: float) -> RunRecord:
+        return adopted(found, self.refreshed(found), now, event_id=self._next_event(now))
+
+    def _said(self, uid: str) -> Progress | None:
+        """What a run last said of itself, while it ran or as a pod ended."""
+        said = [each for each in (self._progress.get(uid), self.view.last_words(uid)) if each is not None]
+        return max(said, key=lambda each: each.updated_at, default=None)
+
+    def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
+        """Whether the run's object tells of its pods as they are; so it is taken to do when another wrote it."""
+        phases = tuple(pod.phase for pod in members)
+        return self._told.get(uid, phases) == phases
+
+    def write(self, found: TrainingObject, state: RunRecord, *, is_quiet: bool = False) -> bool:
+        """Write a state, if the object is still as it was found; whether it was.
+
+        Args:
+            is_quiet: It only tells what was seen, and leaves the run's version as it is.
+        """
+        workload = _run_of(found)
+        state = stamped(found, state, self._writer, is_quiet=is_quiet)
+        intent = intent_of(state, found.wish, is_leaving=found.is_leaving)
+        run = replace(workload, status=state.status, intent=intent, progress=state.progress)
+        pods = self.view.members(found)
+        status = training_status(run, pods, generation=found.generation, before=found.conditions)
+        body: Object = {
+            "apiVersion": API_VERSION,
+            "kind": "Training",
+            "metadata": {
+                "name": found.name,
+                "namespace": found.namespace,
+                "uid": found.uid,
+                "resourceVersion": str(found.version),
+            },
+            "status": {**status, "state": state_plain(state)},
+        }
+        try:
+            content = self.client.apply(f"{trainings_path(found.namespace, found.name)}/status", body)
+        except ApiError as error:
+            if error.status == 409:
+                there = self._read(found.namespace, found.name)
+                if there is not None:
+                    self.view.trainings.put(there[0])
+                    kept = there[1].state
+                    # An earlier try, whose answer was lost, may have been this very write.
+                    return error.unsure and (kept.writer, kept.written) == (state.writer, state.written)
+            if error.status in (404, 409):
+                return False
+            raise
+        self.view.trainings.put(content)
+        self._told[found.uid] = tuple(pod.phase for pod in pods)
+        return True
+
+    def _carry_out(self, change: Change) -> bool:
+        """Try again where only a quiet write, or somebody's label, came in between."""
+        return any(self._try(change) for _ in range(TRIES))
+
+    def _try(self, change: Change) -> bool:
+        found = self.view.find(change.workload_uid)
+        if found is None or found.workload is None or found.workload.version != change.version:
+            return False
+        if change.forget:
+            return self._forget(found)
+        if change.create and FINALIZER not in found.finalizers:
+            if found.is_leaving:
+                return False
+            held = self._with_finalizers(found, (*found.finalizers, FINALIZER))
+            if held is None:
+                return False
+            found = held
+        now = time.time()
+        live = {pod.uid for pod in everyone(self.view, found) if not pod.phase.is_final}
+        change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
+        state = self._adopted(found, now)
+        state = changed(replace(found, state=state), change, now, event_id=self._next_event(now))
+        return self.write(found, state)
+
+    def _forget(self, found: TrainingObject) -> bool:
+        if any(not pod.phase.is_final for pod in everyone(self.view, found)):
+            return False
+        if not found.is_leaving:
+            leaving = self._let_go(found)
+            if leaving is None:
+                return False
+            found = leaving
+        rest = tuple(name for name in found.finalizers if name != FINALIZER)
+        if rest != found.finalizers and self._with_finalizers(found, rest) is None:
+            return False
+        if not rest:
+            self.view.trainings.drop(found.key, found.version)
+        with self._lock:
+            self._progress.pop(found.uid, None)
+            self._told.pop(found.uid, None)
+        return True
+
+    def _let_go(self, found: TrainingObject) -> TrainingObject | None:
+        """Have the object deleted, which waits for our finalizer; None when it was no longer as it was found."""
+        preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
+        options = {"propagationPolicy": "Background", "preconditions": preconditions}
+        try:
+            content = self.client.delete(trainings_path(found.namespace, found.name), options)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return None
+            raise
+        if content.get("kind") == "Training":
+            return self.view.trainings.put(content)
+        self.view.trainings.drop(found.key, found.version)
+        return replace(found, is_leaving=True, finalizers=())
+
+    def _with_finalizers(self, found: TrainingObject, finalizers: tuple[str, ...]) -> TrainingObject | None:
+        """The object with these finalizers; None when it was no longer as it was found."""
+        metadata = {"resourceVersion": str(found.version), "uid": found.uid, "finalizers": list(finalizers)}
+        try:
+            content = self.client.merge(trainings_path(found.namespace, found.name), {"metadata": metadata})
+        except ApiError as error:
+            if error.status in (404, 409):
+                return None
+            raise
+        return self.view.trainings.put(content) if finalizers or not found.is_leaving else found
+
+    def _make_way(self, found: TrainingObject, spec: Training) -> None:
+        """Remove a finished run whose name is wanted again."""
+        run = found.workload
+        if found.is_leaving or run is None or not run.status.phase.is_final or run.intent is Intent.RUN:
+            raise name_taken(spec)
+        path = trainings_path(found.namespace, found.name)
+        rest = [name for name in found.finalizers if name != FINALIZER]
+        try:
+            metadata = {"resourceVersion": str(found.version), "finalizers": rest}
+            self.client.merge(path, {"metadata": metadata})
+            self.client.delete(path, {"propagationPolicy": "Background", "preconditions": {"uid": found.uid}})
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        if self._view is not None:
+            self._view.trainings.drop(found.key, found.version)
+
+    def _next_event(self, now: float) -> int:
+        with self._lock:
+            self._last_event = max(int(now * 1e6), self._last_event + 1)
+            return self._last_event
+
+    def _runs(self) -> Iterator[Workload]:
+        return (found.workload for found in self._trainings() if found.workload is not None)
+
+    def _trainings(self) -> Iterable[TrainingObject]:
+        if self._view is not None:
+            return [each for each in self._view.trainings.all() if self._namespace in (None, each.namespace)]
+        path = TRAININGS if self._namespace is None else trainings_path(self._namespace)
+        return [read_training(content) for content in self.client.items(path)]
+
+    def _find(self, uid: str) -> TrainingObject:
+        found = next((each for each in self._trainings() if each.uid == uid), None)
+        if found is None:
+            raise NotFound(f"There is no run with the id {uid!r}.")
+        return found
+
+    def _read(self, namespace: str, name: str) -> tuple[Object, TrainingObject] | None:
+        try:
+            content = self.client.get(trainings_path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return content, read_training(content)
+
+    def _taken(self, content: Object) -> Workload:
+        """The run in an answer, which the watches know from now on."""
+        if self._view is not None:
+            self._view.trainings.put(content)
+        return _run_of(read_training(content))
+
+
+def name_taken(spec: Training) -> NameTaken:
+    """The error for the name of a run that is not over."""
+    return NameTaken(
+        f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
+        f"Stop it with `fairlead stop {spec.name}`, or choose another name with `--name`."
+    )
+
+
+def _run_of(found: TrainingObject) -> Workload:
+    if found.workload is None:
+        raise ClusterError(f"The run {found.name} cannot be read by this Fairlead: {found.problem}")
+    return found.workload
+
+
+def _record(found: TrainingObject, kept: KeptEvent) -> EventRecord:
+    return EventRecord(
+        id=kept.id, at=kept.at, workload_uid=found.uid, run=found.name, type=kept.type, reason=kept.reason
+    )
+
+
+def _explained(error: ApiError, spec: Training) -> ClusterError:
+    if error.status == 404 and "namespaces" in error.said:
+        return ClusterError(
+            f"There is no namespace {spec.team!r} for the run {spec.name!r}. Create it, apply a Team of that name, or "
+            "choose another with `--namespace`."
+        )
+    if error.status == 404:
+        return ClusterError("This cluster does not know Fairlead's kinds. `fairlead install` sets them up.")
+    if error.status == 422:
+        return ClusterError(f"{spec.name}: the API server refuses it: {error.said}")
+    return error

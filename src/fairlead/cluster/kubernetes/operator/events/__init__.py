@@ -1,0 +1,1 @@
+"""Records what happened as Events."""

@@ -1,0 +1,187 @@
+"""What happens to runs and teams as Events of the API server, so that ``kubectl describe`` tells the story.
+
+The objects themselves hold what happened; Events are a copy for people that the API server forgets after an hour. The
+same words on the same object count up one Event, and an object that has too much to say is cut short.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.manifests.statuses import moment
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.run_record import KeptEvent, TrainingObject
+from fairlead.specs.keys import API_VERSION
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Phase
+
+COMPONENT = "fairlead-operator"
+QUEUE = "events"  # one for all of them, so that work on runs goes first where there is much of it
+NOTE_MOST = 1024  # of the API server, in bytes
+# What happened before is taken to be told already; whoever takes over tells it again, under the same names.
+RECENT_S = 120.0
+# client-go's own recorder allows each object 25 at once, and then one in 5 minutes.
+BURST, EVERY_S = 25, 60.0
+SAME_S = 3600.0  # as long as the API server keeps an Event
+MOST_REMEMBERED = 10_000
+WARNINGS = frozenset({Phase.FAILED.value, Phase.RESTARTING.value, "CheckpointFailed", "CheckpointDamaged"})
+WARNING_CODES = frozenset(
+    {Code.NODES_NOT_COMING, Code.CANNOT_FIT, Code.START_DELAYED, Code.DEADLINE_EXCEEDED, Code.CHECKPOINT_LATE}
+)
+
+Regarding = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord:
+    """One thing to be told.
+
+    Attributes:
+        regarding: The object that it happened to: apiVersion, kind, name, uid, and namespace if it has one.
+        name: Of the Event, the same however often it is told.
+        is_warning: Somebody may want to do something about it.
+    """
+
+    regarding: Regarding
+    name: str
+    reason: str
+    note: str
+    at: float
+    is_warning: bool = False
+
+
+def telling_of(found: TrainingObject, kept: KeptEvent) -> EventRecord:
+    """What is told of an event of a run."""
+    reason = kept.reason
+    note = f"{reason.message}. {reason.remedy}" if reason.remedy else reason.message
+    return EventRecord(
+        regarding={
+            "apiVersion": API_VERSION,
+            "kind": "Training",
+            "name": found.name,
+            "namespace": found.namespace,
+            "uid": found.uid,
+        },
+        name=f"{found.name}.{kept.id:x}",
+        reason=reason.code.value,
+        note=f"{kept.type}: {note}" if kept.type != reason.code.value else note,
+        at=kept.at,
+        is_warning=kept.type in WARNINGS or reason.code in WARNING_CODES,
+    )
+
+
+def render_event(telling: EventRecord) -> dict[str, Any]:
+    """The Event. One of an object without a namespace is in ``default``, where the API server wants it."""
+    at = moment(telling.at)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": telling.name, "namespace": telling.regarding.get("namespace") or "default"},
+        "involvedObject": dict(telling.regarding),
+        "type": "Warning" if telling.is_warning else "Normal",
+        "reason": telling.reason,
+        "message": _cut(telling.note),
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+class EventRecorder:
+    """Tells of runs as they change, and of other things when it is asked to.
+
+    Args:
+        may_act: Whether we still lead; asked before each request.
+    """
+
+    def __init__(self, view: Informers, *, may_act: Callable[[], bool] = lambda: True) -> None:
+        self._view = view
+        self._client: Client = view.client
+        self._may_act = may_act
+        self._lock = threading.Lock()
+        self._changed: set[str] = set()
+        self._told: dict[str, int] = {}
+        self._same: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
+        self._allowance: dict[str, tuple[float, float]] = {}
+        view.trainings.listen(self._training_changed)
+
+    def act(self, agent: Agent, now: float) -> None:
+        """Give out what is to be told of the runs that changed."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+        for uid in changed:
+            found = self._view.find(uid)
+            if found is None:
+                self._told.pop(uid, None)
+                self._allowance.pop(uid, None)
+                continue
+            last = self._told.get(uid, int((now - RECENT_S) * 1e6))
+            # That it was submitted its own age tells.
+            fresh = [kept for kept in found.state.events if kept.id > last]
+            for kept in fresh:
+                self.tell(agent, telling_of(found, kept), now)
+                self._told[uid] = max(kept.id, self._told.get(uid, 0))
+
+    def tell(self, agent: Agent, telling: EventRecord, now: float) -> None:
+        """Have it told, unless the object has had its share."""
+        uid = str(telling.regarding["uid"])
+        if not self._is_allowed(uid, now):
+            return
+        key = (uid, telling.reason, telling.note)
+        name, count, at = self._same.get(key, (telling.name, 0, now))
+        if name != telling.name and now - at < SAME_S:
+            agent.submit(QUEUE, f"count up {name} {count + 1}", partial(self._count, telling, name, count + 1))
+        else:
+            name, count = telling.name, 0
+            agent.submit(QUEUE, f"tell {name}", partial(self._create, telling))
+        self._same[key] = (name, count + 1, now)
+        self._same.move_to_end(key)
+        while len(self._same) > MOST_REMEMBERED:
+            self._same.popitem(last=False)
+
+    def _is_allowed(self, uid: str, now: float) -> bool:
+        tokens, at = self._allowance.get(uid, (float(BURST), now))
+        tokens = min(float(BURST), tokens + (now - at) / EVERY_S)
+        self._allowance[uid] = (tokens - 1 if tokens >= 1 else tokens, now)
+        return tokens >= 1
+
+    def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
+        found = after or before
+        if found is not None and (before is None or after is None or before.state.events != after.state.events):
+            with self._lock:
+                self._changed.add(found.uid)
+
+    def _create(self, telling: EventRecord) -> None:
+        if not self._may_act():
+            return
+        event = render_event(telling)
+        try:
+            self._client.create(f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event)
+        except ApiError as error:
+            # Told before, or its namespace is on its way out.
+            if error.reason != "AlreadyExists" and error.status not in (403, 404):
+                raise
+
+    def _count(self, telling: EventRecord, name: str, count: int) -> None:
+        if not self._may_act():
+            return
+        namespace = telling.regarding.get("namespace") or "default"
+        path = f"/api/v1/namespaces/{namespace}/events/{name}"
+        try:
+            self._client.merge(path, {"count": count, "lastTimestamp": moment(time.time())})
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+
+
+def _cut(note: str) -> str:
+    encoded = note.encode()
+    return note if len(encoded) <= NOTE_MOST else encoded[: NOTE_MOST - 4].decode(errors="ignore") + " ..."

@@ -1,0 +1,1 @@
+"""Asks the cluster's autoscaler for nodes, by placeholder pods."""

@@ -1,0 +1,242 @@
+"""Keeps the placeholders of the runs for which nodes are asked for, and takes them away when they have to give way.
+
+Level-triggered: what is wanted is in the runs' objects, what is there is in the cluster. Placeholders belong to their
+Training, so that none outlives it. Kept in memory alone: what refused them, and what the autoscaler says.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.manifests.placeholders import render_placeholder
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import (
+    Autoscalers,
+    gpu_labels,
+    prices_within,
+    spot_labels,
+)
+from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.errors import ClusterError
+from fairlead.policy.placement.device_matching import matches
+from fairlead.policy.scaling.scale_up import is_asking
+from fairlead.specs.resources import GpuRequest
+from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.snapshot import WHOLE_MILLI, Phase, Workload
+
+log = logging.getLogger(__name__)
+
+# The quota controller counts a pod that is gone within a second or two.
+MAKING_WAY_S = 10.0
+# A refusal is told by then, and the next try may come when the run asks again.
+REFUSAL_KEPT_S = 30.0
+LISTEN_EVERY_S = 20.0
+AUTOSCALERS = ("karpenter", "cluster-autoscaler")
+
+
+class PlaceholderController:
+    """The placeholders of all runs.
+
+    Args:
+        may_act: Whether we still lead; asked before each request that creates something.
+    """
+
+    def __init__(
+        self,
+        view: Informers,
+        autoscalers: Autoscalers,
+        settings: PodSettings,
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._view = view
+        self._client: Client = view.client
+        self._autoscalers = autoscalers
+        self._settings = settings
+        self._may_act = may_act
+        self._lock = threading.Lock()
+        self._held: dict[str, dict[str, PodObject]] = defaultdict(dict)
+        self._refused: dict[str, tuple[str, float]] = {}
+        self._said: dict[str, str] = {}
+        self._listened: dict[str, float] = {}
+        self._gave_way: dict[str, float] = {}
+        self._cleared: dict[str, int] = {}
+        self.is_watching = False
+        """Whether time alone may bring something to do: while a run asks, its autoscaler is listened to."""
+        view.pods.listen(self._pod_changed)
+
+    def outlook(self, runs: Iterable[Workload]) -> tuple[Growth | None, tuple[CapacityRequest, ...]]:
+        """What may bring nodes for these runs, and what has become of the askings.
+
+        Raises:
+            ClusterError: It cannot be found out now.
+        """
+        self._autoscalers.look(runs, time.time())
+        with self._lock:
+            return self._autoscalers.growth, tuple(self._asked(uid) for uid in sorted({*self._held, *self._refused}))
+
+    def is_making_way(self, uid: str) -> bool:
+        """Whether placeholders of a run are about to leave a quota that its pods then fit in."""
+        return time.monotonic() - self._gave_way.get(uid, -MAKING_WAY_S) < MAKING_WAY_S
+
+    def act(self, agent: Agent, now: float) -> None:
+        """Give out what is to be done now."""
+        runs = [found.workload for found in self._view.trainings.all() if found.workload is not None]
+        try:
+            if self._autoscalers.look(runs, now):
+                self._view.wake()
+        except ClusterError as error:
+            log.warning("whether the cluster can grow is not known: %s", error)
+        wanted = {run.uid: run for run in runs if is_asking(run)}
+        self.is_watching = bool(wanted)
+        with self._lock:
+            held = {uid: dict(pods) for uid, pods in self._held.items()}
+            self._refused = {
+                uid: (why, at) for uid, (why, at) in self._refused.items() if uid in wanted or now - at < REFUSAL_KEPT_S
+            }
+            self._said = {uid: said for uid, said in self._said.items() if uid in wanted}
+            self._listened = {uid: at for uid, at in self._listened.items() if uid in wanted}
+            self._gave_way = {uid: at for uid, at in self._gave_way.items() if self.is_making_way(uid)}
+        starting = self._newly_taken(runs) if held else frozenset()
+        for uid, pods in held.items():
+            for pod in pods.values():
+                if (uid not in wanted or pod.is_over or pod.node in starting) and pod.told_at is None:
+                    self._gave_way[uid] = time.monotonic()
+                    agent.submit(uid, f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
+        for uid, run in wanted.items():
+            there = {pod.index for pod in held.get(uid, {}).values()}
+            if uid not in self._refused:
+                for index in range(run.spec.nodes):
+                    if index not in there:
+                        agent.submit(uid, f"hold room {uid} {index}", partial(self._create, run, index))
+            self._listen(agent, uid, held.get(uid, {}), now)
+
+    def _newly_taken(self, runs: Iterable[Workload]) -> frozenset[str]:
+        """Nodes on which a gang starts: whoever's placeholders are there leave before kube-scheduler has to see to it.
+
+        Each start is told once, for a placeholder that comes back may well fit beside it.
+        """
+        taken: set[str] = set()
+        starting = {run.uid: run.status.attempt for run in runs if run.status.phase is Phase.STARTING}
+        for uid, attempt in starting.items():
+            found = self._view.find(uid)
+            if found is not None and found.state.gang is not None and self._cleared.get(uid) != attempt:
+                taken.update(found.state.gang.nodes)
+        self._cleared = starting
+        return frozenset(taken)
+
+    def _asked(self, uid: str) -> CapacityRequest:
+        bound = [pod.bound_at for pod in self._held.get(uid, {}).values() if pod.bound_at is not None]
+        refused = self._refused.get(uid)
+        return CapacityRequest(
+            workload_uid=uid,
+            bound_at=max(bound, default=None),
+            refused=refused[0] if refused is not None else None,
+            said=self._said.get(uid),
+        )
+
+    def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
+        for pod, is_there in ((before, False), (after, True)):
+            if pod is None or not pod.room_for:
+                continue
+            with self._lock:
+                if is_there:
+                    self._held[pod.room_for][pod.key] = pod
+                else:
+                    self._held[pod.room_for].pop(pod.key, None)
+                    if not self._held[pod.room_for]:
+                        del self._held[pod.room_for]
+
+    def _create(self, run: Workload, index: int) -> None:
+        found = self._view.find(run.uid)
+        if found is None or found.workload is None or not is_asking(found.workload) or not self._may_act():
+            return
+        gpu = run.spec.resources.gpu
+        device = None if gpu is None else self._device(gpu)
+        labels = [] if gpu is None or gpu.model is None else gpu_labels(self._autoscalers.pools, gpu.model)
+        shunned = () if run.spec.capacity.spot else spot_labels(self._autoscalers.pools)
+        most = run.spec.capacity.max_price
+        pod = render_placeholder(
+            found.workload,
+            index,
+            self._settings,
+            device=device,
+            labels=labels,
+            shunned=shunned,
+            prices=None if most is None else prices_within(self._autoscalers.pools, most),
+        )
+        try:
+            self._view.pods.put(self._client.create(f"/api/v1/namespaces/{found.namespace}/pods", pod))
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                return  # one that is on its way out, or of a run that had the name before: the next pass finds it gone
+            phase, message = refusals.explain(error, found.namespace, num_pods=run.spec.nodes)
+            if phase is None:
+                raise
+            with self._lock:
+                self._refused[run.uid] = (message, time.time())
+            self._view.wake()
+
+    def _device(self, gpu: GpuRequest) -> DeviceResource:
+        """As the nodes that are there offer it; where none does, NVIDIA's name for it, which is on most that come."""
+        offered = {
+            name
+            for node in self._view.nodes.all()
+            if matches(node.gpu_model, 0, gpu.model, None)
+            for name, _ in node.allocatable.devices
+        }
+        if gpu.milli < WHOLE_MILLI:
+            return DeviceResource(name=SHARED if SHARED in offered else WHOLE[0], count=1)
+        return DeviceResource(name=next((name for name in WHOLE if name in offered), WHOLE[0]), count=gpu.num_devices)
+
+    def _delete(self, pod: PodObject) -> None:
+        namespace, _, name = pod.key.partition("/")
+        try:
+            self._client.delete(
+                f"/api/v1/namespaces/{namespace}/pods/{name}",
+                {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}},
+            )
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        self._view.pods.drop(pod.key, pod.version)
+
+    def _listen(self, agent: Agent, uid: str, pods: Mapping[str, PodObject], now: float) -> None:
+        """Ask now and then what the autoscaler says of one that has no place."""
+        growth = self._autoscalers.growth
+        every_s = LISTEN_EVERY_S if growth is None else min(LISTEN_EVERY_S, growth.patience_s / 3)
+        homeless = sorted(pod.key for pod in pods.values() if not pod.node)
+        if not homeless:
+            self._note(uid, None)
+        elif now - self._listened.setdefault(uid, now) >= every_s:
+            self._listened[uid] = now
+            agent.submit(uid, f"ask what is said of {homeless[0]}", partial(self._hear, uid, pods[homeless[0]]))
+
+    def _hear(self, uid: str, pod: PodObject) -> None:
+        event = newest(self._client, pod, by=AUTOSCALERS)
+        if event is None:
+            return
+        if event.get("type") != "Warning" and event.get("reason") != "NotTriggerScaleUp":
+            self._note(uid, None)  # a node is on its way
+            return
+        # What Karpenter adds is the placeholder's own shape, at length.
+        words = str(event.get("message") or "").partition(", requirements=")[0]
+        self._note(uid, " ".join(words.split()).rstrip(".")[:400])
+
+    def _note(self, uid: str, said: str | None) -> None:
+        with self._lock:
+            is_news = self._said.get(uid) != said
+            self._said.pop(uid, None)
+            if said is not None:
+                self._said[uid] = said
+        if is_news:
+            self._view.wake()

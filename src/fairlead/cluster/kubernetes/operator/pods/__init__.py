@@ -1,0 +1,1 @@
+"""Makes the pods of gangs real and tells what became of them."""

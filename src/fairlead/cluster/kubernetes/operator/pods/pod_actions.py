@@ -1,0 +1,112 @@
+"""What is to be done at the API server so that pods become what their run's object says. Pure, and level-triggered."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
+from fairlead.cluster.kubernetes.operator.pods.pod_status import is_hopeless, is_on_lost_node
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.state.snapshot import Phase, Pod, PodPhase
+
+# Ends of earlier starts are kept for one start, for their logs.
+KEPT_STARTS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Create the pod of a member of the latest gang."""
+
+    attempt: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete a pod; ``grace_s`` 0 only where nothing of it can be alive."""
+
+    key: str
+    uid: str
+    grace_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """Ask whether a pod of the latest gang, that was created and was never seen, is there."""
+
+    attempt: int
+    index: int
+
+
+Order = Create | Delete | Verify
+
+
+def orders(
+    found: TrainingObject,
+    members: tuple[Pod, ...],
+    objects: Mapping[str, PodObject],
+    nodes: Mapping[str, NodeObject | None],
+    now: float,
+    *,
+    is_creating: bool = False,
+) -> list[Order]:
+    """Orders for one run.
+
+    Args:
+        is_creating: Creations that were ordered before wait for their turn, so that none is ordered again.
+        members: Its latest gang as the loop sees it.
+        objects: Its pods, of any start.
+        nodes: The nodes on which they are.
+    """
+    gang, run = found.state.gang, found.workload
+    if run is None:
+        return []
+    given: list[Order] = []
+    attempt = -1 if gang is None else gang.attempt
+    at = {(pod.attempt, pod.index): pod for pod in objects.values()}
+    notices = {notice.pod_uid: notice for notice in found.state.notices}
+    if gang is not None:
+        wanted = run.status.phase in (Phase.STARTING, Phase.RUNNING) and run.status.attempt == attempt
+        for pod in members:
+            if (attempt, pod.index) in at or pod.phase.is_final:
+                continue
+            if gang.created:
+                given.append(Verify(attempt=attempt, index=pod.index))
+            elif wanted and not is_creating and pod.uid not in notices:
+                given.append(Create(attempt=attempt, index=pod.index))
+    for each in objects.values():
+        notice = notices.get(f"{each.run_uid}-{each.attempt}-{each.index}")
+        kill_at = None if notice is None else notice.kill_at
+        order = _deletion(each, attempt, kill_at, nodes.get(each.node), now)
+        if order is not None:
+            given.append(order)
+    return given
+
+
+def _deletion(
+    pod: PodObject, attempt: int, kill_at: float | None, node: NodeObject | None, now: float
+) -> Delete | None:
+    if pod.is_over:
+        is_old = pod.attempt < attempt - KEPT_STARTS
+        return Delete(key=pod.key, uid=pod.uid, grace_s=0) if is_old and pod.told_at is None else None
+    if is_on_lost_node(pod, node):
+        return Delete(key=pod.key, uid=pod.uid, grace_s=0)
+    if is_hopeless(pod, now):
+        return Delete(key=pod.key, uid=pod.uid, grace_s=1)
+    if kill_at is None:
+        return None
+    # Kubernetes counts whole seconds, and 0 would give the pod up while its processes live.
+    grace_s = max(1, math.ceil(kill_at - now))
+    if pod.leaves_by is None or pod.leaves_by > now + grace_s + 1:
+        return Delete(key=pod.key, uid=pod.uid, grace_s=grace_s)
+    return None
+
+
+def is_settled(found: TrainingObject, members: tuple[Pod, ...]) -> bool:
+    """Whether only news, and not time, can bring orders for a run, or a write that only refreshes."""
+    status = found.state.status
+    if status.phase.is_final:
+        return True
+    if status.phase in (Phase.PENDING, Phase.SUSPENDED) and all(pod.phase.is_final for pod in members):
+        return True  # it may wait for hours
+    return status.retry_at is None and all(pod.phase is PodPhase.RUNNING for pod in members)

@@ -1,0 +1,369 @@
+"""Makes the pods of gangs real, and takes them away: the hands of the operator.
+
+It works from what the objects say and keeps nothing that matters; another may go on where this one was killed.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.devices import resource_of
+from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import render_bundle
+from fairlead.cluster.kubernetes.manifests.services import render_service
+from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
+from fairlead.cluster.kubernetes.names import pod_name
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.leader_election import DEADLINE_S, DURATION_S
+from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
+from fairlead.cluster.kubernetes.operator.pods.pod_actions import Create, Delete, Order, Verify, is_settled, orders
+from fairlead.cluster.kubernetes.operator.pods.pod_dns import Addressing
+from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.origins import is_run_name
+from fairlead.errors import ClusterError
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
+
+log = logging.getLogger(__name__)
+
+# A write that only tells of progress, or of a pod that is gone, comes this long after the one before it.
+REFRESH_S = 10.0
+# The runtime is the same for all runs of a namespace, and large, so first starts put it there again only after so long.
+PROVIDE_S = 10.0
+# With fewer, what follows from a gang's first pods has a busy API server before its last ones are created. Kubernetes'
+# own Job controller creates up to 500 at once, and API servers let 200 writes in, which they share out fairly.
+NUM_THREADS = 128
+OF_A_RUN = (
+    "is the name of a run, whose place `fairlead run` looks up; in an object give the place itself, a URL or a "
+    "directory of a volume"
+)
+VANISHED = "its pod disappeared while no operator was running"
+
+
+class _NotEquippedError(ClusterError):
+    """The API server does not take what pods need beside themselves."""
+
+    def __init__(self, kind: str, refusal: ApiError) -> None:
+        super().__init__(f"{kind}: {refusal}")
+        self.kind = kind
+        self.refusal = refusal
+
+
+class Agent:
+    """Carries out what follows from the runs' objects.
+
+    Args:
+        settings: What the cluster decides for all pods.
+        may_act: Whether we still lead; asked before each request that creates something.
+        is_making_way: Whether a run's quota still counts pods of it that are gone, so that a refusal will pass.
+        create_s: Seconds after which a creation is no more tried: those for which the Lease outlives ``may_act``, since
+            another that leads by then does not know what is under way here.
+    """
+
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        settings: PodSettings,
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+        is_making_way: Callable[[str], bool] = lambda _: False,
+        create_s: float = DURATION_S - DEADLINE_S,
+        num_threads: int = NUM_THREADS,
+    ) -> None:
+        self._cluster = cluster
+        self._view = cluster.view
+        self._client = cluster.client
+        self._settings = settings
+        self._may_act = may_act
+        self._is_making_way = is_making_way
+        self._work = Dispatcher(num_threads)
+        self._addressing = Addressing(self._client, self._work.submit)
+        self._create_s = create_s
+        self._marks = self._view.marks()
+        self._unsettled: set[str] = set()
+        self._equipping: dict[str, threading.Lock] = {}
+        self._equipped: dict[str, int] = {}
+        self._refreshed: dict[str, float] = {}
+        self._providing: dict[str, threading.Lock] = {}
+        self._provided: dict[str, float] = {}
+
+    def act(self, now: float) -> None:
+        """Give out what is to be done now; the threads do it, and the watches tell when it is done.
+
+        Only runs are looked at of which something has changed, and those to which time alone may bring orders.
+        """
+        changed, _ = self._marks.take()
+        for uid in changed | self._unsettled:
+            found = self._view.find(uid)
+            if found is None:
+                self._forget(uid)
+            elif found.workload is not None and not self._look_after(found, now):
+                self._unsettled.add(uid)
+            else:
+                self._unsettled.discard(uid)
+
+    def _look_after(self, found: TrainingObject, now: float) -> bool:
+        """Give out what one run needs; whether only news can bring more."""
+        members = self._view.members(found)
+        objects = self._view.pods_of(found.uid)
+        nodes = self._view.nodes_of(objects.values())
+        given = orders(found, members, objects, nodes, now, is_creating=self._work.is_waiting(found.uid))
+        for order in given:
+            self._give(found, order)
+        is_known = self._addressing.look(found, objects, now)
+        # What was given out may fail without a word, so it is looked for again.
+        return self._refresh(found, members, now) and is_known and not given and is_settled(found, members)
+
+    def _forget(self, uid: str) -> None:
+        self._unsettled.discard(uid)
+        self._addressing.forget(uid)
+        self._equipped.pop(uid, None)
+        self._equipping.pop(uid, None)
+        self._refreshed.pop(uid, None)
+
+    def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
+        """Do something else for a run in its turn."""
+        self._work.submit(run, name, job)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether time alone may bring orders."""
+        return bool(self._unsettled) or self._work.num_waiting > 0
+
+    def drain(self, timeout_s: float) -> bool:
+        """Return when nothing that was given out is left; False after the timeout."""
+        return self._work.drain(timeout_s)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait or run."""
+        return self._work.num_waiting
+
+    def close(self) -> None:
+        """Take no more orders."""
+        self._work.stop()
+
+    def _give(self, found: TrainingObject, order: Order) -> None:
+        if isinstance(order, Create):
+            name = f"create {found.key}-{order.attempt}-{order.index}"
+            self._work.submit(found.uid, name, partial(self._create, found, order))
+        elif isinstance(order, Delete):
+            name = f"delete {order.key} {order.uid} within {order.grace_s} s"
+            self._work.submit(found.uid, name, partial(self._delete, order))
+        else:
+            name = f"look for {found.key}-{order.attempt}-{order.index}"
+            self._work.submit(found.uid, name, partial(self._verify, found, order))
+
+    def _create(self, found: TrainingObject, order: Create) -> None:
+        current = self._view.find(found.uid)
+        flight = (found.uid, order.attempt, order.index)
+        if current is None or not self._view.begin(flight):
+            return
+        try:
+            if self._is_wanted(current, order) and self._may_act() and not self._is_equipped(current, order):
+                return
+            latest = self._view.find(found.uid)
+            if latest is not None and self._is_wanted(latest, order) and self._may_act():
+                self._post(latest, order.index)
+        finally:
+            self._view.finish(flight)
+
+    def _is_wanted(self, found: TrainingObject, order: Create) -> bool:
+        """Whether the object still asks for the pod, now that its turn has come."""
+        gang, run = found.state.gang, found.workload
+        if gang is None or run is None:
+            return False
+        uid = f"{found.uid}-{order.attempt}-{order.index}"
+        there = self._view.pods.get(f"{found.namespace}/{pod_name(run.spec, order.attempt, order.index)}")
+        return (
+            gang.attempt == order.attempt == run.status.attempt
+            # The order may have been given while one like it was carried out.
+            and (there is None or there.run_uid != found.uid)
+            and run.status.phase in (Phase.STARTING, Phase.RUNNING)
+            and all(notice.pod_uid != uid for notice in found.state.notices)
+        )
+
+    def _is_equipped(self, found: TrainingObject, order: Create) -> bool:
+        """Put there what the pod needs beside itself; False when that is refused, as the pod might be."""
+        try:
+            self._equip(found, order.attempt)
+        except _NotEquippedError as error:
+            phase, message = refusals.explain(error.refusal, found.namespace, kind=error.kind)
+            if phase is None or found.state.gang is None:
+                raise
+            self._bury(found, found.state.gang.member(order.index), phase, message)
+            return False
+        return True
+
+    def _equip(self, found: TrainingObject, attempt: int) -> None:
+        """What the pods of a start need beside themselves; once for each start, as somebody may have deleted it.
+
+        It is the runtime that they begin with, the Service that gives them names, and the policy that lets them meet.
+        """
+        if self._equipped.get(found.uid) == attempt or found.workload is None:
+            return
+        place = f"namespaces/{found.namespace}"
+        with self._equipping.setdefault(found.uid, threading.Lock()):
+            if self._equipped.get(found.uid) == attempt:
+                return
+            service, policy = render_service(found.workload), render_run_policy(found.workload)
+            # All pods wait for them, so they are asked for together.
+            with ThreadPoolExecutor(2, thread_name_prefix="equip") as at_once:
+                asked = (
+                    at_once.submit(self._ensure, f"/api/v1/{place}/services", service),
+                    at_once.submit(self._ensure, f"/apis/networking.k8s.io/v1/{place}/networkpolicies", policy),
+                )
+                self._provide(found.namespace, anew=attempt > 0)
+                for each in asked:
+                    each.result()
+            self._equipped[found.uid] = attempt
+
+    def _provide(self, namespace: str, *, anew: bool) -> None:
+        """The runtime, which all runs of a namespace share."""
+        with self._providing.setdefault(namespace, threading.Lock()):
+            now = time.monotonic()
+            if anew or now - self._provided.get(namespace, -PROVIDE_S) >= PROVIDE_S:
+                self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+                self._provided[namespace] = now
+
+    def _ensure(self, path: str, content: dict[str, Any]) -> None:
+        try:
+            self._client.create(path, content)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise _NotEquippedError(content["kind"], error) from error
+
+    def _post(self, found: TrainingObject, index: int) -> None:
+        run, gang = found.workload, found.state.gang
+        if run is None or gang is None:
+            return
+        member = gang.member(index)
+        node = self._view.nodes.get(member.node)
+        offered = dict(node.allocatable.devices) if node is not None else {}
+        device = resource_of(member.grant.gpu_uuids)
+        if device is not None and offered.get(device.name, 0) < device.count:
+            self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
+            return
+        origin = run.spec.checkpoint.origin
+        if origin is not None and is_run_name(origin):
+            self._bury(found, member, PodPhase.FAILED, f"checkpoint.from: {origin!r} {OF_A_RUN}")
+            return
+        settings = replace(self._settings, workdir=part_names(found.workdir), archive=archive_place(found.workdir))
+        taints = node.taints if node is not None else ()
+        pod = render_pod(run, member, settings, device=device, taints=taints)
+        path = f"/api/v1/namespaces/{found.namespace}/pods"
+        try:
+            content = self._client.create(path, pod, patience_s=self._create_s)
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                self._meet(found, member, f"{path}/{pod['metadata']['name']}")
+                return
+            phase, message = refusals.explain(error, found.namespace, num_pods=len(gang.nodes))
+            if phase is None or (phase is PodPhase.REFUSED and self._is_making_way(found.uid)):
+                raise
+            self._bury(found, member, phase, message)
+            return
+        self._view.pods.put(content)
+
+    def _meet(self, found: TrainingObject, member: CreatePod, path: str) -> None:
+        """Something of that name is there already: ours, one of a run that had the name before, or somebody's."""
+        try:
+            content = self._client.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return
+            raise
+        there = self._view.pods.put(content)
+        if there is None or there.run_uid == found.uid:
+            return
+        if there.run_uid and self._view.find(there.run_uid) is None:
+            self._delete(Delete(key=there.key, uid=there.uid, grace_s=1))
+            return
+        if not there.run_uid:
+            name = there.key.partition("/")[2]
+            message = f"a pod named {name} exists that Fairlead did not create; delete it, or give the run another name"
+            self._bury(found, member, PodPhase.FAILED, message)
+
+    def _delete(self, order: Delete) -> None:
+        namespace, _, name = order.key.partition("/")
+        options = {"gracePeriodSeconds": order.grace_s, "preconditions": {"uid": order.uid}}
+        try:
+            content = self._client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            # Gone already, or another one of that name: the watch tells.
+            return
+        if content.get("kind") == "Pod" and "deletionTimestamp" in content["metadata"] and order.grace_s:
+            self._view.pods.put(content)
+
+    def _verify(self, found: TrainingObject, order: Verify) -> None:
+        name = f"{found.name}-{order.attempt}-{order.index}"
+        try:
+            content = self._client.get(f"/api/v1/namespaces/{found.namespace}/pods/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        else:
+            seen = self._view.pods.put(content)
+            if seen is not None and seen.run_uid == found.uid:
+                return
+        if found.state.gang is not None:
+            self._bury(found, found.state.gang.member(order.index), PodPhase.LOST, VANISHED, is_guess=True)
+
+    def _bury(
+        self, found: TrainingObject, member: CreatePod, phase: PodPhase, message: str, *, is_guess: bool = False
+    ) -> None:
+        """Record the end of a pod that has no object."""
+        self._view.bury(
+            Pod(
+                uid=f"{found.uid}-{member.attempt}-{member.index}",
+                workload_uid=found.uid,
+                attempt=member.attempt,
+                index=member.index,
+                node=member.node,
+                grant=replace(member.grant) if member.grant else Grant(),
+                phase=phase,
+                created_at=time.time(),
+                message=message,
+            ),
+            is_guess=is_guess,
+        )
+
+    def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> bool:
+        """Write what was seen, where no decision has written it by now, but not often; False to look again later."""
+        if found.state.written == 0:
+            return True
+        if found.edited:
+            self._work.submit(found.uid, f"adopt the spec of {found.key}", partial(self._adopt, found.uid))
+            return False
+        state = self._cluster.refreshed(found)
+        is_shown = found.shown_phase == state.status.phase.value
+        if state == found.state and is_shown and self._cluster.has_told(found.uid, members):
+            self._refreshed[found.uid] = now
+            return True
+        # From the moment that all pods were created none is created again, and that must survive us.
+        is_urgent = state.gang != found.state.gang or not is_shown
+        if not is_urgent and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+            return False
+        self._refreshed[found.uid] = now
+        self._work.submit(found.uid, f"refresh {found.key}", partial(self._write, found.uid))
+        return False
+
+    def _adopt(self, uid: str) -> None:
+        found = self._view.find(uid)
+        if found is not None and found.edited:
+            self._cluster.adopt(found)
+
+    def _write(self, uid: str) -> None:
+        found = self._view.find(uid)
+        if found is not None:
+            self._cluster.write(found, self._cluster.refreshed(found), is_quiet=True)

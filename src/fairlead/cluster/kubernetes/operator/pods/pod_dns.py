@@ -1,0 +1,75 @@
+"""Keeps the names of gangs' pods: what rank 0's is goes out at once, as all wait for it, the others' together."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.manifests.services import MOST_ENDPOINTS, render_slice
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.state.snapshot import Phase, Workload
+
+EVERY_S = 5.0
+# A gang that has run for so long has met; whoever led before has written down where.
+MET_S = 60.0
+Addresses = dict[str, str]
+
+
+@dataclass(slots=True)
+class _Written:
+    """What a run's slices hold, by their numbers, since ``at``."""
+
+    at: float
+    slices: dict[int, Addresses] = field(default_factory=dict)
+
+
+class Addressing:
+    """Writes a run's EndpointSlices as its pods get their addresses.
+
+    Args:
+        submit: Has work done for a run in its turn, once under each name.
+    """
+
+    def __init__(self, client: Client, submit: Callable[[str, str, Callable[[], None]], object]) -> None:
+        self._client = client
+        self._submit = submit
+        self._written: dict[str, _Written] = {}
+
+    def look(self, found: TrainingObject, objects: Mapping[str, PodObject], now: float) -> bool:
+        """Have written what is new, if it is time; False to look again later."""
+        gang, run = found.state.gang, found.workload
+        if gang is None or run is None or run.status.phase not in (Phase.STARTING, Phase.RUNNING):
+            return True
+        known = self._written.get(found.uid)
+        if known is None:
+            if run.status.phase is Phase.RUNNING and now - run.status.since > MET_S:
+                return True
+            known = self._written[found.uid] = _Written(at=0.0)
+        pods = sorted(
+            (pod for pod in objects.values() if pod.attempt == gang.attempt and pod.address and not pod.is_over),
+            key=lambda pod: pod.index,
+        )
+        wanted: dict[int, Addresses] = {}
+        for pod in pods:
+            wanted.setdefault(pod.index // MOST_ENDPOINTS, {})[pod.key.partition("/")[2]] = pod.address
+        news = {number: names for number, names in wanted.items() if known.slices.get(number) != names}
+        if not news:
+            return True
+        is_first = pods[0].index == 0 and pods[0].key.partition("/")[2] not in known.slices.get(0, {})
+        if not is_first and len(pods) < len(gang.nodes) and now - known.at < EVERY_S:
+            return False
+        known.at = now
+        for number, names in news.items():
+            self._submit(found.uid, f"names {found.key} {number}", partial(self._write, run, known, number, names))
+        return False
+
+    def forget(self, uid: str) -> None:
+        """The run is gone, and its slices with it."""
+        self._written.pop(uid, None)
+
+    def _write(self, run: Workload, known: _Written, number: int, names: Addresses) -> None:
+        content = render_slice(run, number, names)
+        place = f"/apis/discovery.k8s.io/v1/namespaces/{run.spec.team}/endpointslices"
+        self._client.apply(f"{place}/{content['metadata']['name']}", content)
+        known.slices[number] = names

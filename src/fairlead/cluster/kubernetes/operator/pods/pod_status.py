@@ -1,0 +1,248 @@
+"""What has become of a pod of a gang, and why, in one sentence, from the pod as it was last seen. Pure."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import Ending, read_ending
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Grant, Pod, PodPhase
+
+# kube-scheduler's caches may lag behind what was just freed; it looks again with every change.
+REFUSAL_PATIENCE_S = 3.0
+# A registry that stumbles is back within a minute; a name that does not exist never will be.
+PULL_PATIENCE_S = 60.0
+# Kubernetes takes a disk by force from a node that does not let go of it, but after six minutes
+# (`maxWaitForUnmountDuration` of its attach-detach controller). What is not there a while later waits for a person.
+MOUNT_PATIENCE_S = 600.0
+PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
+NEVER = frozenset(
+    {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+)
+# What kubelet says in Events alone, with what was tried and what mends it; it tries again for ever, we do not.
+HINDRANCES = {
+    **dict.fromkeys(
+        ("FailedMount", "FailedAttachVolume", "FailedMapVolume"),
+        ("a volume cannot be mounted", "create what it refers to, or correct the name under `kubernetes`"),
+    ),
+    **dict.fromkeys(
+        ("FailedCreatePodSandBox", "NetworkNotReady"),
+        ("its network cannot be set up", "ask the administrator of the node: `kubectl describe node` may say more"),
+    ),
+}
+HOPELESS = ("not found", "denied", "unauthorized", "manifest unknown", "does not exist", "no match for platform")
+DISRUPTIONS = {
+    "PreemptionByScheduler": "kube-scheduler preempted it for a pod of a higher priority",
+    "EvictionByEvictionAPI": "it was evicted, as `kubectl drain` does before maintenance of its node",
+    "DeletionByTaintManager": "its node was tainted as unreachable or not ready",
+    "DeletionByPodGC": "its node left the cluster",
+    "TerminationByKubelet": "its node ran short of memory or disk, or was shutting down",
+}
+UNANSWERED = "it was deleted before its result was read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindrance:
+    """What keeps a pod from starting before any of its containers.
+
+    Attributes:
+        words: Reason and message of the Event that says it.
+        asked_at: When it was still the newest.
+    """
+
+    pod_uid: str
+    words: tuple[str, str]
+    asked_at: float
+
+    def applied(self, pod: PodObject) -> PodObject:
+        """The pod as one that waits for this, if it is the one."""
+        return replace(pod, waiting=self.words, asked_at=self.asked_at) if pod.uid == self.pod_uid else pod
+
+
+def observe_pod(
+    pod: PodObject,
+    member: CreatePod,
+    *,
+    ranks: range,
+    told_at: float | None,
+    node: NodeObject | None,
+    gone: bool,
+    active_at: float | None = None,
+    heard_at: float | None = None,
+) -> Pod:
+    """A member of a gang as the loop sees it.
+
+    Args:
+        pod: As it was last seen.
+        ranks: Those of the pod.
+        told_at: When we told it to stop; None if we did not.
+        node: The one that it is bound to; None when that is not there any more, or it is not bound.
+        gone: Its object is no more, so none of its processes is.
+        active_at: Last sign of progress of the run; None when nothing reports any.
+        heard_at: When the run last answered; None when it never did.
+    """
+    ending = read_ending(pod.ended, ranks=ranks) if pod.ended is not None else None
+    phase, message = _verdict(pod, ending, told=told_at is not None, node=node, gone=gone)
+    keeps = phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+    return Pod(
+        uid=f"{pod.run_uid}-{pod.attempt}-{pod.index}",
+        workload_uid=pod.run_uid,
+        attempt=pod.attempt,
+        index=pod.index,
+        node=pod.node or member.node,
+        grant=member.grant,
+        phase=phase,
+        created_at=pod.created_at,
+        started_at=pod.started_at,
+        terminating_since=told_at if told_at is not None else pod.told_at,
+        active_at=max(pod.started_at, active_at) if pod.started_at is not None and active_at else pod.started_at,
+        heard_at=heard_at or pod.started_at,
+        exits=ending.exits if ending is not None and keeps else (),
+        message=message,
+    )
+
+
+def stray(pod: PodObject) -> Pod:
+    """A pod of a start that the run's object does not speak of any more, or not yet."""
+    requests = pod.requests
+    grant = Grant(cpu_milli=requests.cpu_milli, memory_bytes=requests.memory_bytes)
+    member = CreatePod(attempt=pod.attempt, index=pod.index, node=pod.node, grant=grant)
+    return observe_pod(pod, member, ranks=range(0), told_at=None, node=None, gone=False)
+
+
+def remembering(before: PodObject | None, pod: PodObject) -> PodObject:
+    """The pod with the reason why it could not start, which nobody tells any more once the pod is told to go."""
+    if before is None or before.uid != pod.uid or pod.told_at is None or pod.started_at is not None or is_stuck(pod):
+        return pod
+    if not is_stuck(before) and not is_hindered(before):
+        return pod
+    return replace(pod, waiting=before.waiting, asked_at=before.asked_at)
+
+
+def is_hopeless(pod: PodObject, now: float) -> bool:
+    """Whether a pod that has not started is to be taken back, and its gang with it."""
+    if pod.is_over or pod.told_at is not None or pod.started_at is not None:
+        return False
+    age_s = now - pod.created_at
+    if not pod.node:
+        return pod.refused is not None and age_s > REFUSAL_PATIENCE_S
+    if is_hindered(pod):
+        return _is_given_up(pod)
+    return is_stuck(pod) and (_is_final(pod) or age_s > PULL_PATIENCE_S)
+
+
+def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
+    """Whether a bound pod's node is gone for good, so that nobody will ever report of the pod."""
+    if not pod.node or pod.is_over:
+        return False
+    return node is None or any(taint.key == "node.kubernetes.io/out-of-service" for taint in node.taints)
+
+
+def is_stuck(pod: PodObject) -> bool:
+    """A container of it cannot start as things are."""
+    return pod.waiting is not None and pod.waiting[0] in PULL | NEVER
+
+
+def is_hindered(pod: PodObject) -> bool:
+    """It waits for something that comes before its containers."""
+    return pod.waiting is not None and pod.waiting[0] in HINDRANCES
+
+
+def _verdict(
+    pod: PodObject, ending: Ending | None, *, told: bool, node: NodeObject | None, gone: bool
+) -> tuple[PodPhase, str | None]:
+    well = pod.phase == "Succeeded" or (ending is not None and ending.exits and all(one.ok for one in ending.exits))
+    if well and (pod.is_over or gone):
+        return PodPhase.SUCCEEDED, None
+    if not pod.is_over and not gone:
+        if is_on_lost_node(pod, node):
+            return PodPhase.LOST, f"node {pod.node} is gone"
+        if pod.started_at is not None:
+            return PodPhase.RUNNING, None
+        return (PodPhase.STARTING, _waits(pod)) if pod.node else (PodPhase.CREATED, _waits(pod))
+    if pod.started_at is None and pod.ended is None:
+        return _never_started(pod, told=told)
+    if told:
+        seen = ending is not None and ending.exits
+        return (PodPhase.FAILED, None) if seen else (PodPhase.LOST, UNANSWERED)
+    cause = _disruption(pod)
+    if cause is not None:
+        return PodPhase.LOST, cause
+    if pod.told_at is not None:
+        return PodPhase.LOST, "it was deleted, as by `kubectl delete pod`"
+    if ending is not None and (ending.exits or ending.message):
+        return PodPhase.FAILED, ending.message
+    return PodPhase.LOST, pod.said[1] or UNANSWERED
+
+
+def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
+    if told:
+        return PodPhase.FAILED, "stopped before it started"
+    if pod.is_over and pod.said[0]:
+        return PodPhase.LOST, _disruption(pod) or f"node {pod.node} refused it: {_clause(pod.said[1] or pod.said[0])}"
+    if not pod.node and pod.refused is not None:
+        return PodPhase.LOST, f"kube-scheduler found no place for it on the node that had room: {_clause(pod.refused)}"
+    if is_stuck(pod):
+        return PodPhase.FAILED, why_not_started(pod)
+    if is_hindered(pod):
+        end = f"; after {MOUNT_PATIENCE_S / 60:.0f} min its place is given to others" if _is_given_up(pod) else ""
+        return PodPhase.LOST, f"{_why_hindered(pod)}{end}"
+    return PodPhase.LOST, _disruption(pod) or "it was deleted before it started"
+
+
+def why_not_started(pod: PodObject) -> str:
+    """Why a container of a pod cannot start, and what would mend it."""
+    reason, message = pod.waiting or ("", "")
+    said = _clause(message or reason)
+    if reason in PULL or reason == "ErrImageNeverPull":
+        return (
+            f"the image {pod.image} cannot be pulled on {pod.node}: {said}; check its name and tag, and for a private "
+            "registry name a pull secret under `kubernetes.spec.imagePullSecrets`"
+        )
+    if reason == "InvalidImageName":
+        return f"the image {pod.image} is no valid name: {said}; correct `image`"
+    if reason == "CreateContainerConfigError":
+        return f"the container cannot be set up on {pod.node}: {said}; create what it refers to, or correct the name"
+    return f"the container cannot start on {pod.node}: {said}; the image needs Python 3.9 or newer as `python3`"
+
+
+def _is_final(pod: PodObject) -> bool:
+    """Another try of what is stuck would end as this one did."""
+    reason, message = pod.waiting or ("", "")
+    return reason in NEVER or any(word in message.lower() for word in HOPELESS)
+
+
+def _disruption(pod: PodObject) -> str | None:
+    reason, message = pod.said
+    if reason == "Evicted":
+        return f"node {pod.node} evicted it: {_clause(message)}; ask for what it uses, so that it gets a node with room"
+    if reason in ("NodeShutdown", "Terminated", "Shutdown"):
+        return f"node {pod.node} was shutting down"
+    if pod.disruption is None:
+        return None
+    word, said = pod.disruption
+    return DISRUPTIONS.get(word) or f"it was disrupted ({word}): {_clause(said)}"
+
+
+def _waits(pod: PodObject) -> str | None:
+    if is_hindered(pod):
+        return f"{_why_hindered(pod)}; kubelet retries for {MOUNT_PATIENCE_S / 60:.0f} min in all"
+    if not is_stuck(pod):
+        return None
+    why = why_not_started(pod)
+    return why if _is_final(pod) else f"{why}; kubelet retries for {PULL_PATIENCE_S:.0f} s in all"
+
+
+def _is_given_up(pod: PodObject) -> bool:
+    """Whether what hinders it still did when our patience had ended; an older answer may be true no more."""
+    return pod.asked_at is not None and pod.asked_at - pod.created_at >= MOUNT_PATIENCE_S
+
+
+def _why_hindered(pod: PodObject) -> str:
+    reason, message = pod.waiting or ("", "")
+    what, remedy = HINDRANCES[reason]
+    return f"{what} on {pod.node}: {_clause(message)}; {remedy}"
+
+
+def _clause(text: str) -> str:
+    """Somebody else's sentence as a part of ours."""
+    return " ".join(text.split()).rstrip(".")[:400]

@@ -1,0 +1,83 @@
+"""Why a bound pod does not start, where only the Events of its kubelet say so: volumes, and the pod's sandbox.
+
+What hinders a container is in the pod itself; what comes before any container is not. So of each run one pod that takes
+its time is asked about, first after a while and then half as often each time; one that starts at once costs nothing.
+When our patience with it ends it is asked about once more, and taken back where the answer is as before.
+
+An API server reads all Events of a namespace to find those of one pod: where there are ten thousand, a good part of a
+second of its CPU. So one run is asked about at a time, first those that have waited longest.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
+from fairlead.cluster.kubernetes.operator.pods.pod_status import HINDRANCES, MOUNT_PATIENCE_S, Hindrance, is_stuck
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+
+LOOK_S = 1.0
+# Most pods that take longer than that pull an image, and are asked about in vain.
+FIRST_S, MOST_S = 20.0, 300.0
+TELLERS = frozenset({"kubelet", "attachdetach-controller"})
+# Between two questions, whatever they are about.
+APART_S = 5.0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A pod that is asked about, next at ``due``."""
+
+    pod: PodObject
+    due: float
+    every_s: float
+
+
+class StartBlockers:
+    """Asks about pods that are bound and do not start, one at a time."""
+
+    def __init__(self, view: Informers) -> None:
+        self._view = view
+        self._marks = view.marks()
+        self._turns: dict[str, _Turn] = {}
+        self._looked_at = 0.0
+        self._asked_at = 0.0
+
+    def act(self, now: float, agent: Agent) -> None:
+        """Ask about those whose turn has come."""
+        if now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        for uid in self._marks.take()[0]:
+            pod = self._slowest(uid)
+            if pod is None:
+                self._turns.pop(uid, None)
+                self._view.note_hindrance(uid, None)
+            elif uid not in self._turns or self._turns[uid].pod.uid != pod.uid:
+                self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S, every_s=FIRST_S)
+                self._view.note_hindrance(uid, None)
+        if not self._turns or now - self._asked_at < APART_S:
+            return
+        uid, turn = min(self._turns.items(), key=lambda item: item[1].due)
+        if now >= turn.due:
+            self._asked_at = now
+            turn.every_s = min(2 * turn.every_s, MOST_S)
+            turn.due, last = now + turn.every_s, turn.pod.created_at + MOUNT_PATIENCE_S
+            if now < last < turn.due:
+                turn.due = last
+            agent.submit(uid, "ask why a pod waits", partial(self._ask, uid, turn.pod, now))
+
+    def _slowest(self, uid: str) -> PodObject | None:
+        """The pod of a run that is asked about: the first that waits for something before its containers."""
+        bound = (pod for pod in self._view.pods_of(uid).values() if pod.node and not pod.is_over)
+        slow = [pod for pod in bound if pod.started_at is None and pod.told_at is None and not is_stuck(pod)]
+        return min(slow, key=lambda pod: pod.index, default=None)
+
+    def _ask(self, uid: str, pod: PodObject, now: float) -> None:
+        # What a scheduler said of it before may be written down after what hinders it now.
+        event, hindrance = newest(self._view.client, pod, by=TELLERS), None
+        if event is not None and event.get("reason") in HINDRANCES:
+            words = str(event["reason"]), str(event.get("message") or "")
+            hindrance = Hindrance(pod_uid=pod.uid, words=words, asked_at=now)
+        self._view.note_hindrance(uid, hindrance)

@@ -1,0 +1,52 @@
+"""What DaemonSets will take of nodes on which their pods are not bound yet, such as of one that has just come. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject, pod_requests
+from fairlead.policy.placement.node_eligibility import selects, tolerates
+
+# The DaemonSet controller adds tolerations for a node's own conditions to every pod.
+CONDITIONS = "node.kubernetes.io/"
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonObject:
+    """A DaemonSet: what its pods ask for, and of which nodes."""
+
+    key: str
+    version: int
+    uid: str
+    requests: Amounts
+    selector: Object
+    affinity: Object
+    tolerations: tuple[Object, ...]
+
+
+def read_daemon(content: Object) -> DaemonObject:
+    """A DaemonSet."""
+    metadata, pod = content["metadata"], content["spec"]["template"].get("spec") or {}
+    return DaemonObject(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=int(metadata["resourceVersion"]),
+        uid=metadata["uid"],
+        requests=pod_requests(pod),
+        selector=pod.get("nodeSelector") or {},
+        affinity=pod.get("affinity") or {},
+        tolerations=tuple(pod.get("tolerations") or ()),
+    )
+
+
+def due(daemons: Iterable[DaemonObject], node: NodeObject, bound: Iterable[PodObject]) -> list[Amounts]:
+    """What is still to come to a node, one entry for each pod; ``bound`` are the pods that are there."""
+    known = {daemon.uid: daemon for daemon in daemons}
+    missing = known.keys() - {pod.daemon for pod in bound} if known else ()
+    return [known[uid].requests for uid in missing if _wants(known[uid], node)]
+
+
+def _wants(daemon: DaemonObject, node: NodeObject) -> bool:
+    return selects(node.key, node.labels, daemon.selector, daemon.affinity) and all(
+        taint.key.startswith(CONDITIONS) or tolerates(daemon.tolerations, taint) for taint in node.taints
+    )

@@ -1,0 +1,398 @@
+"""What is true on the cluster, as watches keep it: nodes, DaemonSets, pods of everybody, our runs, and teams.
+
+Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, read_node, read_pod
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_last_words
+from fairlead.cluster.kubernetes.operator.pods.pod_status import Hindrance, observe_pod, remembering
+from fairlead.cluster.kubernetes.operator.runs.daemonsets import DaemonObject, read_daemon
+from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks, PodIndex
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, read_training
+from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject, read_kind
+from fairlead.errors import ClusterError
+from fairlead.specs.keys import API_VERSION
+from fairlead.specs.team import Team
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Pod, PodPhase, Progress
+
+log = logging.getLogger(__name__)
+
+TRAININGS = f"/apis/{API_VERSION}/trainings"
+TEAMS = f"/apis/{API_VERSION}/teams"
+NODES, PODS, DAEMONS = "/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonsets"
+SYNC_S = 60.0
+# An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
+REFUSED_S = 15.0
+STOPPED_EARLY = "stopped before it started"
+Member = tuple[str, int, int]  # run, attempt, index
+TeamObject = KindObject[Team]
+
+
+class Informers:
+    """The caches and what follows from them. Safe to use from several threads."""
+
+    def __init__(self, client: Client, *, idle_s: float = IDLE_S) -> None:
+        self.client = client
+        self.nodes: Cache[NodeObject] = Cache(client, NODES, read_node, self._node_changed, idle_s=idle_s)
+        self.daemons: Cache[DaemonObject] = Cache(client, DAEMONS, read_daemon, self._daemon_changed, idle_s=idle_s)
+        self.pods: Cache[PodObject] = Cache(client, PODS, read_pod, self._pod_changed, idle_s=idle_s)
+        self.trainings: Cache[TrainingObject] = Cache(
+            client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
+        )
+        self.teams: Cache[TeamObject] = Cache(
+            client, TEAMS, partial(read_kind, Team), self._team_changed, idle_s=idle_s
+        )
+        self._team_followers: list[Callable[[TeamObject], None]] = []
+        self._changed = threading.Condition()
+        self._epoch = 0
+        self._lock = threading.Lock()
+        self._index = PodIndex()
+        self._readers: list[Marks] = []
+        self._seen: dict[str, dict[int, tuple[object, Pod]]] = {}
+        self._key_of: dict[str, str] = {}
+        self._over: dict[str, dict[str, Pod]] = {}
+        self._in_flight: set[Member] = set()
+        self._active: dict[str, float] = {}
+        self._heard: dict[str, float] = {}
+        self._last_words: dict[str, tuple[tuple[int, int, int], Progress]] = {}
+        self._hindered: dict[str, Hindrance] = {}
+
+    @property
+    def caches(
+        self,
+    ) -> tuple[Cache[NodeObject], Cache[DaemonObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
+        """All of them."""
+        return self.nodes, self.daemons, self.pods, self.teams, self.trainings
+
+    def start(self) -> None:
+        """Begin to watch, and return when everything is there once.
+
+        Raises:
+            ClusterError: The cluster cannot be reached, or does not know our kinds.
+        """
+        # A run is looked at only with its pods, so they are there before it is.
+        for cache in self.caches:
+            cache.start()
+        begun = time.monotonic()
+        refusals: dict[str, tuple[float, ClusterError]] = {}
+        while not all(cache.is_synced for cache in self.caches):
+            now = time.monotonic()
+            for cache in self.caches:
+                trouble = cache.trouble
+                if isinstance(trouble, ApiError) and trouble.status in (401, 403, 404):
+                    since, first = refusals.setdefault(cache.path, (now, trouble))
+                    if trouble is not first and now - since > REFUSED_S:
+                        self.stop()
+                        raise _explained(trouble)
+                if now - begun > SYNC_S and not cache.is_synced:
+                    self.stop()
+                    raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End the watches."""
+        for cache in self.caches:
+            cache.stop()
+
+    @property
+    def epoch(self) -> int:
+        """Rises with every change of anything."""
+        with self._changed:
+            return self._epoch
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Return when something changed since the epoch ``seen``, or after the timeout."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._epoch != seen, timeout_s)
+
+    def wake(self) -> None:
+        """Let those who wait look again."""
+        with self._changed:
+            self._epoch += 1
+            self._changed.notify_all()
+
+    def marks(self) -> Marks:
+        """For a reader of its own: what changes from now on, beginning with everything that is there."""
+        marks = Marks()
+        with self._lock:
+            self._readers.append(marks)
+        marks.add(runs=[run.uid for run in self.trainings.all()], nodes=[node.key for node in self.nodes.all()])
+        return marks
+
+    def follow_teams(self, changed: Callable[[TeamObject], None]) -> None:
+        """From ``start`` on, tell of each change of a team; ``teams`` has it no more when it was deleted."""
+        self._team_followers.append(changed)
+
+    def find(self, uid: str) -> TrainingObject | None:
+        """The run of a uid."""
+        with self._lock:
+            key = self._key_of.get(uid)
+        return None if key is None else self.trainings.get(key)
+
+    def pods_of(self, uid: str) -> Mapping[str, PodObject]:
+        """The pods of a run by their keys."""
+        with self._lock:
+            pods, hindrance = dict(self._index.of_run(uid)), self._hindered.get(uid)
+        return pods if hindrance is None else {key: hindrance.applied(pod) for key, pod in pods.items()}
+
+    def pods_on(self, node: str) -> tuple[PodObject, ...]:
+        """The pods that count on a node: bound there and not over, whoever's."""
+        with self._lock:
+            return tuple(self._index.on_node(node).values())
+
+    def nodes_of(self, pods: Iterable[PodObject]) -> Mapping[str, NodeObject | None]:
+        """The nodes on which pods are, each looked up once; None for one that is not there any more."""
+        return {name: self.nodes.get(name) for name in {pod.node for pod in pods} - {""}}
+
+    def begin(self, member: Member) -> bool:
+        """Note that a pod is about to be created; False when somebody is at it."""
+        with self._lock:
+            if member in self._in_flight:
+                return False
+            self._in_flight.add(member)
+            return True
+
+    def finish(self, member: Member) -> None:
+        """The creation is over, one way or the other."""
+        with self._lock:
+            self._in_flight.discard(member)
+        self._mark(runs=(member[0],))
+
+    def bury(self, pod: Pod, *, is_guess: bool = False) -> None:
+        """Keep how a pod ended whose object is gone, or which never came to be.
+
+        Args:
+            is_guess: Nobody has seen the end, and whoever has outweighs it.
+        """
+        with self._lock:
+            over = self._over.setdefault(pod.workload_uid, {})
+            if is_guess and pod.uid in over:
+                return
+            over[pod.uid] = pod
+        self._mark(runs=(pod.workload_uid,))
+
+    def members(self, found: TrainingObject) -> tuple[Pod, ...]:
+        """Every member of the run's latest gang, whether its pod is there yet, still, or not any more."""
+        gang, run = found.state.gang, found.workload
+        if gang is None or run is None:
+            return ()
+        objects = {pod.index: pod for pod in self.pods_of(found.uid).values() if pod.attempt == gang.attempt}
+        notices = {notice.pod_uid: notice.since for notice in found.state.notices}
+        ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
+        kept, active_at = self._seen.setdefault(found.uid, {}), self._active.get(found.uid)
+        heard_at = self._heard.get(found.uid)
+        ranks = run.spec.ranks_on_each_node
+        nodes = self.nodes_of(objects.values())
+        with self._lock:
+            in_flight = {index for of, attempt, index in self._in_flight if (of, attempt) == (found.uid, gang.attempt)}
+        seen: list[Pod] = []
+        for index in range(len(gang.nodes)):
+            uid = f"{found.uid}-{gang.attempt}-{index}"
+            told_at, pod = notices.get(uid), objects.get(index)
+            if uid in ended:
+                seen.append(ended[uid])
+                continue
+            node = nodes.get(pod.node) if pod is not None else None
+            coming = gang.created or index in in_flight
+            # What it was seen from: of a thousand members few are seen anew at a look.
+            basis = gang.attempt, pod, node, told_at, active_at, heard_at, coming
+            known = kept.get(index)
+            if known is None or known[0] != basis:
+                member, of_pod = gang.member(index), range(index * ranks, (index + 1) * ranks)
+                if pod is None:
+                    was = _absent(found.uid, member, gang.at, told_at=told_at, coming=coming)
+                else:
+                    was = observe_pod(
+                        pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False,
+                        active_at=active_at, heard_at=heard_at,
+                    )  # fmt: skip
+                known = kept[index] = (basis, was)
+            seen.append(known[1])
+        return tuple(seen)
+
+    def look_again(self, uid: str) -> None:
+        """Something else is known of a run now."""
+        self._mark(runs=(uid,))
+
+    def note_active(self, uid: str, at: float | None) -> None:
+        """A run was seen to do something at ``at``."""
+        if at is not None and at > self._active.get(uid, 0.0):
+            self._active[uid] = at
+            self._mark(runs=(uid,))
+
+    def note_heard(self, uid: str, at: float) -> None:
+        """A run answered at ``at``."""
+        self._heard[uid] = at
+        self._mark(runs=(uid,))
+
+    def last_words(self, uid: str) -> Progress | None:
+        """How far a run came, as the pods of its latest start tell that have ended; None while they tell nothing."""
+        return self._last_words[uid][1] if uid in self._last_words else None
+
+    def note_hindrance(self, uid: str, hindrance: Hindrance | None) -> None:
+        """What keeps a run from starting; None for nothing."""
+        if self._hindered.get(uid) == hindrance:
+            return
+        if hindrance is None:
+            self._hindered.pop(uid, None)
+        elif self.find(uid) is not None:
+            self._hindered[uid] = hindrance
+        self._mark(runs=(uid,))
+
+    def over(self, uid: str) -> dict[str, Pod]:
+        """How pods of a run ended whose objects are gone."""
+        with self._lock:
+            return dict(self._over.get(uid, {}))
+
+    def _mark(self, *, runs: Iterable[str] = (), nodes: Iterable[str] = ()) -> None:
+        """Let those who wait look again, at these."""
+        for reader in self._readers:
+            reader.add(runs=runs, nodes=nodes)
+        self.wake()
+
+    def _node_changed(self, before: NodeObject | None, after: NodeObject | None) -> None:
+        # A kubelet's heartbeat changes nothing that matters here.
+        if before is not None and after is not None and _essence(before) == _essence(after):
+            return
+        last = after or before
+        if last is not None:
+            runs = {pod.run_uid for pod in self.pods_on(last.key) if pod.run_uid}
+            self._mark(runs=runs, nodes=(last.key,))
+
+    def _daemon_changed(self, before: DaemonObject | None, after: DaemonObject | None) -> None:
+        # Its status counts its pods, which are watched anyway.
+        if before is None or after is None or replace(before, version=0) != replace(after, version=0):
+            self._mark(nodes=[node.key for node in self.nodes.all()])
+
+    def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
+        last = after or before
+        if last is None:
+            return
+        with self._lock:
+            known, hindrance = self._index.get(last.key), self._hindered.get(last.run_uid)
+            if known is not None and hindrance is not None:
+                known = hindrance.applied(known)
+            now = after if after is None else remembering(known, after)
+            self._index.follow(last.key, now)
+        if now is not None and now.ended is not None and (known is None or known.ended is None):
+            self._hear_out(now)
+        if after is None and last.run_uid:
+            self._remember(known if known is not None and known.uid == last.uid else last)
+        if known is None or now is None or not _is_same(known, now):
+            versions = [pod for pod in (known, now, last) if pod is not None]
+            runs, nodes = {pod.run_uid for pod in versions}, {pod.node for pod in versions}
+            self._mark(runs=runs - {""}, nodes=nodes - {""})
+
+    def _hear_out(self, pod: PodObject) -> None:
+        """Take in the last words of a pod; those that came furthest count, and of these the first's."""
+        progress = read_last_words(pod.ended or {})
+        if progress is None or not pod.run_uid:
+            return
+        rank = pod.attempt, progress.step or 0, -pod.index
+        known = self._last_words.get(pod.run_uid)
+        if known is None or rank > known[0]:
+            self._last_words[pod.run_uid] = rank, progress
+
+    def _remember(self, pod: PodObject) -> None:
+        """Keep how a pod of a current gang ended, now that its object is gone."""
+        found = self.find(pod.run_uid)
+        gang = found.state.gang if found is not None else None
+        if found is None or found.workload is None or gang is None or gang.attempt != pod.attempt:
+            return
+        if pod.index >= len(gang.nodes):
+            return
+        uid = f"{pod.run_uid}-{pod.attempt}-{pod.index}"
+        ranks = found.workload.spec.ranks_on_each_node
+        told_at = next((notice.since for notice in found.state.notices if notice.pod_uid == uid), None)
+        node = self.nodes.get(pod.node) if pod.node else None
+        members = range(pod.index * ranks, (pod.index + 1) * ranks)
+        self.bury(observe_pod(pod, gang.member(pod.index), ranks=members, told_at=told_at, node=node, gone=True))
+
+    def _team_changed(self, before: TeamObject | None, after: TeamObject | None) -> None:
+        last = after or before
+        if last is None:
+            return
+        if last.problem and (before is None or before.problem != last.problem):
+            log.warning("Team %s is left out: %s", last.name, last.problem)
+        for follower in self._team_followers:
+            follower(last)
+        if self._team_followers or before is None or after is None or before.spec != after.spec:
+            self.wake()
+
+    def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
+        with self._lock:
+            if after is None and before is not None:
+                self._key_of.pop(before.uid, None)
+                self._over.pop(before.uid, None)
+                self._active.pop(before.uid, None)
+                self._heard.pop(before.uid, None)
+                self._last_words.pop(before.uid, None)
+                self._hindered.pop(before.uid, None)
+                self._seen.pop(before.uid, None)
+            elif after is not None:
+                if before is not None and before.uid != after.uid:
+                    self._key_of.pop(before.uid, None)
+                    self._over.pop(before.uid, None)
+                    self._seen.pop(before.uid, None)
+                self._key_of[after.uid] = after.key
+                over, gang = self._over.get(after.uid), after.state.gang
+                if over and gang is not None:
+                    # What the status holds, and what belongs to an earlier start, need not be kept here.
+                    kept = {pod.uid for pod in after.state.ended}
+                    self._over[after.uid] = {
+                        uid: pod for uid, pod in over.items() if uid not in kept and pod.attempt >= gang.attempt
+                    }
+        self._mark(runs={run.uid for run in (before, after) if run is not None})
+
+
+def trainings_path(namespace: str, name: str | None = None) -> str:
+    """Where a namespace's runs are, or one of them."""
+    path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainings"
+    return path if name is None else f"{path}/{name}"
+
+
+def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None, coming: bool) -> Pod:
+    """A member that has no pod yet, and gets none when it was told to stop before its creation began."""
+    cancelled = told_at is not None and not coming
+    return Pod(
+        uid=f"{run_uid}-{member.attempt}-{member.index}",
+        workload_uid=run_uid,
+        attempt=member.attempt,
+        index=member.index,
+        node=member.node,
+        grant=member.grant,
+        phase=PodPhase.FAILED if cancelled else PodPhase.CREATED,
+        created_at=at,
+        terminating_since=told_at,
+        message=STOPPED_EARLY if cancelled else None,
+    )
+
+
+def _is_same(one: PodObject, other: PodObject) -> bool:
+    """Whether two versions of a pod tell the same, as after a word of its kubelet that is not looked at here."""
+    return one == replace(other, version=one.version)
+
+
+def _essence(node: NodeObject) -> tuple[object, ...]:
+    return (
+        node.allocatable, node.slots, node.gpu_model, node.gpu_memory_bytes, node.ready, node.cordoned, node.taints,
+        node.labels,
+    )  # fmt: skip
+
+
+def _explained(error: ApiError) -> ClusterError:
+    if error.status == 404:
+        return ClusterError(
+            "This cluster does not know Fairlead's kinds. `fairlead install` sets them up (or ask whoever may)."
+        )
+    return error

@@ -1,0 +1,105 @@
+"""What each node can hold for us: nodes with their devices, and beside our gangs all that others hold there. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject
+from fairlead.cluster.kubernetes.devices import gpus_of
+from fairlead.cluster.kubernetes.manifests.pods import REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES
+from fairlead.policy.placement.node_eligibility import price_label
+from fairlead.state.snapshot import Grant, Leaving, Node, Pod, PodPhase
+
+OTHERS = "others-"
+# Taints of nodes that are about to go, and how long pods then have, in seconds, where that is known. Karpenter and the
+# Cluster Autoscaler wait for pods as long as they are told to.
+GOING: Mapping[str, float | None] = {
+    "karpenter.sh/disrupted": None,
+    "karpenter.sh/disruption": None,
+    "ToBeDeletedByClusterAutoscaler": None,
+    "cloud.google.com/impending-node-termination": 15.0,
+    "aws-node-termination-handler/spot-itn": 120.0,
+    "aws-node-termination-handler/asg-lifecycle-termination": None,
+    "aws-node-termination-handler/scheduled-maintenance": None,
+}
+
+
+def node_of(node: NodeObject, num_pods: int) -> Node:
+    """A node as placement sees it, less what the reporter of one run takes beside its grant.
+
+    Args:
+        num_pods: Pods that are bound there, whoever's.
+    """
+    return Node(
+        name=node.key,
+        cpu_milli=max(0, node.allocatable.cpu_milli - REPORTER_CPU_MILLI),
+        memory_bytes=max(0, node.allocatable.memory_bytes - REPORTER_MEMORY_BYTES),
+        gpus=gpus_of(node.allocatable.devices, node.labels, node.gpu_model, node.gpu_memory_bytes),
+        ready=node.ready,
+        closed=closed(node, num_pods),
+        labels=node.labels,
+        taints=node.taints,
+        leaving=_leaving(node),
+        price_per_hour=price_label(node.labels),
+    )
+
+
+def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], coming: Iterable[Amounts] = ()) -> Pod:
+    """What is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
+
+    ``coming`` are requests of pods that will be bound to a node whatever we do.
+
+    What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
+    """
+    ours = tuple(ours)
+    there = list(bound)
+    seen = {f"{pod.run_uid}-{pod.attempt}-{pod.index}" for pod in there if pod.run_uid}
+    counted = [pod for pod in ours if pod.uid in seen]
+    requests = [*(pod.requests for pod in there), *coming]
+    foreign = _foreign(node, requests, ours, counted)
+    cpu = sum(each.cpu_milli for each in requests) - sum(pod.grant.cpu_milli for pod in counted)
+    memory = sum(each.memory_bytes for each in requests) - sum(pod.grant.memory_bytes for pod in counted)
+    return Pod(
+        uid=f"{OTHERS}{node.key}",
+        workload_uid="",
+        attempt=0,
+        index=0,
+        node=node.key,
+        grant=Grant(
+            cpu_milli=max(0, cpu - REPORTER_CPU_MILLI),
+            memory_bytes=max(0, memory - REPORTER_MEMORY_BYTES),
+            gpu_uuids=foreign,
+            gpu_milli=1000 if foreign else 0,
+        ),
+        phase=PodPhase.RUNNING,
+        created_at=0.0,
+    )
+
+
+def _foreign(node: NodeObject, requests: list[Amounts], ours: Iterable[Pod], counted: list[Pod]) -> tuple[str, ...]:
+    """Devices that others hold: as many of each resource as are bound beyond our grants, from the last one down."""
+    taken = {uuid for pod in ours for uuid in pod.grant.gpu_uuids}
+    granted = Counter(uuid.partition("#")[0] for pod in counted for uuid in pod.grant.gpu_uuids)
+    used: Counter[str] = Counter()
+    for each in requests:
+        used.update(dict(each.devices))
+    found: list[str] = []
+    for name, count in node.allocatable.devices:
+        free = [uuid for number in reversed(range(count)) if (uuid := f"{name}#{number}") not in taken]
+        found += free[: max(0, used[name] - granted[name])]
+    return tuple(found)
+
+
+def _leaving(node: NodeObject) -> Leaving | None:
+    return next(
+        (Leaving(why=f"tainted with {t.key}", within_s=GOING[t.key]) for t in node.taints if t.key in GOING), None
+    )
+
+
+def closed(node: NodeObject, num_pods: int) -> str | None:
+    """Why a node takes no new pods although it is ready; None when it does."""
+    if node.cordoned:
+        return "cordoned (`kubectl uncordon` opens it)"
+    if num_pods >= node.slots:
+        return f"full: all of its {node.slots} pod slots are taken"
+    leaving = _leaving(node)
+    return None if leaving is None else f"being removed: {leaving.why}"

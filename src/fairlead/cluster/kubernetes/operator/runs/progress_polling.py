@@ -1,0 +1,130 @@
+"""What runs say of themselves: the last line of the log of each run's reporter, asked for now and then.
+
+Pods have no way to the API server; kubelet's log endpoint is the way that is always there. Each question is a request,
+so a run is asked the less often the longer it has said nothing new, and one that cannot be asked, because its node is
+slow or has no kubelet, half as often each time.
+
+Whoever takes over knows nothing of a run until it has answered, and that is no sign of a stall: the silence of a run
+counts up to its last answer.
+"""
+
+import zlib
+from dataclasses import dataclass
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.manifests.pods import REPORTER
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import Report, read_report
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+
+EVERY_S, MOST_S = 5.0, 900.0
+# News is taken in late by this part of the time that there was none, and by this part of what counts as a stall.
+LATE = 0.25
+# Of all runs together, so that a thousand that report all the time are asked every 200 s.
+PER_SECOND = 5.0
+MOST_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A run that is asked, first a while after its start.
+
+    Attributes:
+        most_s: How long it may be left alone.
+        asked_at: When it was asked last; None before it has its place in the row.
+        can_stall: Silence is held against it.
+        num_failed: How often it could not be asked since it last could.
+    """
+
+    pod: PodObject
+    most_s: float
+    news_at: float
+    asked_at: float | None = None
+    can_stall: bool = False
+    num_failed: int = 0
+    said: Report | None = None
+
+    def every_s(self, now: float, num_runs: int = 1) -> float:
+        """Seconds from one question to the next where so many runs are asked."""
+        silent_s = max(EVERY_S, min(LATE * (now - self.news_at), self.most_s))
+        failing_s = min(EVERY_S * 2.0 ** min(self.num_failed, 10), MOST_S)
+        return max(silent_s, failing_s, min(num_runs / PER_SECOND, self.most_s))
+
+
+class Listener:
+    """Asks the running runs in turn."""
+
+    def __init__(self, cluster: KubernetesCluster) -> None:
+        self._cluster = cluster
+        self._marks = cluster.view.marks()
+        self._turns: dict[str, _Turn] = {}
+        self.num_asked = 0
+
+    def listen(self, now: float, agent: Agent) -> None:
+        """Ask those whose turn has come."""
+        for uid in self._marks.take()[0]:
+            self._meet(uid, now)
+        for uid, turn in self._turns.items():
+            every_s = turn.every_s(now, len(self._turns))
+            if turn.asked_at is None:
+                # Who meets a thousand at once does not ask them all at once, then or ever after.
+                turn.asked_at = now - _share(uid) * every_s
+            if now - turn.asked_at >= every_s:
+                turn.asked_at = now
+                self.num_asked += 1
+                agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn, now))
+
+    def _meet(self, uid: str, now: float) -> None:
+        """Begin to ask a run, or cease to."""
+        pod, known = self._reporter(uid), self._turns.get(uid)
+        if pod is None:
+            self._turns.pop(uid, None)
+        elif known is None or known.pod.uid != pod.uid:
+            found = self._cluster.view.find(uid)
+            stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
+            most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
+            # Who has been silent for an hour is left alone as long as by whoever led before.
+            news_at = max(_last_news(found), pod.started_at or now)
+            self._turns[uid] = _Turn(pod=pod, most_s=most_s, news_at=news_at, can_stall=stall_s is not None)
+
+    def _reporter(self, uid: str) -> PodObject | None:
+        """The pod that speaks for a run; None while none runs."""
+        found = self._cluster.view.find(uid)
+        if found is None or found.workload is None or found.state.gang is None or found.state.status.phase.is_final:
+            return None
+        for pod in self._cluster.view.pods_of(uid).values():
+            if pod.index == 0 and pod.attempt == found.state.gang.attempt:
+                return pod if pod.started_at is not None and not pod.is_over else None
+        return None
+
+    def _ask(self, uid: str, turn: _Turn, now: float) -> None:
+        namespace, _, name = turn.pod.key.partition("/")
+        query = {"container": REPORTER, "tailLines": "1", "limitBytes": str(MOST_BYTES)}
+        try:
+            text = self._cluster.client.text(f"/api/v1/namespaces/{namespace}/pods/{name}/log", query)
+        except ApiError as error:
+            if error.status in (400, 404, 500, 502, 503):
+                turn.num_failed += 1
+                return
+            raise
+        turn.num_failed = 0
+        report = read_report(text.strip())
+        if report is not None and report != turn.said:
+            turn.said = report
+            turn.news_at = now if report.active_at is None else min(now, report.active_at)
+            self._cluster.report(uid, report.progress, report.active_at)
+        if report is not None and turn.can_stall:
+            self._cluster.view.note_heard(uid, now)
+
+
+def _share(uid: str) -> float:
+    """A part of a wait that is the run's own, from 0 to 1."""
+    return zlib.crc32(uid.encode()) / 2**32
+
+
+def _last_news(found: TrainingObject | None) -> float:
+    progress = found.state.progress if found is not None else None
+    return 0.0 if progress is None else progress.updated_at

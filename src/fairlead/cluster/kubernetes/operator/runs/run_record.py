@@ -1,0 +1,349 @@
+"""What a Training object keeps of its run in ``status.state``, and the run that it stands for. Pure.
+
+The object is the truth of its run. A change is one write of its status, guarded by the resourceVersion that was decided
+on; what follows from it (pods to create and to delete) is in that write, so whoever comes next can finish it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
+from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
+from fairlead.cluster.records import build, plain
+from fairlead.errors import InvalidSpec
+from fairlead.policy.kinds.lifecycle import upgraded
+from fairlead.policy.kinds.spec_updates import changed as spec_changed
+from fairlead.policy.kinds.spec_updates import updated_status
+from fairlead.specs.formats.differences import Difference, of_said, said
+from fairlead.specs.training import Training
+from fairlead.state.plan import Change, CreatePod, Event
+from fairlead.state.reasons import JUST_SUBMITTED, Reason
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload
+
+Object = dict[str, Any]
+
+INTENT = f"{names.DOMAIN}/intent"
+SUBMITTED = f"{names.DOMAIN}/submitted"
+FINALIZER = f"{names.DOMAIN}/run"
+# Of one run. The API server itself forgets its own events after an hour.
+MOST_EVENTS = 40
+DETAIL_LINES = 12
+MEMORY_BYTES_PER_RANK = 4 * 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """A start of a run as it was decided, one entry of ``nodes`` and ``gpus`` for each member.
+
+    Attributes:
+        gpus: The granted devices of each member, joined by commas.
+        created: All of its pods were created once; one that is not there any more has been deleted.
+    """
+
+    attempt: int
+    at: float
+    cpu_milli: int
+    memory_bytes: int
+    gpu_milli: int
+    nodes: tuple[str, ...]
+    gpus: tuple[str, ...]
+    created: bool = False
+
+    def member(self, index: int) -> CreatePod:
+        """The decision for one member."""
+        grant = Grant(
+            cpu_milli=self.cpu_milli,
+            memory_bytes=self.memory_bytes,
+            gpu_uuids=tuple(uuid for uuid in self.gpus[index].split(",") if uuid),
+            gpu_milli=self.gpu_milli,
+        )
+        return CreatePod(attempt=self.attempt, index=index, node=self.nodes[index], grant=grant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A pod was told to stop at ``since``, and is killed at ``kill_at``."""
+
+    pod_uid: str
+    since: float
+    kill_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptEvent:
+    """An event; ids are microseconds of Unix time, and rise."""
+
+    id: int
+    at: float
+    type: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """All that a later pass needs.
+
+    Attributes:
+        heard: The wish in the annotation that ``intent`` has overruled; a different one is a new wish.
+        gang: The latest start; None before the first.
+        notices: Of pods that may still live.
+        ended: Pods whose objects are gone, or never came to be, as they were last seen.
+        quiet: The version that a write left as it was, because it only told what was seen; 0 after a change.
+        quiet_wish, quiet_leaving: The wish and the leaving at that write, which would else raise the version.
+        spec: What the spec said at ``generation``, which somebody may have edited since; 0 where nothing was kept.
+        written: Rises with every write, so that each changes something; with ``writer`` it names the write.
+    """
+
+    status: Status
+    intent: Intent = Intent.RUN
+    heard: str = ""
+    gang: Gang | None = None
+    notices: tuple[Notice, ...] = ()
+    ended: tuple[Pod, ...] = ()
+    progress: Progress | None = None
+    events: tuple[KeptEvent, ...] = ()
+    quiet: int = 0
+    quiet_wish: str = ""
+    quiet_leaving: bool = False
+    spec: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
+    written: int = 0
+    writer: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingObject:
+    """A Training as it was read.
+
+    Attributes:
+        version: ``metadata.resourceVersion``, which guards writes; the run's own moves with changes only.
+        workload: None when its spec breaks a rule that the API server did not know of.
+        workdir: What its annotation says of the working directory that was uploaded; empty for none.
+        problem: Then, what is wrong.
+        edited: What its spec says otherwise than when its status was last decided on; the status is as it follows.
+        conditions: As they were read; their times live on.
+        shown_phase: What ``status.phase`` shows to people; an older version may have written it.
+    """
+
+    key: str
+    version: int
+    uid: str
+    namespace: str
+    name: str
+    generation: int
+    finalizers: tuple[str, ...]
+    is_leaving: bool
+    wish: str
+    workdir: str
+    created_at: float
+    state: RunRecord
+    workload: Workload | None
+    problem: str = ""
+    edited: tuple[Difference, ...] = ()
+    conditions: tuple[Mapping[str, Any], ...] = ()
+    shown_phase: str = ""
+
+
+def read_training(content: Object) -> TrainingObject:
+    """A Training of the API server."""
+    metadata, status = content["metadata"], content.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    created_at = _moment(metadata["creationTimestamp"], annotations.get(SUBMITTED))
+    state = _state(status, created_at)
+    wish = str(annotations.get(INTENT) or "")
+    is_leaving = "deletionTimestamp" in metadata
+    version = int(metadata["resourceVersion"])
+    generation = int(metadata.get("generation") or 0)
+    is_quiet = (
+        state.quiet
+        and (state.quiet_wish, state.quiet_leaving) == (wish, is_leaving)
+        and state.generation in (0, generation)
+    )
+    problem, workload = "", None
+    edited: tuple[Difference, ...] = ()
+    try:
+        spec = filled(_training(read_object(content)))
+        if state.generation not in (0, generation):
+            edited = of_said(state.spec, said(spec))
+        if edited:
+            state = replace(state, status=updated_status(state.status))
+        workload = Workload(
+            uid=metadata["uid"],
+            spec=spec,
+            intent=intent_of(state, wish, is_leaving=is_leaving),
+            status=state.status,
+            version=state.quiet if is_quiet else version,
+            created_at=created_at,
+            progress=state.progress,
+        )
+    except InvalidSpec as error:
+        problem = error.problems[0]
+    return TrainingObject(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=version,
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        generation=generation,
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        is_leaving=is_leaving,
+        wish=wish,
+        workdir=str(annotations.get(WORKDIR) or ""),
+        created_at=created_at,
+        state=state,
+        workload=workload,
+        problem=problem,
+        edited=edited,
+        conditions=tuple(status.get("conditions") or ()),
+        shown_phase=str(status.get("phase") or ""),
+    )
+
+
+def intent_of(state: RunRecord, wish: str, *, is_leaving: bool) -> Intent:
+    """What is wanted: deletion above all, then a wish that was not overruled, then what was settled.
+
+    A wish is an intent, with anything after a colon: ``run:2`` asks again for what ``run`` asked before.
+    """
+    if is_leaving:
+        return Intent.DELETE
+    word = wish.partition(":")[0]
+    if wish == state.heard or word not in (Intent.RUN, Intent.SUSPEND, Intent.STOP):
+        return state.intent
+    return Intent(word)
+
+
+def changed(found: TrainingObject, change: Change, now: float, *, event_id: int) -> RunRecord:
+    """The state after a change."""
+    state = found.state
+    status = change.status or state.status
+    intent = state.intent if found.workload is None else found.workload.intent
+    heard = found.wish
+    if change.intent is not None:
+        intent = change.intent
+    elif intent is Intent.DELETE:
+        intent, heard = state.intent, state.heard
+    state = replace(state, status=status, intent=intent, heard=heard)
+    if change.create and (state.gang is None or state.gang.attempt != change.create[0].attempt):
+        state = replace(state, gang=_gang(change.create, now), ended=(), notices=())
+    if change.terminate:
+        state = replace(state, notices=_notices(state.notices, change, now))
+    if change.event is not None:
+        state = replace(state, events=_with_event(state.events, change.event, now, event_id))
+    return state
+
+
+def adopted(found: TrainingObject, state: RunRecord, now: float, *, event_id: int) -> RunRecord:
+    """The state with the spec as it is by now, and an event where somebody has edited it."""
+    if found.workload is None or state.generation == found.generation:
+        return state
+    if found.edited:
+        state = replace(state, events=_with_event(state.events, spec_changed(found.edited), now, event_id))
+    return replace(state, spec=said(found.workload.spec), generation=found.generation)
+
+
+def stamped(found: TrainingObject, state: RunRecord, writer: str, *, is_quiet: bool) -> RunRecord:
+    """The state as it is about to be written.
+
+    Args:
+        is_quiet: It only tells what was seen, so that the run's version stays.
+    """
+    quiet = found.workload.version if is_quiet and found.workload is not None else 0
+    return replace(
+        state,
+        quiet=quiet,
+        quiet_wish=found.wish if is_quiet else "",
+        quiet_leaving=found.is_leaving and is_quiet,
+        written=state.written + 1,
+        writer=writer,
+    )
+
+
+def state_plain(state: RunRecord) -> Object:
+    """The state as plain data."""
+    found: Object = _without_empty(plain(state))
+    return found
+
+
+def submitted(found: TrainingObject) -> KeptEvent:
+    """The event of its submission, which no status can hold since an object is created without one."""
+    reason = JUST_SUBMITTED
+    spec = None if found.workload is None else found.workload.spec
+    if spec is not None and spec.workdir is not None and not found.workdir:
+        message = (
+            f"{reason.message}; no files came with it, so its `workdir` {spec.workdir!r} is a directory of the image: "
+            "`fairlead run` takes yours along, `kubectl apply` cannot"
+        )
+        reason = replace(reason, message=message)
+    return KeptEvent(id=int(found.created_at * 1e6), at=found.created_at, type="Submitted", reason=reason)
+
+
+def _moment(created: str, submitted: str | None) -> float:
+    """When an object was made: the server knows the second, and the submitter its fraction if they agree on that."""
+    at = seconds(created)
+    try:
+        exact = float(submitted or 0)
+    except ValueError:
+        return at
+    return exact if at <= exact < at + 1 else at
+
+
+def _state(status: Mapping[str, Any], created_at: float) -> RunRecord:
+    kept = status.get("state")
+    if kept:
+        state = build(RunRecord, kept)
+        return replace(state, status=upgraded(state.status))
+    return RunRecord(status=Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=created_at))
+
+
+def filled(spec: Training) -> Training:
+    """With the amounts that its pods will ask for, so that placement counts what kube-scheduler counts."""
+    asked, ranks = spec.resources, spec.ranks_on_each_node
+    cpu = asked.cpu_milli or 1000 * ranks
+    memory = asked.memory_bytes or MEMORY_BYTES_PER_RANK * ranks
+    return replace(spec, ranks_per_node=ranks, resources=replace(asked, cpu_milli=cpu, memory_bytes=memory))
+
+
+def _training(spec: Any) -> Training:
+    assert isinstance(spec, Training), "the path of trainings holds nothing else"
+    return spec
+
+
+def _gang(create: tuple[CreatePod, ...], now: float) -> Gang:
+    members = sorted(create, key=lambda member: member.index)
+    grant = members[0].grant
+    return Gang(
+        attempt=members[0].attempt,
+        at=now,
+        cpu_milli=grant.cpu_milli,
+        memory_bytes=grant.memory_bytes,
+        gpu_milli=grant.gpu_milli,
+        nodes=tuple(member.node for member in members),
+        gpus=tuple(",".join(member.grant.gpu_uuids) for member in members),
+    )
+
+
+def _notices(before: tuple[Notice, ...], change: Change, now: float) -> tuple[Notice, ...]:
+    """Notices together with those of a change; a grace only ever gets shorter."""
+    known = {notice.pod_uid: notice for notice in before}
+    for order in change.terminate:
+        kill_at = now + order.grace_s
+        notice = known.get(order.pod_uid) or Notice(pod_uid=order.pod_uid, since=now, kill_at=kill_at)
+        known[order.pod_uid] = replace(notice, kill_at=min(notice.kill_at, kill_at))
+    return tuple(known.values())
+
+
+def _with_event(events: tuple[KeptEvent, ...], event: Event, now: float, number: int) -> tuple[KeptEvent, ...]:
+    reason = replace(event.reason, detail=event.reason.detail[-DETAIL_LINES:])
+    return (*events[1 - MOST_EVENTS :], KeptEvent(id=number, at=now, type=event.type, reason=reason))
+
+
+def _without_empty(value: Any) -> Any:
+    """Without what is None or an empty list, which reads back as the default."""
+    if isinstance(value, dict):
+        return {name: _without_empty(inner) for name, inner in value.items() if inner is not None and inner != ()}
+    if isinstance(value, (list, tuple)):
+        return [_without_empty(inner) for inner in value]
+    return value

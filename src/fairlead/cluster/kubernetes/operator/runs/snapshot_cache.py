@@ -1,0 +1,180 @@
+"""The snapshot of a cluster, kept up with what changes: a look costs what changed since the one before.
+
+For each run it keeps its entry in the snapshot, for each node what it can hold and what others hold there.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fairlead.cluster.kubernetes.api.objects import NodeObject
+from fairlead.cluster.kubernetes.operator.pods.pod_status import stray
+from fairlead.cluster.kubernetes.operator.runs import node_capacity as rooms
+from fairlead.cluster.kubernetes.operator.runs.daemonsets import due
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.port import MOST_COMPLETED
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
+from fairlead.state.snapshot import Completed, Grant, Intent, Node, Phase, Pod, Progress, Snapshot, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A run that is in the snapshot; ``place`` is where."""
+
+    place: tuple[float, str]
+    workload: Workload
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A node, and what others hold there; ``seen`` is what it was read from."""
+
+    seen: NodeObject
+    node: Node
+    others: Pod
+
+
+class SnapshotCache:
+    """One reader's snapshot; an instance belongs to one thread.
+
+    Args:
+        namespace: Only runs of this namespace are in it; None for all.
+        progress_of: What a run last said of itself, where that is newer than its object.
+    """
+
+    def __init__(
+        self,
+        view: Informers,
+        *,
+        namespace: str | None,
+        progress_of: Callable[[str], Progress | None],
+        rules: SchedulingPolicy = DEFAULT,
+    ) -> None:
+        self._view = view
+        self._namespace = namespace
+        self._progress_of = progress_of
+        self._marks = view.marks()
+        self._runs: dict[str, _Run] = {}
+        self._order: list[tuple[float, str]] = []
+        self._places: dict[str, _Place] = {}
+        self._names: list[str] = []
+        self._granted: dict[str, dict[str, Pod]] = {}
+        self._ended: dict[str, tuple[float, Completed]] = {}
+        self._completed: tuple[Completed, ...] | None = None
+        self._shown = Snapshot(nodes=(), workloads=(), pods=(), rules=rules)
+
+    def look(self) -> Snapshot:
+        """The cluster as it is now."""
+        uids, names = self._marks.take()
+        known = sorted(self._view.teams.all(), key=lambda each: each.key)
+        teams = tuple(each.spec for each in known if each.spec is not None)
+        if not uids and not names and teams == self._shown.teams:
+            return self._shown
+        for uid in uids:
+            names |= self._look_at_run(uid)
+        for name in names:
+            self._look_at_node(name)
+        runs = [self._runs[uid] for _, uid in self._order]
+        places = [self._places[name] for name in self._names]
+        nothing = Grant()
+        if self._completed is None:
+            newest = heapq.nlargest(MOST_COMPLETED, self._ended.items(), key=lambda each: (each[1][0], each[0]))
+            self._completed = tuple(completed for _, (_, completed) in newest)
+        self._shown = Snapshot(
+            teams=teams,
+            completed=self._completed,
+            rules=self._shown.rules,
+            nodes=tuple(place.node for place in places),
+            workloads=tuple(run.workload for run in runs),
+            pods=(
+                *(pod for run in runs for pod in run.pods),
+                *(place.others for place in places if place.others.grant != nothing),
+            ),
+        )
+        return self._shown
+
+    def _look_at_run(self, uid: str) -> set[str]:
+        """Names of nodes of which the run now holds something else than before."""
+        found = self._view.find(uid)
+        self._note_end(uid, found)
+        before, after = self._runs.get(uid), self._run(uid, found)
+        if before is not None and (after is None or after.place != before.place):
+            del self._runs[uid]
+            del self._order[bisect_left(self._order, before.place)]
+        if after is not None:
+            if uid not in self._runs:
+                insort(self._order, after.place)
+            self._runs[uid] = after
+        return self._grant(before.pods if before is not None else (), after.pods if after is not None else ())
+
+    def _note_end(self, uid: str, found: TrainingObject | None) -> None:
+        """Keep how long a run took that succeeded."""
+        status = found.state.status if found is not None and found.workload is not None else None
+        ended = None
+        if found is not None and status is not None and status.phase is Phase.SUCCEEDED:
+            began, over = status.started_at, status.finished_at
+            if began is not None and over is not None:
+                ended = over, Completed(team=found.namespace, name=found.name, took_s=over - began)
+        if ended != self._ended.get(uid):
+            self._completed = None
+            if ended is None:
+                del self._ended[uid]
+            else:
+                self._ended[uid] = ended
+
+    def _run(self, uid: str, found: TrainingObject | None) -> _Run | None:
+        run = found.workload if found is not None else None
+        if found is None or run is None or self._namespace not in (None, found.namespace):
+            return None
+        attempt = run.status.attempt
+        pods = tuple(pod for pod in everyone(self._view, found) if not pod.phase.is_final or pod.attempt == attempt)
+        is_asked = run.intent in (Intent.RUN, Intent.DELETE)
+        if run.status.phase.is_final and not is_asked and all(pod.phase.is_final for pod in pods):
+            return None
+        progress = self._progress_of(uid) or run.progress
+        workload = run if progress is run.progress else replace(run, progress=progress)
+        return _Run(place=(found.created_at, uid), workload=workload, pods=pods)
+
+    def _grant(self, before: tuple[Pod, ...], after: tuple[Pod, ...]) -> set[str]:
+        """Keep what a run's pods hold; the nodes that this concerns."""
+        gone = {pod.uid: pod for pod in before if not pod.phase.is_final}
+        new = {pod.uid: pod for pod in after if not pod.phase.is_final}
+        changed = set()
+        for uid, pod in gone.items():
+            if new.get(uid) is not pod:
+                del self._granted[pod.node][uid]
+                changed.add(pod.node)
+        for uid, pod in new.items():
+            if gone.get(uid) is not pod:
+                self._granted.setdefault(pod.node, {})[uid] = pod
+                changed.add(pod.node)
+        return changed
+
+    def _look_at_node(self, name: str) -> None:
+        seen, before = self._view.nodes.get(name), self._places.get(name)
+        if seen is None:
+            if self._places.pop(name, None) is not None:
+                del self._names[bisect_left(self._names, name)]
+            return
+        if before is None:
+            insort(self._names, name)
+        bound = self._view.pods_on(name)
+        coming = due(self._view.daemons.all(), seen, bound)
+        num_pods = len(bound) + len(coming)
+        closed = rooms.closed(seen, num_pods)
+        is_same = before is not None and before.seen is seen and before.node.closed == closed
+        node = before.node if before is not None and is_same else rooms.node_of(seen, num_pods)
+        others = rooms.rest(seen, bound, self._granted.get(name, {}).values(), coming)
+        if before is not None and before.others == others:
+            others = before.others
+        self._places[name] = _Place(seen=seen, node=node, others=others)
+
+
+def everyone(view: Informers, found: TrainingObject) -> tuple[Pod, ...]:
+    """The members of a run's latest gang, and live pods of any other."""
+    attempt = -1 if found.state.gang is None else found.state.gang.attempt
+    others = (pod for pod in view.pods_of(found.uid).values() if pod.attempt != attempt and not pod.is_over)
+    return (*view.members(found), *(stray(pod) for pod in others))

@@ -1,0 +1,1 @@
+"""Keeps the objects of teams and pools."""

@@ -1,0 +1,59 @@
+"""An object of a kind of ours without a life of its own, such as a Team: what it asks for, and what its status says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
+from fairlead.errors import InvalidSpec
+
+Spec = TypeVar("Spec")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindObject(Generic[Spec]):
+    """One object as it was read.
+
+    Attributes:
+        observed: The generation that its status speaks of; 0 before the first.
+        spec: None when it breaks a rule that the API server did not know of; ``problem`` says which.
+    """
+
+    key: str
+    version: int
+    name: str
+    uid: str
+    generation: int
+    is_leaving: bool
+    observed: int
+    conditions: tuple[Mapping[str, Any], ...]
+    spec: "Spec | None"
+    problem: str = ""
+
+    def is_true(self, type_: str) -> bool:
+        """Whether a condition holds."""
+        return any(each.get("type") == type_ and each.get("status") == "True" for each in self.conditions)
+
+
+def read_kind(kind: type[Spec], content: dict[str, Any]) -> KindObject[Spec]:
+    """An object of the API server."""
+    metadata, status = content["metadata"], content.get("status") or {}
+    spec, problem = None, ""
+    try:
+        found = read_object(content)
+        assert isinstance(found, kind), "the path holds no other kind"
+        spec = found
+    except InvalidSpec as error:
+        problem = error.problems[0]
+    return KindObject(
+        key=metadata["name"],
+        version=int(metadata["resourceVersion"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=int(metadata.get("generation") or 0),
+        is_leaving="deletionTimestamp" in metadata,
+        observed=int(status.get("observedGeneration") or 0),
+        conditions=tuple(status.get("conditions") or ()),
+        spec=spec,
+        problem=problem,
+    )

@@ -1,0 +1,298 @@
+"""Keeps every Team's namespace as ``render_team`` draws it: made, mended when somebody changes it, and told of.
+
+A team that is deleted leaves its namespace with all that is in it, for that is people's work; only nobody mends it any
+more. A namespace that is there already and does not bear the team's label is not touched.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Object
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.manifests.statuses import condition
+from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import TEAMS, Informers, TeamObject
+from fairlead.cluster.kubernetes.operator.teams.drift import is_as_rendered, surplus
+from fairlead.errors import ClusterError
+from fairlead.specs.keys import API_VERSION
+
+# Where each kind of a team's objects is listed, over all namespaces.
+LISTS = {
+    "Namespace": "/api/v1/namespaces",
+    "ResourceQuota": "/api/v1/resourcequotas",
+    "LimitRange": "/api/v1/limitranges",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/rolebindings",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/networkpolicies",
+}
+# After something went wrong that no watch will tell of.
+RETRY_S = 5.0
+LEAVES = "deleting the team leaves the namespace and all that is in it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedObject:
+    """An object of a team as it was read; ``content`` is without what the API server keeps for itself."""
+
+    key: str
+    version: int
+    team: str
+    kind: str
+    name: str
+    uid: str
+    is_leaving: bool
+    content: Object
+
+
+class Refusal(ClusterError):
+    """The team cannot be kept; the reason is for programs, the message for people."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class TeamKeeper:
+    """The teams of a cluster, as a view that has not been started follows them.
+
+    Args:
+        may_act: Whether we still lead; asked before a team is looked after.
+    """
+
+    def __init__(
+        self,
+        view: Informers,
+        teller: EventRecorder,
+        *,
+        settings: TeamSettings | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._view = view
+        self._client = view.client
+        self._teller = teller
+        self._settings = settings or TeamSettings()
+        self._may_act = may_act
+        self._lock = threading.Lock()
+        self._changed: set[str] = set()
+        self._retry_at: dict[str, float] = {}
+        self._gone: list[TeamObject] = []
+        view.follow_teams(self._team_changed)
+        self._owned: dict[str, Cache[OwnedObject]] = {
+            kind: Cache(
+                view.client,
+                path,
+                partial(_read_owned, kind),
+                self._owned_changed,
+                query={"labelSelector": f"{names.TEAM},{names.MANAGED_BY}={names.MANAGER}"},
+                idle_s=idle_s,
+            )
+            for kind, path in LISTS.items()
+        }
+
+    @property
+    def is_synced(self) -> bool:
+        """Everything was there once."""
+        return self._view.teams.is_synced and all(cache.is_synced for cache in self._owned.values())
+
+    def start(self) -> None:
+        """Begin to watch what belongs to teams."""
+        for cache in self._owned.values():
+            cache.start()
+
+    def stop(self) -> None:
+        """End the watches."""
+        for cache in self._owned.values():
+            cache.stop()
+
+    def act(self, agent: Agent, now: float) -> None:
+        """Give out what is to be done now."""
+        if not self.is_synced:
+            return
+        with self._lock:
+            changed, self._changed = self._changed, set()
+            gone, self._gone = self._gone, []
+            late = {name for name, at in self._retry_at.items() if at <= now}
+            self._retry_at = {name: at for name, at in self._retry_at.items() if name not in late}
+        for name in changed | late:
+            team = self._view.teams.get(name)
+            if team is not None and not team.is_leaving:
+                # Under a name that changes, so that what came meanwhile is looked at once more.
+                job = f"keep team {name} {team.version} {time.monotonic()}"
+                agent.submit(f"team {name}", job, partial(self._keep, agent, name))
+        for team in gone:
+            self._tell(agent, team, "Left", f"Team {team.name} is deleted. {_after(team.name)}", now)
+
+    def _keep(self, agent: Agent, name: str) -> None:
+        team = self._view.teams.get(name)
+        if team is None or not self._may_act():
+            return
+        now = time.time()
+        try:
+            mended = self._make(team)
+        except (ApiError, Refusal) as error:
+            reason = error.reason if isinstance(error, Refusal) else error.reason or "Refused"
+            self._write(team, is_ready=False, reason=reason, message=str(error), mended=(), now=now)
+            with self._lock:
+                self._retry_at[name] = now + RETRY_S
+            return
+        message = f"namespace {name} has its limits, roles and network policies; {LEAVES}"
+        self._write(team, is_ready=True, reason="Kept", message=message, mended=mended, now=now)
+        if mended:
+            self._tell(agent, team, "PutRight", _putting_right(mended), now, is_warning=True)
+
+    def _make(self, team: TeamObject) -> tuple[str, ...]:
+        """Make the team's objects what they should be; those that had been so before, and were changed."""
+        if team.spec is None:
+            raise Refusal("InvalidSpec", team.problem)
+        self._own_namespace(team.name)
+        was_kept = team.is_true("Ready") and team.observed == team.generation
+        rendered = render_team(team.spec, self._settings)
+        mended: list[str] = []
+        for each in rendered:
+            kind, name = each["kind"], each["metadata"]["name"]
+            live = self._owned[kind].get(name if kind == "Namespace" else f"{team.name}/{name}")
+            # What others have added no apply of ours takes away, and a door that they opened is one of a team's bounds.
+            more = surplus(live.content.get("spec") or {}, each["spec"]) if live is not None and "spec" in each else {}
+            if live is not None and not live.is_leaving and not more and is_as_rendered(live.content, each):
+                continue
+            if more:
+                self._owned[kind].put(self._client.merge(_path(each), {"spec": more}))
+            self._owned[kind].put(self._client.apply(_path(each), each))
+            if was_kept:
+                mended.append(f"{kind} {name}")
+        wanted = {(each["kind"], each["metadata"]["name"]) for each in rendered}
+        # Of all kinds only the quota may be there or not.
+        for quota in self._owned["ResourceQuota"].all():
+            if quota.team == team.name and ("ResourceQuota", quota.name) not in wanted:
+                self._remove(quota)
+        return tuple(mended)
+
+    def _own_namespace(self, name: str) -> None:
+        """See to it that the namespace is the team's, or nobody's yet.
+
+        Raises:
+            Refusal: It is somebody's, or is being deleted.
+        """
+        try:
+            content = self._client.get(f"/api/v1/namespaces/{name}")
+        except ApiError as error:
+            if error.status == 404:
+                return
+            raise
+        metadata = content["metadata"]
+        if "deletionTimestamp" in metadata:
+            message = f"namespace {name} is being deleted; when it is gone, the team gets a new one"
+            raise Refusal("NamespaceTerminating", message)
+        if (metadata.get("labels") or {}).get(names.TEAM) != name:
+            message = (
+                f"a namespace {name} exists and is not this team's; `kubectl label namespace {name} "
+                f"{names.TEAM}={name}` hands it over, with default-deny network and Pod Security, or rename the team"
+            )
+            raise Refusal("NamespaceTaken", message)
+
+    def _remove(self, item: OwnedObject) -> None:
+        path = f"/api/v1/namespaces/{item.team}/resourcequotas/{item.name}"
+        try:
+            self._client.delete(path, {"preconditions": {"uid": item.uid}})
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        self._owned[item.kind].drop(item.key, item.version)
+
+    def _write(
+        self, team: TeamObject, *, is_ready: bool, reason: str, message: str, mended: tuple[str, ...], now: float
+    ) -> None:
+        """Write the status, unless it says so already."""
+        ready = condition(
+            "Ready", is_ready, reason=reason, message=message, at=now, generation=team.generation,
+            before=team.conditions,
+        )  # fmt: skip
+        drift = [dict(each) for each in team.conditions if each.get("type") == "DriftMended"]
+        if mended:
+            drift = [
+                condition(
+                    "DriftMended", True, reason="PutRight", message=_putting_right(mended), at=now,
+                    generation=team.generation,
+                )
+            ]  # fmt: skip
+        conditions = [ready, *drift]
+        if team.observed == team.generation and [dict(each) for each in team.conditions] == conditions:
+            return
+        status = {"observedGeneration": team.generation, "conditions": conditions}
+        metadata = {"name": team.name, "uid": team.uid}
+        body = {"apiVersion": API_VERSION, "kind": "Team", "metadata": metadata, "status": status}
+        try:
+            self._view.teams.put(self._client.apply(f"{TEAMS}/{team.name}/status", body))
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    def _tell(
+        self, agent: Agent, team: TeamObject, reason: str, note: str, now: float, *, is_warning: bool = False
+    ) -> None:
+        regarding = {"apiVersion": API_VERSION, "kind": "Team", "name": team.name, "uid": team.uid}
+        name = f"{team.name}.{int(now * 1e6):x}"
+        telling = EventRecord(regarding=regarding, name=name, reason=reason, note=note, at=now, is_warning=is_warning)
+        self._teller.tell(agent, telling, now)
+
+    def _team_changed(self, team: TeamObject) -> None:
+        with self._lock:
+            if self._view.teams.get(team.key) is not None:
+                self._changed.add(team.name)
+            else:
+                self._gone.append(team)
+
+    def _owned_changed(self, before: OwnedObject | None, after: OwnedObject | None) -> None:
+        found = after or before
+        if found is None or (before is not None and after is not None and before.content == after.content):
+            return
+        with self._lock:
+            self._changed.add(found.team)
+        self._view.wake()
+
+
+def _read_owned(kind: str, content: Object) -> OwnedObject:
+    metadata = content["metadata"]
+    own = {name: value for name, value in content.items() if name not in ("status", "metadata")}
+    kept = {name: metadata[name] for name in ("name", "namespace", "labels") if name in metadata}
+    team = (metadata.get("labels") or {}).get(names.TEAM, "")
+    namespace = metadata.get("namespace")
+    return OwnedObject(
+        key=f"{namespace}/{metadata['name']}" if namespace else metadata["name"],
+        version=int(metadata["resourceVersion"]),
+        team=team,
+        kind=kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        is_leaving="deletionTimestamp" in metadata,
+        # Items of a list do not say what they are.
+        content={"apiVersion": content.get("apiVersion") or _api_of(kind), "kind": kind, **own, "metadata": kept},
+    )
+
+
+def _api_of(kind: str) -> str:
+    return LISTS[kind].removeprefix("/apis/").removeprefix("/api/").rpartition("/")[0]
+
+
+def _path(item: Object) -> str:
+    root, _, plural = LISTS[item["kind"]].rpartition("/")
+    metadata = item["metadata"]
+    where = f"{root}/namespaces/{metadata['namespace']}" if "namespace" in metadata else root
+    return f"{where}/{plural}/{metadata['name']}"
+
+
+def _putting_right(mended: tuple[str, ...]) -> str:
+    return f"someone changed or removed {', '.join(mended)}, which was restored; change the Team instead"
+
+
+def _after(name: str) -> str:
+    return (
+        f"Namespace {name}, its limits, its members' roles and all runs in it stay, but are no longer maintained; "
+        f"`kubectl delete namespace {name}` removes them"
+    )

@@ -1,0 +1,122 @@
+"""What a pod's shim is told: the command, the ranks, the whole environment. Pure functions of run and pod."""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster import contract
+from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
+from fairlead.cluster.local.home import Home
+from fairlead.runtime import trial
+from fairlead.runtime.ranks import rank_environment
+from fairlead.specs.overlay import SET_BY_FAIRLEAD
+from fairlead.state.snapshot import Pod, Workload
+
+LOG_FILES = 4
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEnvironment:
+    """What a pod needs to know of the machine it runs on.
+
+    Attributes:
+        environ: The submitter's environment.
+        own_environ: The supervisor's, for the one that a shim starts when it finds none.
+        master_port: Rendezvous port of this attempt; the one above it is for agreements among ranks.
+        library: Directory that holds the package ``fairlead`` and nothing else.
+        cgroup: Group with the pod's memory limit; None for no limit.
+        has_gpus: The machine has GPUs, which a pod without a grant must not see.
+        place: Where the attempt runs.
+    """
+
+    environ: Mapping[str, str]
+    own_environ: Mapping[str, str]
+    master_port: int
+    library: Path
+    cgroup: Path | None
+    has_gpus: bool
+    place: Place = IN_WORKDIR
+
+
+def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> dict[str, Any]:
+    """The content of ``pod.json``, as the shim's contract has it."""
+    spec = workload.spec
+    ranks = spec.ranks_on_each_node
+    first = pod.index * ranks
+    env = _environment(home, workload, pod, around)
+    place = around.place
+    # What a set-up has changed among the sources, another tree lacks.
+    stamp = f"setup-{pod.node}-{_digest(spec.setup or '')}{'' if place.tree is None else f'-{pod.attempt}'}.done"
+    return {
+        "uid": pod.uid,
+        "workdir": str(place.tree or spec.workdir or Path.home()),
+        "command": place.command(spec),
+        "setup": spec.setup,
+        "trial": [trial.__file__],
+        "setup_stamp": str(home.run(workload.uid) / stamp),
+        "env": env,
+        "ranks": [
+            {"rank": first + local, "local_rank": local, "env": rank_environment(first + local, local, env)}
+            for local in range(ranks)
+        ],
+        "launch": "auto" if spec.may_fork else "exec",
+        "grace_s": spec.grace_s,
+        "stall_timeout_s": spec.stall_timeout_s,
+        "cgroup": None if around.cgroup is None else str(around.cgroup),
+        "log_max_bytes": spec.logs.max_bytes // LOG_FILES,
+        "log_files": LOG_FILES,
+        "supervisor": [sys.executable, "-m", "fairlead.control.supervisor", str(home.path)],
+        "supervisor_env": dict(around.own_environ),
+        "supervisor_lock": str(home.lock),
+        "poke": str(home.socket),
+    }
+
+
+def _digest(text: str) -> str:
+    """Another for another text, so that a set-up step that has changed is run again."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def checkpoint_place(home: Home, workload: Workload) -> str:
+    """Where the checkpoints of this run are: a place of its own, also among runs of the same name."""
+    to = workload.spec.checkpoint.to
+    if to is None:
+        return str(home.run(workload.uid) / "checkpoints")
+    own = f"{workload.spec.name}-{workload.uid}"
+    if "://" in to:
+        return f"{to.rstrip('/')}/{own}"
+    return str(Path(workload.spec.workdir or Path.home(), to).expanduser() / own)
+
+
+def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> dict[str, str]:
+    spec, ranks = workload.spec, workload.spec.ranks_on_each_node
+    # A run that is submitted by a rank of another has no part in that one.
+    env = {name: value for name, value in around.environ.items() if SET_BY_FAIRLEAD.fullmatch(name) is None}
+    cores = pod.grant.cpu_milli // 1000
+    env.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))
+    # Rendezvous by host name would leave loopback, and fails on machines whose name does not resolve.
+    env.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    if spec.resources.gpu is not None or around.has_gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.grant.gpu_uuids)
+    path = env.get("PYTHONPATH")
+    env["PYTHONPATH"] = f"{path}:{around.library}" if path else str(around.library)
+    env.update(spec.env)
+    env["PYTHONPATH"] = around.place.python_path(env["PYTHONPATH"], spec)
+    return env | _contract(home, workload, pod, around.master_port)
+
+
+def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, str]:
+    return contract.environment(
+        workload,
+        attempt=pod.attempt,
+        index=pod.index,
+        pod_uid=pod.uid,
+        pod_dir=str(home.pod(workload.uid, pod.uid)),
+        run_dir=str(home.run(workload.uid) / "files"),
+        checkpoint_to=checkpoint_place(home, workload),
+        master=("127.0.0.1", port),
+    )

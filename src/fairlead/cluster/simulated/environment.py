@@ -1,0 +1,40 @@
+"""All that happens to the nodes of a simulated cluster while the loop looks after its runs."""
+
+from collections.abc import Sequence
+
+from fairlead.cluster.simulated.autoscaler import Autoscaler
+from fairlead.cluster.simulated.cluster import SimulatedCluster
+from fairlead.cluster.simulated.groups import Group
+from fairlead.cluster.simulated.node_failures import Weather
+from fairlead.state.snapshot import Node
+
+
+def first_nodes(groups: Sequence[Group]) -> tuple[Node, ...]:
+    """Those that are there from the beginning."""
+    return tuple(group.node(number) for group in groups for number in range(group.num_always))
+
+
+class SimulatedEnvironment:
+    """Failures, reclaims and the autoscaler of one cluster, which begins with its ``first_nodes``."""
+
+    def __init__(self, cluster: SimulatedCluster, groups: Sequence[Group], *, seed: int) -> None:
+        self._cluster = cluster
+        self._weather = Weather(groups, seed)
+        self._autoscaler = Autoscaler(groups, self._weather, seed)
+        for node in first_nodes(groups):
+            self._weather.comes(node, cluster.clock.now())
+
+    @property
+    def next_at(self) -> float:
+        """When something happens that waits for nobody; infinity when nothing does."""
+        return min(self._weather.next_at, self._autoscaler.next_at(self._cluster))
+
+    @property
+    def may_help(self) -> bool:
+        """Whether nodes will come, or come back, even if no run asks for any more."""
+        return self._autoscaler.is_bringing or self._weather.brings_back
+
+    def step(self, now: float) -> bool:
+        """Let happen what is due; whether there is anything new to decide."""
+        befell = self._weather.step(self._cluster, now)
+        return self._autoscaler.step(self._cluster, now) or befell

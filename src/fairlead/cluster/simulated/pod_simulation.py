@@ -1,0 +1,295 @@
+"""The course of events on a simulated cluster: what happens to pods and nodes as time goes by, and what that costs."""
+
+import heapq
+import signal as signals
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fairlead.cluster.simulated.accounts import PodTime, gpus_of
+from fairlead.cluster.simulated.clock import Clock
+from fairlead.cluster.simulated.faults import (
+    AddNode,
+    Fault,
+    KillRank,
+    LoseNode,
+    LosePod,
+    RefusePod,
+    RemoveNode,
+    ReturnNode,
+    WarnNode,
+)
+from fairlead.cluster.simulated.interference import pod_speed
+from fairlead.cluster.simulated.programs import Behaviour, OnTerm, at_speed
+from fairlead.cluster.simulated.runs import Run, count
+from fairlead.cluster.simulated.simulation_state import Due, State
+from fairlead.specs.simulation import Interference
+from fairlead.state.plan import CreatePod, TerminatePod
+from fairlead.state.snapshot import Leaving, Pod, PodPhase, Progress, RankExit, Workload
+
+
+class Course:
+    """Moves the clock and, with it, everything that runs."""
+
+    def __init__(self, state: State, clock: Clock, behaviour: Behaviour) -> None:
+        self._state = state
+        self._clock = clock
+        self._behaviour = behaviour
+
+    def until(self, at: float) -> None:
+        """Let everything up to a time happen, in order."""
+        queue = self._state.queue
+        while queue and queue[0][0] <= at:
+            due_at, _, due, uid, fault = heapq.heappop(queue)
+            self._clock.advance_to(due_at)
+            run = self._state.runs.get(uid)
+            if fault is not None:
+                self.suffer(fault, due_at)
+            elif run is not None:
+                self._happen(run, due, due_at)
+        self._clock.advance_to(at)
+
+    def create(self, workload: Workload, create: CreatePod) -> None:
+        """A pod, unless it was created before."""
+        state, now = self._state, self._clock.now()
+        uid = f"{workload.uid}-{create.attempt}-{create.index}"
+        if uid in state.pods[workload.uid]:
+            return
+        state.pods[workload.uid][uid] = Pod(
+            uid=uid,
+            workload_uid=workload.uid,
+            attempt=create.attempt,
+            index=create.index,
+            node=create.node,
+            grant=create.grant,
+            phase=PodPhase.CREATED,
+            created_at=now,
+        )
+        program = self._behaviour(workload.spec, create.attempt)
+        times = workload.gang.nodes / workload.spec.nodes
+        program = program if times == 1 else at_speed(program, times)
+        node = state.nodes.get(create.node)
+        num_gpus = 0.0 if node is None else gpus_of(create.grant, node)
+        run = Run(
+            workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times, num_gpus=num_gpus
+        )
+        state.num_created += 1
+        state.runs[uid] = run
+        state.live[workload.uid][uid] = None
+        state.on_node.setdefault(create.node, {})[uid] = None
+        state.changed(workload.uid)
+        if node is None or not node.ready:
+            self._end(run, now, PodPhase.LOST, message=f"node {create.node} is not there")
+        else:
+            state.push(now + program.start_s, Due.START, uid)
+
+    def terminate(self, terminate: TerminatePod) -> None:
+        """Give a pod its stop notice, or less time than it had."""
+        state, now = self._state, self._clock.now()
+        run = state.runs.get(terminate.pod_uid)
+        if run is None:
+            return
+        if run.notice_at is None:
+            run.notice_at = now
+            self._update(run, terminating_since=now)
+            if terminate.grace_s > 0 and (run.started_at is None or run.program.on_term is not OnTerm.IGNORE):
+                saves = run.started_at is not None and run.program.on_term is OnTerm.CHECKPOINT
+                state.push(now + (run.program.save_s if saves else 0.0), Due.LEAVE, run.pod_uid)
+        if now + terminate.grace_s < run.kill_at:
+            run.kill_at = now + max(0.0, terminate.grace_s)
+            state.push(run.kill_at, Due.KILL, run.pod_uid)
+
+    def suffer(self, fault: Fault, at: float) -> None:
+        """Let a fault happen."""
+        state = self._state
+        if isinstance(fault, KillRank):
+            run = state.runs.get(fault.pod_uid)
+            if run is not None and run.started_at is not None:
+                self._kill_rank(run, fault, at)
+        elif isinstance(fault, LosePod):
+            run = state.runs.get(fault.pod_uid)
+            if run is not None:
+                self._end(run, at, PodPhase.LOST, message=fault.message)
+        elif isinstance(fault, RefusePod):
+            run = state.runs.get(fault.pod_uid)
+            if run is not None and run.started_at is None:
+                self._end(run, at, PodPhase.REFUSED, message=fault.message)
+        elif isinstance(fault, AddNode):
+            state.nodes[fault.node.name] = fault.node
+            state.accounts.node_is(fault.node.name, True, at)
+            state.touch()
+        elif fault.node in state.nodes:
+            self._suffer_node(fault, at)
+
+    def time_of(self, run: Run, at: float, *, saved: bool = False) -> PodTime:
+        """What became of the time of a pod that is over at ``at``."""
+        pod = self._state.pods[run.workload_uid][run.pod_uid]
+        whole = PodTime(
+            workload_uid=pod.workload_uid,
+            attempt=pod.attempt,
+            node=pod.node,
+            num_gpus=run.num_gpus,
+            created_at=pod.created_at,
+            ended_at=at,
+        )
+        if run.started_at is None:
+            return replace(whole, start_up_s=at - pod.created_at)
+        until = run.worked_until(at)
+        worked_s, saving_s = run.work_s(at) - run.held_s, run.saving_s(at)
+        slowed_s = max(0.0, until - run.started_at - run.effort_at(at))
+        after_s = at - until if saved else 0.0
+        return replace(
+            whole,
+            start_up_s=run.started_at - pod.created_at,
+            kept_s=worked_s,
+            saving_s=saving_s + after_s,
+            slowed_s=slowed_s,
+            stopping_s=max(0.0, at - run.started_at - worked_s - saving_s - slowed_s - after_s),
+        )
+
+    def _happen(self, run: Run, due: Due, at: float) -> None:
+        """One entry of the queue, unless what has happened since made it void."""
+        program = run.program
+        if due is Due.START:
+            if run.notice_at is None:
+                self._start(run, at)
+        elif due is Due.END:
+            leaving = run.notice_at is not None and program.on_term is OnTerm.CHECKPOINT
+            if run.ends_at == at and not leaving:
+                ended = self._exits(run, at, None if program.signal else program.exit_code, program.signal)
+                self._end(run, at, PodPhase.SUCCEEDED if all(x.ok for x in ended) else PodPhase.FAILED, ended)
+        elif due is Due.LEAVE:
+            if run.started_at is not None and program.on_term is OnTerm.CHECKPOINT and self._is_whole(run):
+                self._state.saved_s[run.workload_uid] = run.work_s(at) * run.times
+                self._end(run, at, PodPhase.SUCCEEDED, self._exits(run, at, 0, None), saved=True)
+            else:
+                self._end(run, at, PodPhase.FAILED, self._exits(run, at, None, signals.SIGTERM))
+        elif due is Due.KILL:
+            self._end(run, at, PodPhase.FAILED, self._exits(run, at, None, signals.SIGKILL))
+
+    def _start(self, run: Run, at: float) -> None:
+        state, program = self._state, run.program
+        spec = state.workloads[run.workload_uid].spec
+        if program.start_error is not None:
+            self._end(run, at, PodPhase.FAILED, message=program.start_error)
+            return
+        state.num_starts[run.pod_uid] = state.num_starts.get(run.pod_uid, 0) + 1
+        run.start(at, state.saved_s.get(run.workload_uid, 0.0) / run.times)
+        if program.step_s is not None or spec.stall_timeout_s is not None:
+            state.reporting[run.pod_uid] = None
+        self._update(run, phase=PodPhase.RUNNING, started_at=at)
+        pod = state.pods[run.workload_uid][run.pod_uid]
+        state.accounts.started_from(run.workload_uid, pod.attempt, run.held_s)
+        if run.ends_at is not None:
+            state.push(run.ends_at, Due.END, run.pod_uid)
+        self._respeed(pod.node, at)
+
+    def _end(
+        self,
+        run: Run,
+        at: float,
+        phase: PodPhase,
+        exits: tuple[RankExit, ...] = (),
+        *,
+        message: str | None = None,
+        saved: bool = False,
+    ) -> None:
+        """No process of the pod is alive any more."""
+        state, uid = self._state, run.workload_uid
+        pod = state.pods[uid][run.pod_uid]
+        state.accounts.pods.append(self.time_of(run, at, saved=saved))
+        if run.index == 0 and run.started_at is not None:
+            if not saved:
+                state.saved_s[uid] = max(state.saved_s.get(uid, 0.0), run.saved_s(at) * run.times)
+            is_done = phase is PodPhase.SUCCEEDED and not saved
+            state.accounts.left_behind(uid, pod.attempt, run.work_s(at) if is_done else state.saved_s[uid] / run.times)
+            progress = self._final_progress(run, at, saved=saved)
+            if progress is not None:
+                state.workloads[uid] = replace(state.workloads[uid], progress=progress)
+        del state.runs[run.pod_uid], state.live[uid][run.pod_uid]
+        state.reporting.pop(run.pod_uid, None)
+        del state.on_node[pod.node][run.pod_uid]
+        state.pods[uid][run.pod_uid] = replace(
+            pod, phase=phase, exits=exits, message=message, active_at=run.active_at(at)
+        )
+        state.changed(uid)
+        self._respeed(pod.node, at)
+
+    def _final_progress(self, run: Run, at: float, *, saved: bool) -> Progress | None:
+        progress, step_s = run.progress(at), run.program.step_s
+        if not saved or progress is None or step_s is None:
+            return progress
+        step = count(run.work_s(at), step_s)
+        return replace(progress, checkpoint_step=step, checkpoint_at=at, stopped_step=step, updated_at=at)
+
+    def _is_whole(self, run: Run) -> bool:
+        """Whether no member of its gang is gone, without which the others cannot save together."""
+        pods = self._state.pods[run.workload_uid]
+        attempt = pods[run.pod_uid].attempt
+        gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
+        return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
+
+    def _respeed(self, node: str, at: float) -> None:
+        """Who works on a node has changed, and with it the pace of all gangs that have a member there."""
+        state, measured = self._state, self._state.interference
+        if measured is None:
+            return
+        for uid in dict.fromkeys(state.runs[pod_uid].workload_uid for pod_uid in state.on_node.get(node, ())):
+            gang = [run for pod_uid in state.live[uid] if (run := state.runs[pod_uid]).started_at is not None]
+            speed = min((self._speed(run, measured) for run in gang), default=1.0)
+            for run in gang:
+                if run.speed != speed:
+                    run.change_speed(at, speed)
+                    if run.ends_at is not None:
+                        state.push(run.ends_at, Due.END, run.pod_uid)
+
+    def _speed(self, run: Run, measured: Interference) -> float:
+        state = self._state
+        on_node = state.on_node[state.pods[run.workload_uid][run.pod_uid].node]
+        beside = [other for uid in on_node if (other := state.runs[uid]).started_at is not None]
+        pods = {other.pod_uid: state.pods[other.workload_uid][other.pod_uid] for other in (run, *beside)}
+        return pod_speed(run, beside, pods, measured)
+
+    def _kill_rank(self, run: Run, fault: KillRank, at: float) -> None:
+        others = self._exits(run, at, None, signals.SIGTERM)
+        killed = [
+            replace(exit_, signal=fault.signal, out_of_memory=fault.out_of_memory)
+            for exit_ in others
+            if exit_.rank == fault.rank
+        ]
+        if killed:
+            rest = (exit_ for exit_ in others if exit_.rank != fault.rank)
+            self._end(run, at, PodPhase.FAILED, (*killed, *rest))
+
+    def _suffer_node(self, fault: LoseNode | ReturnNode | WarnNode | RemoveNode, at: float) -> None:
+        state, name = self._state, fault.node
+        if isinstance(fault, RemoveNode):
+            del state.nodes[name]
+            state.accounts.node_is(name, None, at)
+        elif isinstance(fault, WarnNode):
+            leaving = Leaving(why=fault.why, within_s=fault.within_s)
+            state.nodes[name] = replace(state.nodes[name], leaving=leaving, closed=fault.why)
+        else:
+            is_back = isinstance(fault, ReturnNode)
+            state.nodes[name] = replace(state.nodes[name], ready=is_back)
+            state.accounts.node_is(name, is_back, at)
+        state.touch()
+        if isinstance(fault, LoseNode | RemoveNode):
+            self._lose(tuple(state.on_node.get(name, ())), f"node {name} is gone", at)
+
+    def _lose(self, pods: Iterable[str], message: str, at: float) -> None:
+        for uid in pods:
+            self._end(self._state.runs[uid], at, PodPhase.LOST, message=message)
+
+    def _exits(self, run: Run, at: float, exit_code: int | None, signal: int | None) -> tuple[RankExit, ...]:
+        """The same end for every rank of a pod."""
+        ranks = self._state.workloads[run.workload_uid].spec.ranks_on_each_node
+        first, tail = run.index * ranks, run.program.tail[-40:]
+        return tuple(
+            RankExit(rank=rank, exit_code=exit_code, signal=signal, at=at, tail=tail)
+            for rank in range(first, first + ranks)
+        )
+
+    def _update(self, run: Run, **changes: object) -> None:
+        pods = self._state.pods[run.workload_uid]
+        pods[run.pod_uid] = replace(pods[run.pod_uid], **changes)  # type: ignore[arg-type]  # names of Pod's fields
+        self._state.touch()

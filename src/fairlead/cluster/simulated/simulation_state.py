@@ -1,0 +1,137 @@
+"""All that a simulated cluster knows, as plain data: what is saved is exactly this."""
+
+import heapq
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fairlead.cluster.port import EventRecord
+from fairlead.cluster.simulated.accounts import Accounts
+from fairlead.cluster.simulated.faults import Fault
+from fairlead.cluster.simulated.runs import Run
+from fairlead.specs.simulation import Interference
+from fairlead.specs.team import Team
+from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.plan import Event
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
+from fairlead.state.snapshot import Completed, Intent, Node, Pod, Workload
+
+
+class Due(StrEnum):
+    """What the queue holds for a time to come."""
+
+    START = "start"
+    END = "end"
+    LEAVE = "leave"
+    KILL = "kill"
+    FAULT = "fault"
+
+
+@dataclass(slots=True)
+class State:
+    """Tables and their indexes.
+
+    Attributes:
+        workloads: By uid, in order of submission.
+        names: Unfinished workloads by team and name.
+        active: Workloads that a snapshot shows.
+        pods: By workload and uid, also those that have ended.
+        runs: The live pods.
+        live: Live pods of each workload, in order of creation.
+        on_node: Live pods of each node, in order of creation.
+        reporting: Live pods whose progress is looked at.
+        saved_s: Work that the newest checkpoint of each workload holds.
+        queue: A heap of (time, sequence, what, pod uid, fault).
+        completed: The newest runs that succeeded.
+        num_starts: How often each pod's ranks began, by pod.
+        num_created: Pods so far.
+        interference: What working beside others costs; None for nothing.
+        rules, growth, asked: As in a snapshot.
+        version: Rises with every change that a snapshot shows.
+    """
+
+    now: float
+    nodes: dict[str, Node]
+    teams: tuple[Team, ...] = ()
+    rules: SchedulingPolicy = DEFAULT
+    completed: tuple[Completed, ...] = ()
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    names: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    active: dict[str, None] = field(default_factory=dict)
+    pods: dict[str, dict[str, Pod]] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
+    live: dict[str, dict[str, None]] = field(default_factory=dict)
+    on_node: dict[str, dict[str, None]] = field(default_factory=dict)
+    reporting: dict[str, None] = field(default_factory=dict)
+    saved_s: dict[str, float] = field(default_factory=dict)
+    events: dict[int, EventRecord] = field(default_factory=dict)
+    events_of: dict[str, list[int]] = field(default_factory=dict)
+    queue: list[tuple[float, int, Due, str, Fault | None]] = field(default_factory=list)
+    sequence: int = 0
+    last_event: int = 0
+    last_workload: int = 0
+    num_starts: dict[str, int] = field(default_factory=dict)
+    num_created: int = 0
+    interference: Interference | None = None
+    growth: Growth | None = None
+    asked: tuple[CapacityRequest, ...] = ()
+    accounts: Accounts = field(default_factory=Accounts)
+    version: int = 0
+
+    def touch(self) -> None:
+        """Something has changed that a snapshot shows."""
+        self.version += 1
+
+    def keep(self, workload: Workload) -> None:
+        """Store a workload at its new version and mend the indexes."""
+        self.workloads[workload.uid] = workload
+        if workload.status.phase.is_final:
+            self.release_name(workload)
+        else:
+            self.take_name(workload)
+        self.changed(workload.uid)
+
+    def changed(self, uid: str) -> None:
+        """A workload or a pod of it is not as it was."""
+        workload = self.workloads[uid]
+        asked = workload.intent in (Intent.RUN, Intent.DELETE)
+        if asked or self.live[uid] or not workload.status.phase.is_final:
+            self.active[uid] = None
+        else:
+            self.active.pop(uid, None)
+        self.touch()
+
+    def push(self, at: float, due: Due, uid: str, fault: Fault | None = None) -> None:
+        """Have something happen at a time."""
+        self.sequence += 1
+        heapq.heappush(self.queue, (at, self.sequence, due, uid, fault))
+
+    def record(self, workload: Workload, event: Event, at: float) -> None:
+        """Keep an event."""
+        self.last_event += 1
+        self.events[self.last_event] = EventRecord(
+            id=self.last_event,
+            at=at,
+            workload_uid=workload.uid,
+            run=workload.spec.name,
+            type=event.type,
+            reason=event.reason,
+        )
+        self.events_of[workload.uid].append(self.last_event)
+
+    def has_namesake(self, workload: Workload) -> bool:
+        """Whether another unfinished workload has the name."""
+        return bool(self.names.get(_name(workload), set()) - {workload.uid})
+
+    def take_name(self, workload: Workload) -> None:
+        self.names.setdefault(_name(workload), set()).add(workload.uid)
+
+    def release_name(self, workload: Workload) -> None:
+        holders = self.names.get(_name(workload))
+        if holders is not None:
+            holders.discard(workload.uid)
+            if not holders:
+                del self.names[_name(workload)]
+
+
+def _name(workload: Workload) -> tuple[str, str]:
+    return workload.spec.team, workload.spec.name

@@ -1,0 +1,1 @@
+"""Decides who gives way or moves: preemption, eviction, defragmentation, nodes that go."""

@@ -1,0 +1,237 @@
+"""Which running work moves so that a gang finds its room in one piece: the cheapest moves that free enough, or none.
+
+Room that is free in pieces is no room for a gang whose members need whole nodes, or whole devices. A run that saves
+checkpoints can leave such a piece whole, if there is room for it elsewhere at once: it gets its stop notice, saves
+just in time, and goes on from there in a place that is kept for it meanwhile
+(``fairlead.policy.disruption.migration``). Nobody who moves ever waits. That is less than preemption does to it, so
+it comes first.
+
+Bounds on disruption, all of ``fairlead.state.scheduling_policy``: a run moves once in ``moved_apart_s``; moves of any
+hour cost no more than ``most_moved`` of it, counted in time of the whole cluster (of runs that are still there). Cost
+is that of preemption: dominant share times the work since the newest checkpoint and ``RESTART_S``, an upper bound.
+The gain is the dominant share of the gang times the wait that it is spared, ``UNKNOWN_WAIT_S`` where nobody can say
+how long that is; only moves that cost less are made. Not moved are runs that have saved no checkpoint yet, that end
+by themselves in that time, that come before the gang, scavengers, and where teams have guarantees, whoever lies
+outside of them: its place could not be kept from those who are owed it.
+
+The order is greedy: nodes by what it costs to clear them for one member, then as in preemption, so that no smaller set
+of the same runs would do. For N nodes and M movable runs: N sums, a placement for each shape, O(M) counts of members on
+a node, and at most M placements in each of ``MOST_TRIES``, where the next leaves out the run that found no place.
+Migration against fragments, from a checkpoint, is Gandiva's (Xiao et al., OSDI 2018, section 3.2); bounds and kept
+places are ours.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.policy.disruption.preemption import RESTART_S, Victim, cost, enough, gain
+from fairlead.policy.placement.placement import FreeCapacity, NodeCapacity, place, shape_of, takes_pods
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.quotas import is_scavenger
+from fairlead.policy.queue.timeline import Part, Timeline, members
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import Training
+from fairlead.state.scheduling_policy import SchedulingPolicy
+from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Workload
+
+HOUR_S = 3600.0
+UNKNOWN_WAIT_S = HOUR_S
+MOST_TRIES = 4
+# The places of all members are in the run's status while it moves.
+MOST_MEMBERS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A run that moves, the places that are kept for it, and what that costs in seconds of the whole cluster."""
+
+    workload: Workload
+    seats: tuple[Reservation, ...]
+    cost_s: float
+
+
+def movable(
+    wanting: Workload,
+    holders: Iterable[Workload],
+    pods: Mapping[str, Sequence[Pod]],
+    *,
+    kept: frozenset[str] | None,
+    whole: Capacity,
+    rules: SchedulingPolicy,
+    now: float,
+) -> list[Victim]:
+    """Runs that may move for another.
+
+    Args:
+        kept: Runs that lie within their teams' guarantees; None where no team has any.
+    """
+    found = []
+    for each in holders:
+        if not _may_move(each, rules, now) or each.spec.priority > wanting.spec.priority:
+            continue
+        own = [pod for pod in pods[each.uid] if not pod.phase.is_final]
+        is_whole = len(own) == each.gang.nodes <= MOST_MEMBERS
+        if not is_whole or any(pod.terminating_since is not None for pod in own):
+            continue
+        if kept is None or each.uid in kept:
+            parts = tuple((pod.node, pod.grant) for pod in own)
+            cost_s = cost(each, own, whole, now)
+            found.append(Victim(workload=each, parts=parts, cost_s=cost_s, by_priority=True))
+    return found
+
+
+def choose_moves(
+    wanting: Workload,
+    offered: Sequence[Victim],
+    timeline: Timeline,
+    free: FreeCapacity,
+    *,
+    kept: Sequence[Part],
+    starts_at: float,
+    budget_s: float,
+    whole: Capacity,
+    now: float,
+) -> tuple[Move, ...]:
+    """Who moves so that the run can start; nobody when that is not enough, has no place, or costs more than it gains.
+
+    The places are taken in ``free``.
+
+    Args:
+        kept: What is promised to others of the room that is free.
+        starts_at: When it would start if nobody moved; infinity when nobody can say.
+        budget_s: What moves may cost now, in seconds of the whole cluster.
+    """
+    shape, count = shape_of(wanting.spec, timeline.doors), wanting.spec.nodes
+    if not _is_room(shape, count, timeline.rooms.values()):
+        return ()
+    staying = [each for each in offered if timeline.holdings[each.workload.uid].until > now + 2 * RESTART_S]
+    staying = _with_homes(staying, free)
+    for _ in range(MOST_TRIES):
+        with timeline.at(now) as rooms:
+            chosen = enough(shape, count, _in_order(shape, count, staying, rooms), rooms)
+        cost_s = sum(each.cost_s for each in chosen)
+        if not chosen or cost_s > budget_s:
+            return ()
+        leave_at = now + max(each.workload.spec.grace_s for each in chosen)
+        wait_s = UNKNOWN_WAIT_S if starts_at == math.inf else starts_at - leave_at
+        if gain(wanting, wait_s, whole) <= cost_s:
+            return ()
+        moves, homeless = _places(wanting.spec, chosen, free, kept)
+        if homeless is None:
+            return moves
+        staying = [each for each in staying if each is not homeless]
+    return ()
+
+
+def budget(workloads: Iterable[Workload], rules: SchedulingPolicy, now: float) -> float:
+    """What moves may still cost in this hour, in seconds of the whole cluster."""
+    spent_s = sum(
+        each.status.moved_cost_s
+        for each in workloads
+        if each.status.moved_at is not None and now - each.status.moved_at < HOUR_S
+    )
+    return rules.most_moved * HOUR_S - spent_s
+
+
+def can_resume(workload: Workload) -> bool:
+    """Whether the run has shown that it saves checkpoints."""
+    progress = workload.progress
+    return progress is not None and (progress.checkpoint_at is not None or progress.checkpoint_step is not None)
+
+
+def _may_move(workload: Workload, rules: SchedulingPolicy, now: float) -> bool:
+    status = workload.status
+    return (
+        status.phase is Phase.RUNNING
+        and workload.intent is Intent.RUN
+        and workload.spec.most_nodes is None  # it makes room by shrinking
+        and not is_scavenger(workload.spec)
+        and can_resume(workload)
+        and (status.moved_at is None or now - status.moved_at >= rules.moved_apart_s)
+    )
+
+
+def _is_room(shape: Shape, count: int, rooms: Iterable[NodeCapacity]) -> bool:
+    """Whether enough is free of each resource, in whatever pieces: without it nobody has anywhere to go."""
+    cpu = memory = milli = 0
+    for room in rooms:
+        if takes_pods(room.node):
+            cpu += max(0, room.cpu_milli)
+            memory += max(0, room.memory_bytes)
+            milli += sum(free for free in room.gpu_milli.values() if free > 0)
+    return (
+        cpu >= count * shape.cpu_milli
+        and memory >= count * shape.memory_bytes
+        and milli >= count * shape.total_gpu_milli
+    )  # fmt: skip
+
+
+def _with_homes(offered: Iterable[Victim], free: FreeCapacity) -> list[Victim]:
+    """Those that would find room now if nobody else moved; runs that are alike are tried once."""
+    known: dict[tuple[Resources, Shape, int], bool] = {}
+    found = []
+    for each in offered:
+        spec = each.workload.gang
+        key = spec.resources, shape_of(spec, free.doors), spec.nodes
+        if key not in known:
+            places = place(spec, free)
+            for at in places or ():
+                free.hold(at.node, at.grant, -1)
+            known[key] = places is not None
+        if known[key]:
+            found.append(each)
+    return found
+
+
+def _in_order(shape: Shape, count: int, offered: Iterable[Victim], rooms: Mapping[str, NodeCapacity]) -> list[Victim]:
+    """Those on nodes that are the cheapest to clear for a member first; a gang counts where it is the dearest."""
+    on: dict[str, list[Victim]] = {}
+    for each in offered:
+        for node in {node for node, _ in each.parts}:
+            on.setdefault(node, []).append(each)
+    price = {}
+    for node, there in on.items():
+        room, held = rooms[node], [grant for each in there for name, grant in each.parts if name == node]
+        before = members(room, shape, count)
+        for grant in held:
+            room.take(grant, -1)
+        more = members(room, shape, count) - before
+        for grant in held:
+            room.take(grant)
+        price[node] = sum(each.cost_s for each in there) / more if more else math.inf
+    useful = [each for each in offered if any(price[node] < math.inf for node, _ in each.parts)]
+    return sorted(
+        useful, key=lambda each: (max(price[node] for node, _ in each.parts), each.parts[0][0], each.cost_s)
+    )  # fmt: skip
+
+
+def _places(
+    wanting: Training, chosen: Sequence[Victim], free: FreeCapacity, kept: Sequence[Part]
+) -> tuple[tuple[Move, ...], Victim | None]:
+    """Places that are free now and stay so once the gang is in; or the one that finds none, and nothing taken."""
+    held = list(kept)
+    for node, grant in kept:
+        free.hold(node, grant)
+    leaving = [part for each in chosen for part in each.parts]
+    for node, grant in leaving:
+        free.hold(node, grant, -1)
+    gang = [(each.node, each.grant) for each in place(wanting, free) or ()]
+    for node, grant in leaving:
+        free.hold(node, grant)
+    held += gang
+    moves, homeless = list[Move](), None if gang else chosen[0]
+    for each in sorted(chosen, key=lambda each: (-each.cost_s, each.workload.uid)) if gang else ():
+        places = place(each.workload.gang, free)
+        if places is None:
+            homeless = each
+            break
+        seats = tuple(Reservation(node=at.node, grant=at.grant) for at in places)
+        moves.append(Move(workload=each.workload, seats=seats, cost_s=each.cost_s))
+    if homeless is not None:
+        held += [(seat.node, seat.grant) for move in moves for seat in move.seats]
+        moves.clear()
+    for node, grant in held:
+        free.hold(node, grant, -1)
+    return tuple(moves), homeless

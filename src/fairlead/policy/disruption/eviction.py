@@ -1,0 +1,227 @@
+"""Who is stopped or moved for those that wait, over one pass: each run once, and no more than the rules allow.
+
+``preemption`` and ``defragmentation`` choose for one run; here is what they have chosen so far.
+"""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from fairlead.policy.disruption.defragmentation import Move, budget, choose_moves, movable
+from fairlead.policy.disruption.migration import coming
+from fairlead.policy.disruption.preemption import Victim, choose, victims
+from fairlead.policy.disruption.remaining_work_preemption import replaced
+from fairlead.policy.kinds.changes import stop
+from fairlead.policy.placement.placement import FreeCapacity, shape_of
+from fairlead.policy.queue import pending_reasons as explaining
+from fairlead.policy.queue.queue_score import Standing
+from fairlead.policy.queue.quotas import is_scavenger, protected
+from fairlead.policy.queue.timeline import Claim, Part, Timeline
+from fairlead.policy.scaling import elastic
+from fairlead.specs.team import Quota
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
+
+
+@dataclass(slots=True, kw_only=True)
+class EvictionPass:
+    """What is decided in one pass for those that do not fit.
+
+    Attributes:
+        pods: Of each workload, of any attempt.
+        standing: Who goes before whom.
+        stopped: Uids of those that are stopped or moved.
+        spent_s: What the moves cost, in seconds of the whole cluster.
+        num_asked: How many without a promise asked whom they could preempt.
+        num_looked: How many without a promise looked whether room is being made for them.
+        leaving: Uids of those that made room for others before this pass, and have not left yet.
+        least: The least priority of holders, by team; that of scavengers under no name.
+        last: The fewest points of those that run, by team.
+        vain: For runs that are alike, what is left of the shortest for which nobody was worth stopping: for one of
+            which more is left nobody is either, until somebody is stopped and leaves room.
+    """
+
+    snapshot: Snapshot
+    pods: Mapping[str, Sequence[Pod]]
+    now: float
+    standing: Standing
+    stopped: set[str] = field(default_factory=set)
+    spent_s: float = 0.0
+    num_asked: int = 0
+    num_looked: int = 0
+    leaving: tuple[str, ...] | None = None
+    least: dict[str, int] | None = None
+    last: dict[str, int] | None = None
+    vain: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def may_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
+        """Whether there is anybody that it could preempt, and this is not one of too many that ask in one pass."""
+        if not self.snapshot.rules.preempts or self.num_asked >= self.snapshot.rules.most_promises:
+            return False
+        if self.least is None:
+            self.least = {}
+            for each in holders:
+                team = "" if is_scavenger(each.spec) else each.spec.team
+                self.least[team] = min(self.least.get(team, each.spec.priority), each.spec.priority)
+        anybody = (
+            "" in self.least
+            or self.least.get(workload.spec.team, workload.spec.priority) < workload.spec.priority
+            or self.may_replace(workload, holders)
+        )
+        self.num_asked += anybody
+        return anybody
+
+    def needs_no_promise(self, workload: Workload) -> bool:
+        """Whether no room is kept idle for it yet, since it may stop those who take it meanwhile.
+
+        That ends when its waiting has made up for what is left of it. Whoever comes from then on has fewer points, and
+        with a promise none of them goes before it: so nobody starves for whom nobody is worth stopping.
+        """
+        if not self.snapshot.rules.preempts_longer or is_scavenger(workload.spec):
+            return False
+        known = self.standing.left_s(workload) is not None
+        return known and self.standing.points(workload) < workload.spec.priority
+
+    def may_be_next(self, holders: Sequence[Workload]) -> bool:
+        """Whether room is being made for anybody, and this is not one of too many that look whether it is for them."""
+        may = bool(self._leaving(holders)) and self.num_looked < self.snapshot.rules.most_promises
+        self.num_looked += may
+        return may
+
+    def gone_by(self, holders: Sequence[Workload], timeline: Timeline) -> float:
+        """When all that make room for others have left it; minus infinity where nobody does.
+
+        Whoever could start by then is promised it, or those behind would take the room as it becomes free, part by
+        part, and be stopped for the same run again.
+        """
+        held = (timeline.holdings.get(uid) for uid in self._leaving(holders))
+        return max((holding.until for holding in held if holding is not None), default=-math.inf)
+
+    def _leaving(self, holders: Sequence[Workload]) -> tuple[str, ...]:
+        if self.leaving is None:
+            self.leaving = tuple(each.uid for each in holders if _makes_room(each))
+        return self.leaving
+
+    def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
+        """Whether anybody of its team runs that it goes before, for what is left of both."""
+        if not self.snapshot.rules.preempts_longer or is_scavenger(workload.spec):
+            return False
+        left_s = self.standing.left_s(workload)
+        if left_s is None or left_s >= self.vain.get(_alike(workload), math.inf):
+            return False
+        if self.last is None:
+            self.last = {}
+            for each in holders:
+                if each.status.phase is Phase.RUNNING and not is_scavenger(each.spec):
+                    points = self.standing.points(each)
+                    self.last[each.spec.team] = min(self.last.get(each.spec.team, points), points)
+        last = self.last.get(workload.spec.team)
+        return last is not None and last < self.standing.points(workload)
+
+    def victims(
+        self,
+        workload: Workload,
+        claim: Claim,
+        holders: Sequence[Workload],
+        there: Set[str],
+        timeline: Timeline,
+        *,
+        is_owed: bool,
+    ) -> tuple[Victim, ...]:
+        """Who is stopped so that the run starts sooner than it is promised.
+
+        Args:
+            holders: All that hold something.
+            there: Uids of those that are not to be stopped.
+            is_owed: The run lies within its team's guarantee.
+        """
+        if not self.snapshot.rules.preempts:
+            return ()
+        whole, now = self.standing.whole, self.now
+        staying = [each for each in holders if each.uid not in there]
+        smaller, offered = victims(
+            workload,
+            staying,
+            self.pods,
+            is_owed=is_owed,
+            kept=protected(holders, self.snapshot.teams, whole, now),
+            barred=shape_of(workload.spec, timeline.doors).barred,
+            points=self.standing.points,
+            whole=whole,
+            now=now,
+        )
+        chosen = choose(workload, smaller, timeline, starts_at=claim.start, whole=whole, now=now) or choose(
+            workload, offered, timeline, starts_at=claim.start, whole=whole, now=now
+        )
+        if not chosen and self.may_replace(workload, holders):
+            chosen = replaced(workload, staying, self.pods, timeline, self.standing, starts_at=claim.start)
+            if not chosen:
+                self.vain[_alike(workload)] = self.standing.left_s(workload) or 0.0
+        if chosen:
+            self.vain.clear()
+        self.stopped.update(victim.workload.uid for victim in chosen)
+        return chosen
+
+    def moves(
+        self,
+        workload: Workload,
+        claim: Claim,
+        holders: Sequence[Workload],
+        there: Set[str],
+        timeline: Timeline,
+        free: FreeCapacity,
+        promises: Sequence[Part],
+    ) -> tuple[Move, ...]:
+        """Who moves so that the run finds its room in one piece.
+
+        Args:
+            holders, there: As for ``victims``.
+            promises: What of the room that is free now is kept for others.
+        """
+        rules, now, whole = self.snapshot.rules, self.now, self.standing.whole
+        left_s = budget(self.snapshot.workloads, rules, now) - self.spent_s
+        if not rules.moves or left_s <= 0:
+            return ()
+        kept = None
+        if any(team.guaranteed != Quota() for team in self.snapshot.teams):
+            kept = frozenset(protected(holders, self.snapshot.teams, whole, now))
+        staying = [each for each in holders if each.uid not in there]
+        offered = movable(workload, staying, self.pods, kept=kept, whole=whole, rules=rules, now=now)
+        if not offered:
+            return ()
+        moves = choose_moves(
+            workload, offered, timeline, free,
+            kept=promises, starts_at=claim.start, budget_s=left_s, whole=whole, now=now,
+        )  # fmt: skip
+        for each in moves:
+            self.spent_s += each.cost_s
+            self.stopped.add(each.workload.uid)
+            timeline.hold(coming(each.workload.uid), [(s.node, s.grant) for s in each.seats], math.inf)
+        return moves
+
+    def stop(self, victim: Victim, wanting: Workload, *, is_owed: bool) -> Change:
+        """Tell a run that it has to give way."""
+        run = victim.workload
+        live = self.live(run)
+        if victim.keeps:
+            smaller = elastic.says_shrinks(run, wanting, victim.keeps)
+            return stop(run, live, Phase.PENDING, smaller, smaller, self.now)
+        message = explaining.taken_by(run, wanting, is_owed=is_owed and not victim.by_priority)
+        reason = Reason(code=Code.PREEMPTED, message=message)
+        return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
+
+    def live(self, workload: Workload) -> tuple[Pod, ...]:
+        """Its live pods, in order."""
+        live = [pod for pod in self.pods[workload.uid] if not pod.phase.is_final]
+        return tuple(sorted(live, key=lambda pod: (pod.attempt, pod.index)))
+
+
+def _makes_room(workload: Workload) -> bool:
+    status = workload.status
+    return status.phase is Phase.STOPPING and status.reason.code in (Code.PREEMPTED, Code.RESIZED)
+
+
+def _alike(workload: Workload) -> tuple[object, ...]:
+    spec = workload.spec
+    return spec.team, spec.priority, spec.nodes, spec.resources, spec.kubernetes, spec.capacity.spot

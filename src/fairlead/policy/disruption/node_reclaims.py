@@ -1,0 +1,37 @@
+"""What follows when a node that is about to be taken away says so: its gang saves, stops, and starts elsewhere."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.policy.placement.memo import kept
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Node, Pod
+from fairlead.text.quantities import describe_duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaim:
+    """A gang has to leave; its ranks get this long to save."""
+
+    reason: Reason
+    grace_s: float
+
+
+@kept
+def leaving(nodes: tuple[Node, ...]) -> frozenset[str]:
+    """Names of the nodes that are about to go."""
+    return frozenset(node.name for node in nodes if node.leaving is not None)
+
+
+def reclaim(spec: Training, live: Iterable[Pod], nodes: Iterable[Node]) -> Reclaim | None:
+    """Whether a pod is on a node that is about to go; the one that goes first counts."""
+    held = {pod.node for pod in live}
+    going = [(node.name, node.leaving) for node in nodes if node.leaving is not None and node.name in held]
+    if not going:
+        return None
+    name, first = min(going, key=lambda item: spec.grace_s if item[1].within_s is None else item[1].within_s)
+    grace_s = spec.grace_s if first.within_s is None else min(spec.grace_s, first.within_s)
+    within = f"it saves within {describe_duration(grace_s)} and starts elsewhere"
+    message = f"node {name} is being reclaimed ({first.why}); {within}"
+    return Reclaim(reason=Reason(code=Code.NODE_RECLAIMED, message=message), grace_s=grace_s)

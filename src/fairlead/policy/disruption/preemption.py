@@ -1,0 +1,191 @@
+"""Who is stopped for somebody that comes before: the cheapest whole gangs that free enough, or nobody.
+
+Three grounds. A scavenger gives way to every other run. What a team borrows gives way to a run that lies within another
+team's guarantee. Within one team a lower priority gives way to a higher one, if that costs less than it gains. Nobody
+is stopped for room that is about to be free anyway, and what a team is guaranteed is never taken for another.
+
+Cost and gain are in seconds of the whole cluster. A victim costs its dominant share times the work since its newest
+checkpoint and ``RESTART_S``; that is an upper bound, for a stop notice lets it save just in time. The gain is the
+dominant share of the run that starts times the wait that it is spared.
+
+An elastic gang may go on with fewer nodes, down to its smallest size, or to what is within its team's guarantee. If it
+is enough that some do, nobody is stopped for good; each then restarts, and costs as much as one that is stopped.
+
+Victims are added cheapest first until the gang fits, then those that are not needed are let go, the dearest first; so
+no smaller set of the same ones would do. Each step counts how many members fit on the nodes of one victim.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.policy.placement.placement import NodeCapacity, shape_of
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.queue.dominant_shares import Capacity, asked, dominant_share
+from fairlead.policy.queue.quotas import is_scavenger
+from fairlead.policy.queue.timeline import Part, Timeline, members
+from fairlead.state.snapshot import Intent, Phase, Pod, Workload
+
+# From a stop notice until the work goes on elsewhere, besides the wait for room.
+RESTART_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A run that may be stopped.
+
+    Attributes:
+        cost_s: Seconds of the whole cluster that stopping it costs.
+        by_priority: It has to give way only because of its priority, so cost and gain are compared.
+        keeps: How many nodes an elastic gang goes on with; 0 when it is stopped.
+    """
+
+    workload: Workload
+    parts: tuple[Part, ...]
+    cost_s: float
+    by_priority: bool
+    keeps: int = 0
+
+
+def victims(
+    wanting: Workload,
+    holders: Iterable[Workload],
+    pods: Mapping[str, Sequence[Pod]],
+    *,
+    is_owed: bool,
+    kept: Mapping[str, int],
+    barred: frozenset[str],
+    points: Callable[[Workload], int],
+    whole: Capacity,
+    now: float,
+) -> tuple[list[Victim], list[Victim]]:
+    """Elastic gangs that may go on with fewer nodes for a run; and those that may be stopped for it; cheapest first.
+
+    Args:
+        is_owed: The run lies within its team's guarantee.
+        kept: How many nodes of runs lie within their own teams' guarantees.
+        barred: Nodes to which the run cannot go.
+        points: By which those that wait have their turns, so that nobody is stopped for one that would go behind it.
+    """
+    smaller, found = list[Victim](), list[Victim]()
+    if is_scavenger(wanting.spec):
+        return smaller, found
+    for each in holders:
+        own = [pod for pod in pods[each.uid] if not pod.phase.is_final]
+        if each.intent is not Intent.RUN or each.status.phase not in (Phase.STARTING, Phase.RUNNING):
+            continue
+        if any(pod.terminating_since is not None for pod in own):
+            continue
+        same_team = each.spec.team == wanting.spec.team
+        kept_nodes = kept.get(each.uid, 0)
+        reclaims = is_scavenger(each.spec) or (is_owed and not same_team)
+        at_once = reclaims and not kept_nodes
+        lower = same_team and each.spec.priority < wanting.spec.priority and points(each) < points(wanting)
+        keeps = max(each.spec.nodes, 0 if lower else kept_nodes)
+        if (lower or reclaims) and keeps < len(own):
+            spare = sorted(own, key=lambda pod: (pod.node not in barred, pod.index))[keeps:]
+            smaller.append(_victim(each, own, spare, whole, now, by_priority=not reclaims, keeps=keeps))
+        if at_once or lower:
+            found.append(_victim(each, own, own, whole, now, by_priority=not at_once))
+        elif smaller and smaller[-1].workload is each:
+            found.append(smaller[-1])
+    return sorted(smaller, key=_cheapest), sorted(found, key=_cheapest)
+
+
+def _cheapest(victim: Victim) -> tuple[bool, float, str]:
+    return victim.by_priority, victim.cost_s, victim.workload.uid
+
+
+def _victim(
+    workload: Workload, own: Sequence[Pod], gone: Iterable[Pod], whole: Capacity, now: float,
+    *, by_priority: bool, keeps: int = 0,
+) -> Victim:  # fmt: skip
+    parts = tuple((pod.node, pod.grant) for pod in gone)
+    cost_s = cost(workload, own, whole, now)
+    return Victim(workload=workload, parts=parts, cost_s=cost_s, by_priority=by_priority, keeps=keeps)
+
+
+def cost(workload: Workload, pods: Iterable[Pod], whole: Capacity, now: float) -> float:
+    """What it costs to stop a run now, in seconds of the whole cluster."""
+    return dominant_share(asked(workload.gang, whole), whole) * restart_s(workload, pods, now)
+
+
+def restart_s(workload: Workload, pods: Iterable[Pod], now: float) -> float:
+    """How far the run is thrown back at most, in seconds, when it is stopped now and starts again."""
+    progress = workload.progress
+    began = min((pod.created_at for pod in pods), default=now)
+    saved = progress.checkpoint_at if progress is not None and progress.checkpoint_at is not None else began
+    return max(0.0, now - max(saved, began)) + RESTART_S
+
+
+def choose(
+    wanting: Workload,
+    offered: Sequence[Victim],
+    timeline: Timeline,
+    *,
+    starts_at: float,
+    whole: Capacity,
+    now: float,
+) -> tuple[Victim, ...]:
+    """Whom to stop so that the run can start; nobody when that is not enough, or costs more than it gains.
+
+    Args:
+        starts_at: When it would start if nobody were stopped; infinity when nobody can say.
+    """
+    shape, count = shape_of(wanting.spec, timeline.doors), wanting.spec.nodes
+    if not offered:
+        return ()
+    soon = now + max(victim.workload.spec.grace_s for victim in offered)
+    staying = [victim for victim in offered if timeline.holdings[victim.workload.uid].until > soon]
+    with timeline.at(soon) as rooms:
+        chosen = enough(shape, count, staying, rooms)
+    if not chosen:
+        return ()
+    leave_at = now + max(victim.workload.spec.grace_s for victim in chosen)
+    if starts_at <= leave_at:
+        return ()
+    paid_s = sum(victim.cost_s for victim in chosen if victim.by_priority)
+    gain_s = gain(wanting, starts_at - leave_at, whole)
+    return chosen if paid_s < gain_s or not paid_s else ()
+
+
+def gain(wanting: Workload, spared_s: float, whole: Capacity) -> float:
+    """What it is worth that a run waits so much less, in seconds of the whole cluster."""
+    share = dominant_share(asked(wanting.spec, whole), whole)
+    return math.inf if spared_s == math.inf else share * max(0.0, spared_s)
+
+
+def enough(
+    shape: Shape, count: int, offered: Sequence[Victim], rooms: Mapping[str, NodeCapacity]
+) -> tuple[Victim, ...]:
+    """Of those offered, in their order, as few as it takes; none when all of them are not enough, or none is needed."""
+    fits = {name: members(room, shape, count) for name, room in rooms.items()}
+    total = sum(fits.values())
+    taken: list[Victim] = []
+
+    def count_as(victim: Victim, times: int) -> int:
+        """How many members fit, more or fewer, once a victim's room counts as held (1) or given back (-1)."""
+        for node, grant in victim.parts:
+            rooms[node].take(grant, times)
+        change = 0
+        for node in {node for node, _ in victim.parts}:
+            number = members(rooms[node], shape, count)
+            change += number - fits[node]
+            fits[node] = number
+        return change
+
+    for victim in offered:
+        if total >= count:
+            break
+        taken.append(victim)
+        total += count_as(victim, -1)
+    is_enough = total >= count
+    for victim in sorted(taken, key=lambda each: (not each.by_priority, -each.cost_s, each.workload.uid)):
+        total += count_as(victim, 1)
+        if is_enough and total < count:
+            total += count_as(victim, -1)
+        else:
+            taken.remove(victim)
+    for victim in taken:
+        count_as(victim, 1)
+    return tuple(taken)

@@ -1,0 +1,89 @@
+"""How a run that asks for less than a GPU is kept apart from those beside it: MIG instance, MPS or time slices.
+
+A MIG instance has compute and memory of its own. MPS divides both among processes that run at once, and bounds the
+memory of each. Time slices take turns: one process at a time has all the compute, none has memory of its own, and a
+neighbour that computes for long makes all others wait (NVIDIA, GPU Operator documentation, "Time-Slicing GPUs" and
+"Multi-Process Service").
+
+So whoever is hurt by neighbours gets the most apart that there is: a run that is given up when it stalls or at a
+deadline, a gang, which goes at the pace of its slowest member, and one that says how much memory it needs. Any other
+takes what is least apart first, and leaves instances to those. A run may name the ways that will do.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from fairlead.specs.resources import Resources
+from fairlead.specs.sharing import Sharing
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node
+from fairlead.text.quantities import SHARED_BY, describe_ways, plural
+
+GB = 10**9  # as the makers of GPUs count
+MOST_APART_FIRST = (Sharing.MIG, Sharing.MPS, Sharing.TIME_SLICING)
+_PARTS = {Sharing.MIG: "MIG instance", Sharing.MPS: "MPS share", Sharing.TIME_SLICING: "time slice"}
+
+
+class Need(StrEnum):
+    """What a run needs of those beside it."""
+
+    STEADY = "steady"
+    SOFT = "soft"
+
+
+def need_of(spec: Training) -> Need:
+    """Whether neighbours hurt it."""
+    gpu = spec.resources.gpu
+    is_timed = spec.stall_timeout_s is not None or spec.max_duration_s is not None
+    needs_memory = gpu is not None and gpu.min_memory_bytes is not None
+    return Need.STEADY if is_timed or spec.nodes > 1 or needs_memory else Need.SOFT
+
+
+def choices(spec: Training, offered: Iterable[Sharing]) -> tuple[frozenset[Sharing] | None, ...]:
+    """Ways in which a share of a GPU may be given, each with the better ones before it; the first that fits is taken.
+
+    None stands for any way: where no more than one is offered that would do, there is nothing to choose.
+    """
+    allowed = frozenset(spec.resources.sharing) or frozenset(Sharing)
+    order = [way for way in MOST_APART_FIRST if way in allowed.intersection(offered)]
+    if len(order) < 2:
+        return (frozenset(spec.resources.sharing) or None,)
+    if need_of(spec) is Need.SOFT:
+        order.reverse()
+    return tuple(frozenset(order[: num + 1]) for num in range(len(order)))
+
+
+def describe_parts(gpus: Sequence[Gpu], count: int = 2) -> str:
+    """What so many of some parts of GPUs are called."""
+    ways = {gpu.shared_by for gpu in gpus if gpu.milli < WHOLE_MILLI}
+    only = ways.pop() if len(ways) == 1 else None
+    one, several = ("share of a GPU", "shares of GPUs") if only is None else (_PARTS[only], f"{_PARTS[only]}s")
+    return one if count == 1 else several
+
+
+def describe_shared(nodes: Iterable[Node]) -> str:
+    """All that nodes have to share, such as ``7 MIG instances of 0.142 GPU with 5 GB``."""
+    kinds = Counter((gpu.milli, gpu.sharing, gpu.memory_bytes) for node in nodes for gpu in node.gpus)
+    said = []
+    for (milli, way, memory_bytes), count in sorted(kinds.items(), key=lambda item: (-item[1], str(item[0]))):
+        if way is None:
+            said.append(f"{plural(count, 'GPU')} that {'goes' if count == 1 else 'go'} to one run only")
+        elif milli == WHOLE_MILLI:
+            said.append(f"{plural(count, 'GPU')} shared by {SHARED_BY[way]}")
+        else:
+            memory = f" with {memory_bytes / GB:g} GB" if memory_bytes else ""
+            said.append(f"{plural(count, _PARTS[way])} of {milli / WHOLE_MILLI:g} GPU{memory}")
+    return ", ".join(said[:4]) or "no GPU"
+
+
+def remedy(resources: Resources, nodes: Iterable[Node]) -> str | None:
+    """What would mend that a share finds no place as it has to be kept apart; None where that is not what is wrong."""
+    there = {gpu.sharing for node in nodes for gpu in node.gpus} - {None}
+    missing = [way for way in MOST_APART_FIRST if way in there and way not in resources.sharing]
+    if not resources.sharing or not missing or there.intersection(resources.sharing):
+        return None
+    ways = " or ".join(missing)
+    return (
+        f"Add {ways} to `resources.sharing`, which this cluster offers, or have GPUs shared{describe_ways(resources)}."
+    )

@@ -1,0 +1,1 @@
+"""Judges each kind of workload on its own: its life, its failures, its retries."""

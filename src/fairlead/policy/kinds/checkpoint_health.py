@@ -1,0 +1,90 @@
+"""Whether a run's checkpoints come as its spec promises, and what it means for its end when the last one did not.
+
+The newest complete checkpoint is late when it is three intervals old. A run that keeps its promise is never so far
+behind: its training waits at one interval. So this is told of places that are full or slow, and of programs that never
+call ``run.checkpoint``.
+"""
+
+from dataclasses import replace
+
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Progress, Status, Workload
+from fairlead.text.quantities import describe_duration, plural
+
+LATE_TIMES = 3
+"""A checkpoint is late when the newest complete one is so many intervals old."""
+LEAST_LATE_S = 60.0
+"""But not before so many seconds, in which a program may well still be loading what it needs."""
+SILENT_S = 600.0
+"""With an interval in steps and a program that reports none, time has to do."""
+
+_CALL = "Call `run.checkpoint(step)` after every step, as in docs/checkpoints.md, or take `checkpoint.every` away."
+
+
+def warning(run: Workload, now: float) -> Reason | None:
+    """What is wrong with the checkpoints of a run; None when nothing is, when it does not run, or promises none."""
+    wish, status = run.spec.checkpoint, run.status
+    if status.phase is not Phase.RUNNING:
+        return None
+    progress = run.progress
+    if progress is not None and progress.updated_at < status.since:
+        progress = None  # of a start before
+    saved_at = None if progress is None else progress.checkpoint_at
+    since = status.since if saved_at is None else max(status.since, saved_at)
+    age_s = now - since
+    if progress is not None and progress.saves_failed:
+        return _failing(progress, age_s)
+    if wish.every_s is not None:
+        is_late, every = age_s > max(LATE_TIMES * wish.every_s, LEAST_LATE_S), describe_duration(wish.every_s)
+        behind = describe_duration(age_s)
+    elif wish.every_steps is not None:
+        every = plural(wish.every_steps, "step")
+        if progress is not None and progress.step is not None:
+            steps = progress.step - (progress.checkpoint_step or 0)
+            is_late, behind = steps > LATE_TIMES * wish.every_steps, plural(steps, "step")
+        else:
+            is_late, behind = age_s > SILENT_S, describe_duration(age_s)
+    else:
+        return None
+    if not is_late:
+        return None
+    if progress is None or progress.saves_failed is None:
+        why, remedy = "the program has not called `run.checkpoint` yet", _CALL
+    else:
+        why, remedy = "no save was complete since", "If saves take that long, raise `checkpoint.every`."
+    message = f"no checkpoint for {behind}, although `checkpoint.every` is {every}: {why}"
+    return Reason(code=Code.CHECKPOINT_LATE, message=message, remedy=remedy)
+
+
+def warned(run: Workload, now: float) -> Status | None:
+    """The status with what is to be warned of now; None when that was told, and has not become twice as old."""
+    found, told, told_at = warning(run, now), run.status.warning, run.status.warned_at
+    if found is None:
+        return None if told is None else replace(run.status, warning=None, warned_at=None)
+    is_known = told is not None and told.code is found.code
+    if is_known and told_at is not None and now - run.status.since < 2 * (told_at - run.status.since):
+        return None
+    return replace(run.status, warning=found, warned_at=now)
+
+
+def unsaved(progress: Progress | None) -> str | None:
+    """That the last checkpoint could not be saved and which one there is, as a clause; None when it could be."""
+    if progress is None or not progress.saves_failed or progress.save_failed_step is None:
+        return None
+    newest = "there is no complete one"
+    if progress.checkpoint_step is not None:
+        newest = f"the newest complete one is of step {progress.checkpoint_step}"
+    problem = progress.save_problem or "cause unknown"
+    return f"its last checkpoint (step {progress.save_failed_step}) could not be saved: {problem}; {newest}"
+
+
+def _failing(progress: Progress, age_s: float) -> Reason:
+    assert progress.saves_failed
+    saves = plural(progress.saves_failed, "save")
+    message = (
+        f"no checkpoint for {describe_duration(age_s)}: {saves} failed: {progress.save_problem or 'cause unknown'}"
+    )
+    newest = progress.checkpoint_step
+    origin = "from the beginning" if newest is None else f"from step {newest}"
+    remedy = f"Fix that; the next save is tried when it is due. Until one is complete, a restart goes on {origin}."
+    return Reason(code=Code.CHECKPOINT_FAILING, message=message, remedy=remedy)

@@ -1,0 +1,52 @@
+"""What a spec leaves open, chosen from the cluster it will run on, each choice with a sentence for the plan."""
+
+from dataclasses import dataclass, replace
+
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node
+from fairlead.text.quantities import describe_cpu, describe_of_each, plural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A spec with nothing left open, and what was chosen."""
+
+    spec: Training
+    notes: tuple[str, ...]
+
+
+def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
+    """Fill in ranks and CPU.
+
+    CPU is one core for each rank, or an equal share of the machine when the gang has more ranks than it has cores: a
+    small machine is taken whole, so that the next run waits instead of slowing both.
+    """
+    notes: list[str] = []
+    if spec.ranks_per_node is None:
+        ranks = spec.ranks_on_each_node
+        why = "one for each GPU" if spec.resources.gpu is not None else "no GPU asked for"
+        notes.append(f"ranks_per_node: {ranks} ({why})")
+        spec = replace(spec, ranks_per_node=ranks)
+    notes.append(describe_rendezvous(spec))
+    if spec.resources.cpu_milli is None and nodes:
+        largest = max(node.cpu_milli for node in nodes)
+        members = -(-(spec.most_nodes or spec.nodes) // len(nodes))
+        share = max(1, min(spec.ranks_on_each_node * 1000, largest // members))
+        of_ranks = share == spec.ranks_on_each_node * 1000
+        why = "one core for each rank" if of_ranks else f"an equal share of {describe_cpu(largest)}"
+        notes.append(f"resources.cpu: {describe_cpu(share)}{describe_of_each(spec)} ({why})")
+        spec = replace(spec, resources=replace(spec.resources, cpu_milli=share))
+    if spec.checkpoint.to is None:
+        notes.append("checkpoint.to: the run's own directory on this cluster")
+    return Completed(spec=spec, notes=tuple(notes))
+
+
+def describe_rendezvous(spec: Training) -> str:
+    """Say whether its processes find the variables of torchrun, and why."""
+    if not spec.has_rendezvous:
+        return "launch: a lone rank starts by itself, without RANK and MASTER_ADDR; `launch: torchrun` sets them"
+    if spec.most_nodes is not None:
+        why = "an elastic gang"
+    else:
+        why = plural(spec.world_size, "rank") if spec.world_size > 1 else "as asked for"
+    return f"launch: with RANK, MASTER_ADDR and what else torchrun sets ({why})"

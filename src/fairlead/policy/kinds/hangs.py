@@ -1,0 +1,124 @@
+"""Which rank of a gang that hung keeps the others waiting, and where: told from where each rank's main thread was.
+
+Ranks in a call that waits for other ranks wait; who is elsewhere hangs. Where the stacks do not say, a rank that is
+steps behind is named, or one that alone is somewhere else; else it is said that it cannot be told.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fairlead.state.snapshot import RankExit, Whereabouts
+from fairlead.text.quantities import plural
+
+MOST_NAMED = 3
+
+
+def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
+    """Say who hangs and where, in a clause; None when nobody looked.
+
+    Args:
+        exits: How ranks of the gang ended that hung, of those that are known.
+        world_size: How many it has.
+    """
+    looked = {exit_.rank: exit_.hang for exit_ in exits if exit_.hang is not None}
+    if not looked:
+        return None
+    waiting = {rank: hang for rank, hang in looked.items() if hang.waits_in is not None}
+    busy = {rank: hang for rank, hang in looked.items() if hang.waits_in is None and hang.place is not None}
+    silent = world_size - len(waiting) - len(busy)
+    if not waiting and not busy:
+        return "no rank gave its stack, so where it hangs is not known"
+    if world_size == 1:
+        return f"rank 0 hangs in {_where(looked[0])}"
+    said = _told_apart(waiting, busy) if busy else _all_wait(waiting)
+    if silent == 1:
+        quiet = next(rank for rank in range(world_size) if rank not in waiting and rank not in busy)
+        return f"{said}; rank {quiet} gave no stack"
+    return said if silent == 0 else f"{said}; {silent} ranks gave no stack"
+
+
+def _told_apart(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -> str:
+    """Some ranks are where they wait for nobody."""
+    if waiting:
+        others = "the others wait" if len(waiting) > 1 else f"rank {min(waiting)} waits"
+        return f"{_hang(busy)}; {others} in {_calls(waiting)}"
+    places = Counter(_where(hang) for hang in busy.values())
+    (most, count), *rest = places.most_common()
+    behind = _behind(busy)
+    if behind is not None:
+        return f"{_hang({behind: busy[behind]})}; the others are a step or more ahead"
+    if len(busy) == 1:
+        return f"rank {min(busy)} is in {most}"
+    if not rest:
+        return f"{_all(busy)} are in {most}, and which of them hangs is not known"
+    odd = {rank: hang for rank, hang in busy.items() if _where(hang) != most}
+    if count > 1 and len(odd) < count and len(odd) <= MOST_NAMED:
+        return f"{_hang(odd)}; the others are in {most}"
+    named = ", ".join(f"rank {rank} is in {_where(busy[rank])}" for rank in sorted(busy)[:MOST_NAMED])
+    more = f" and {len(busy) - MOST_NAMED} more elsewhere" if len(busy) > MOST_NAMED else ""
+    return f"{named}{more}, and which of them hangs is not known"
+
+
+def _all_wait(waiting: dict[int, Whereabouts]) -> str:
+    """Every rank waits for others: one is behind, they call different things, or it is the network's."""
+    if len(waiting) == 1:
+        return f"rank {min(waiting)} waits in {_where(waiting[min(waiting)])}"
+    calls = Counter(str(hang.waits_in) for hang in waiting.values())
+    behind = _behind(waiting)
+    if behind is not None:
+        return (
+            f"rank {behind} is behind, after step {waiting[behind].step}, and waits in {_where(waiting[behind])}; "
+            f"the others wait in {_calls({rank: hang for rank, hang in waiting.items() if rank != behind})}"
+        )
+    if len(calls) > 1:
+        (most, count), *_ = calls.most_common()
+        odd = sorted(rank for rank, hang in waiting.items() if hang.waits_in != most)
+        if count > len(odd) and len(odd) <= MOST_NAMED:
+            named = _hang({rank: waiting[rank] for rank in odd}, "waits")
+            return f"{named} while the others wait in {most}: the ranks do not call the same"
+        named = ", ".join(f"rank {rank} waits in {_where(waiting[rank])}" for rank in sorted(waiting)[:MOST_NAMED])
+        return f"{named}: the ranks do not call the same"
+    places = {_where(hang) for hang in waiting.values()}
+    where = _where(waiting[min(waiting)]) if len(places) == 1 else _calls(waiting)
+    return f"{_all(waiting)} wait in {where}, and which of them is the cause is not known"
+
+
+def _behind(ranks: dict[int, Whereabouts]) -> int | None:
+    """The one rank that reports a lower step than all others."""
+    steps = {rank: hang.step for rank, hang in ranks.items() if hang.step is not None}
+    if len(steps) < len(ranks) or len(steps) < 2:
+        return None
+    first, second, *_ = sorted((step, rank) for rank, step in steps.items())
+    return first[1] if first[0] < second[0] else None
+
+
+def _hang(ranks: dict[int, Whereabouts], verb: str = "hangs") -> str:
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(ranks):
+        groups.setdefault(_where(ranks[rank]), []).append(rank)
+    parts = [f"{_names(of)} {verb if len(of) == 1 else verb[:-1]} in {place}" for place, of in groups.items()]
+    more = f" and {plural(len(parts) - MOST_NAMED, 'place')} more" if len(parts) > MOST_NAMED else ""
+    return ", ".join(parts[:MOST_NAMED]) + more
+
+
+def _names(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > MOST_NAMED:
+        return f"ranks {', '.join(map(str, ranks[:MOST_NAMED]))} and {len(ranks) - MOST_NAMED} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _all(ranks: dict[int, Whereabouts]) -> str:
+    return f"all {len(ranks)} ranks that gave their stacks" if len(ranks) > 2 else _names(sorted(ranks))
+
+
+def _calls(ranks: dict[int, Whereabouts]) -> str:
+    names = sorted({str(hang.waits_in) for hang in ranks.values()})
+    return " or ".join(names[:MOST_NAMED])
+
+
+def _where(hang: Whereabouts) -> str:
+    if hang.waits_in is None:
+        return str(hang.place)
+    return hang.waits_in if hang.place is None else f"{hang.waits_in}, called in {hang.place}"

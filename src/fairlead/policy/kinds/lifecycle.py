@@ -1,0 +1,94 @@
+"""The life of a workload as one table: every move that exists, and what it means. Any other move is our own mistake."""
+
+from dataclasses import replace
+from typing import Any
+
+from fairlead.errors import Conflict
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Phase, Status, Workload
+
+MOVES: dict[tuple[Phase, Phase], str] = {
+    (Phase.PENDING, Phase.STARTING): "the whole gang was placed",
+    (Phase.PENDING, Phase.SUSPENDED): "suspended before it started",
+    (Phase.PENDING, Phase.STOPPED): "stopped before it started",
+    (Phase.PENDING, Phase.FAILED): "no node can ever hold it, or its time is over",
+    (Phase.STARTING, Phase.RUNNING): "every rank was started",
+    (Phase.STARTING, Phase.SUCCEEDED): "all ranks succeeded before it was seen running",
+    (Phase.STARTING, Phase.RESTARTING): "the start failed and may be repeated",
+    (Phase.STARTING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
+    (Phase.STARTING, Phase.FAILED): "failed for good, no pod lives",
+    (Phase.RUNNING, Phase.SUCCEEDED): "every rank ended with exit code 0",
+    (Phase.RUNNING, Phase.RESTARTING): "a failure that may be retried",
+    (Phase.RUNNING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
+    (Phase.RUNNING, Phase.FAILED): "failed for good, no pod lives",
+    (Phase.RESTARTING, Phase.STARTING): "the whole gang was placed again",
+    (Phase.RESTARTING, Phase.PENDING): "it waits for room",
+    (Phase.RESTARTING, Phase.SUSPENDED): "suspended between two starts",
+    (Phase.RESTARTING, Phase.STOPPING): "asked to stop while pods of the failed start live",
+    (Phase.RESTARTING, Phase.STOPPED): "stopped between two starts",
+    (Phase.RESTARTING, Phase.FAILED): "its time is over, or no node can hold it any more",
+    (Phase.STOPPING, Phase.STARTING): "it stopped to change its size, and was placed again",
+    (Phase.STOPPING, Phase.STOPPED): "no pod lives any more",
+    (Phase.STOPPING, Phase.FAILED): "no pod lives any more, and it had failed for good",
+    (Phase.STOPPING, Phase.PENDING): "no pod lives any more, and it waits to be placed again",
+    (Phase.STOPPING, Phase.SUSPENDED): "no pod lives any more, and it was asked to suspend",
+    (Phase.STOPPING, Phase.SUCCEEDED): "all ranks had succeeded when the stop notice came",
+    (Phase.SUSPENDED, Phase.PENDING): "resumed",
+    (Phase.SUSPENDED, Phase.STOPPED): "stopped while suspended",
+    (Phase.STOPPED, Phase.PENDING): "resumed",
+    (Phase.FAILED, Phase.PENDING): "resumed",
+}
+
+
+def check_intent(run: Workload, intent: Intent) -> None:
+    """Refuse what a person may ask of a run and it cannot do any more.
+
+    Raises:
+        Conflict: It is over, or is about to be.
+    """
+    name, phase, after = run.spec.name, run.status.phase, run.status.next_phase
+    if intent is Intent.SUSPEND and phase.is_final:
+        raise Conflict(f"{name} is {phase.value}; only an unfinished run can be suspended.")
+    if intent is Intent.RUN and phase is Phase.SUCCEEDED:
+        raise Conflict(f"{name} has succeeded; there is nothing left to do. `fairlead run` starts it anew.")
+    # It is wanted to run already, so that to want it again would say nothing.
+    if intent is run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
+        raise Conflict(f"{name} is not yet {after.value}: {run.status.reason.message}; resume it when it is.")
+
+
+def ran_until(status: Status, at: float) -> float:
+    """``ran_s`` with what the current start has run up to a time."""
+    if status.phase is not Phase.RUNNING:
+        return status.ran_s
+    return status.ran_s + max(0.0, at - status.since) * (status.nodes or 1)
+
+
+def active_until(status: Status, at: float) -> float:
+    """``active_s`` with the time that it has been Running now, up to a time."""
+    return status.active_s + (max(0.0, at - status.since) if status.phase is Phase.RUNNING else 0.0)
+
+
+def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
+    """The status after moving to another phase; ``changes`` are further fields of Status.
+
+    Raises:
+        ValueError: The table has no such move.
+    """
+    if (status.phase, to) not in MOVES:
+        raise ValueError(f"no move from {status.phase} to {to}")
+    if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
+        changes.setdefault("ran_s", ran_until(status, now))
+    changes.setdefault("active_s", active_until(status, now))
+    changes |= {"warning": None, "warned_at": None}
+    moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
+    return replace(moved, finished_at=now) if to.is_final else moved
+
+
+def upgraded(status: Status) -> Status:
+    """Read a status that an older version may have written, to which a suspended run was Pending for that reason."""
+    after, why = status.next_phase, status.next_reason
+    if status.phase is Phase.PENDING and status.reason.code is Code.SUSPENDED:
+        return replace(status, phase=Phase.SUSPENDED)
+    if after is Phase.PENDING and why is not None and why.code is Code.SUSPENDED:
+        return replace(status, next_phase=Phase.SUSPENDED)
+    return status

@@ -1,0 +1,110 @@
+"""Whether and when a failed gang starts again.
+
+The program's own failures are counted over the whole life of the run. Failures of the platform are counted in a row and
+forgiven by progress, so that a run on unsteady machines goes on for as long as it gets anywhere, and one that is killed
+at the same spot each time ends. What a run has saved is progress, and what it has reported if it saves nothing. Time is
+progress only before the loss of a pod or a node, which says nothing of the program: kills, a lack of memory and hangs
+may come of it however late, and end a run that reports nothing when they have come too often.
+
+A quota that refuses pods is no failure: the gang is tried again for as long as it takes, and nothing is counted.
+"""
+
+from dataclasses import dataclass
+
+from fairlead.policy.kinds.failures import Blame, Failure
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Phase, Progress, Status, Workload
+from fairlead.text.quantities import plural
+
+# A place that held a run for so long was no bad one; what is lost sooner, time after time, finds no place to run.
+PRODUCTIVE_S = 60.0
+OF_PLACES = frozenset({Code.POD_LOST, Code.NODE_LOST})
+# A start that came to nothing after so long held its places in vain; what hindered it, such as a volume that cannot be
+# mounted, mostly waits for a person, and others have their turn meanwhile.
+IN_VAIN_S = 300.0
+# A try costs the API server two requests a pod, and there is no end of tries: `retry` may ask for longer waits only.
+REFUSED_FIRST_S, REFUSED_MOST_S = 1.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Start again, not before ``at``; the counters as they are then."""
+
+    at: float
+    program_failures: int
+    disruptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """Do not start again, and why not; the counters as they are then."""
+
+    why: str
+    program_failures: int
+    disruptions: int
+
+
+def retry(spec: Training, status: Status, failure: Failure, progress: Progress | None, now: float) -> Again | GiveUp:
+    """What follows a failure."""
+    program, disruptions = status.program_failures, status.disruptions
+    productive = _productive(status, failure, progress, now)
+    if failure.blame is Blame.PROGRAM:
+        program += 1
+        if program > spec.retry.program:
+            budget = spec.retry.program
+            why = (
+                f"it was retried {plural(budget, 'time')}, as `retry` allows" if budget else "`retry` allows no restart"
+            )
+            return GiveUp(why=why, program_failures=program, disruptions=disruptions)
+        return Again(at=now + _backoff(spec, program), program_failures=program, disruptions=disruptions)
+    disruptions = 1 if productive else disruptions + 1
+    again = status.last_failure is not None and status.last_failure.code is failure.reason.code
+    if failure.reason.code is Code.OUT_OF_MEMORY and again and not productive:
+        why = "it ran out of memory twice without progress, and would again"
+        return GiveUp(why=why, program_failures=program, disruptions=disruptions)
+    if disruptions > spec.retry.infrastructure:
+        why = f"{plural(disruptions, 'failure')} in a row without reported progress, `retry.infrastructure` allows "
+        return GiveUp(why=f"{why}{spec.retry.infrastructure}", program_failures=program, disruptions=disruptions)
+    # The first restart after progress is at once: waiting buys nothing.
+    wait = 0.0 if disruptions == 1 else _backoff(spec, disruptions - 1)
+    if status.phase is Phase.STARTING and now - status.since >= IN_VAIN_S:
+        wait = spec.retry.max_backoff_s
+    return Again(at=now + wait, program_failures=program, disruptions=disruptions)
+
+
+def longest_wait_s(spec: Training) -> float:
+    """The most that passes between two tries of a gang that a quota refuses."""
+    return max(spec.retry.max_backoff_s, REFUSED_MOST_S)
+
+
+def retry_refused(workload: Workload, now: float) -> float:
+    """When a gang that a quota refused once more is tried again.
+
+    Each in the second half of its wait at a moment of its own, so that two gangs of which each took what the other
+    lacked do not meet again and again.
+    """
+    spec, status = workload.spec, workload.status
+    wait_s = max(spec.retry.backoff_s, REFUSED_FIRST_S) * 2.0 ** min(status.refusals, 30)
+    import hashlib  # only for a run that failed; it loads OpenSSL
+
+    drawn = hashlib.blake2b(f"{workload.uid}-{status.attempt}".encode(), digest_size=4).digest()
+    share = int.from_bytes(drawn) / 2**32
+    return now + min(wait_s, longest_wait_s(spec)) * (1 + share) / 2
+
+
+def _productive(status: Status, failure: Failure, progress: Progress | None, now: float) -> bool:
+    """Whether the failed start got further than those before, or was ended by what says nothing of the program."""
+    if status.last_failure is None:
+        return True
+    lasted_s = now - status.since if status.phase is Phase.RUNNING else 0.0
+    if failure.reason.code in OF_PLACES and lasted_s >= PRODUCTIVE_S:
+        return True
+    if progress is None or progress.step is None:
+        return False
+    reached = progress.step if progress.checkpoint_step is None else progress.checkpoint_step
+    return status.failed_step is None or reached > status.failed_step
+
+
+def _backoff(spec: Training, count: int) -> float:
+    return float(min(spec.retry.max_backoff_s, spec.retry.backoff_s * 2.0 ** min(count - 1, 30)))

@@ -1,0 +1,92 @@
+"""Another spec for a run that is there: when it may have one, what must stay, and what becomes of its status.
+
+A spec is changed only while no pod of the run lives or is about to, so that every pod of a start is of one spec.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fairlead.errors import Conflict
+from fairlead.specs.formats.differences import Difference, differences
+from fairlead.specs.training import Training
+from fairlead.state.plan import Event
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Status, Workload
+
+CHANGEABLE = (Phase.PENDING, Phase.SUSPENDED, Phase.FAILED, Phase.STOPPED)
+CHANGED = "Changed"
+PLACE_STAYS = (
+    "its checkpoints are there, and with another place it would begin from nothing. With `checkpoint.from` besides, it "
+    "begins from what that names"
+)
+
+
+def check_update(run: Workload, spec: Training) -> tuple[Difference, ...]:
+    """What a new spec changes; nothing when it is the one that the run has.
+
+    Raises:
+        Conflict: The run's phase does not allow it, or something differs that must stay.
+    """
+    found = differences(run.spec, spec)
+    if not found:
+        return ()
+    check_phase(run)
+    for difference in found:
+        why = _why_it_stays(run, spec, difference.key)
+        if why is not None:
+            raise Conflict(
+                f"{run.spec.name}: {difference.key} cannot change ({difference.old} -> {difference.new}): {why}."
+            )
+    return found
+
+
+def check_phase(run: Workload) -> None:
+    """Refuse a change of a run of which pods may live, or which is over for good.
+
+    Raises:
+        Conflict: It is.
+    """
+    name, phase = run.spec.name, run.status.phase
+    if phase is Phase.SUCCEEDED:
+        raise Conflict(
+            f"{name} has succeeded; there is nothing left to do, so that its spec stays as it is. `fairlead run` "
+            "starts it anew."
+        )
+    if phase not in CHANGEABLE:
+        raise Conflict(
+            f"{name} is {phase.value} with the spec that it was started with. Suspend it first: "
+            f"`fairlead suspend {name}`, then `fairlead resume {name}` with the same changes."
+        )
+
+
+def updated_status(status: Status) -> Status:
+    """The status with a new spec: what was decided for the old one is void, and its failures no longer count."""
+    return replace(
+        status, program_failures=0, disruptions=0, last_failure=None, failed_step=None, retry_at=None, refusals=0,
+        asked_at=None, ask_again_at=None, seats=(), nodes=None, room_since=None,
+    )  # fmt: skip
+
+
+def changed(found: Iterable[Difference]) -> Event:
+    """The event that tells of it."""
+    return Event(type=CHANGED, reason=Reason(code=Code.SPEC_CHANGED, message=", ".join(map(str, found))))
+
+
+def changed_meanwhile(name: str) -> str:
+    """What a spec for a run meets that has changed since it was looked at."""
+    return f"{name} has changed while its new spec was made; look at it with `fairlead status {name}`, then try again."
+
+
+def _why_it_stays(run: Workload, spec: Training, key: str) -> str | None:
+    if key == "name":
+        return "its logs, its checkpoints and its history go by it. Submit a new run under the new name"
+    if key == "team":
+        return "the team is where it was submitted to. Submit a new run there"
+    if key == "checkpoint.to" and has_saved(run) and spec.checkpoint.origin is None:
+        return PLACE_STAYS
+    return None
+
+
+def has_saved(run: Workload) -> bool:
+    """Whether there is a checkpoint of it, as far as it said."""
+    return run.progress is not None and run.progress.checkpoint_step is not None

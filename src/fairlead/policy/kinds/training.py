@@ -1,0 +1,396 @@
+"""What to do next for every training run: the one decision that the live loop, ``plan`` and the simulator share.
+
+Each workload is judged on its own by comparing what is wanted with what is true; then those that wait are placed in
+order. At most one change for each workload comes out, complete in itself.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+
+from fairlead.policy.disruption.node_reclaims import leaving, reclaim
+from fairlead.policy.kinds import checkpoint_health as checkpoints
+from fairlead.policy.kinds import hangs
+from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, terminate
+from fairlead.policy.kinds.failures import Blame, Failure, diagnose
+from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
+from fairlead.policy.kinds.retries import GiveUp, longest_wait_s, retry, retry_refused
+from fairlead.policy.queue.scheduling import start
+from fairlead.policy.scaling import elastic
+from fairlead.policy.scaling.elastic import is_resizing
+from fairlead.specs.quantities import format_duration
+from fairlead.specs.training import DECADE_S
+from fairlead.state.plan import Change, Event, Plan
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from fairlead.text.quantities import describe_duration, plural
+
+# The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
+TEARDOWN_GRACE_S = 1.0
+# Of a gang that hangs the stacks are taken first, which takes a second, or a few where py-spy or gdb is there.
+STACKS_GRACE_S = 10.0
+
+# Looking a member up on its enumeration takes longer than all else in _is_quiet and _only_waits.
+_RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
+
+
+def decide(snapshot: Snapshot, now: float) -> Plan:
+    """The changes to make now; an empty plan when all is as it should be."""
+    pods = _current_pods(snapshot)
+    changes: list[Change] = []
+    waiting: list[Workload] = []
+    growable: list[Workload] = []
+    going = leaving(snapshot.nodes)
+    for workload in snapshot.workloads:
+        found = pods[workload.uid]
+        if not found and _only_waits(workload):
+            waiting.append(workload)
+            continue
+        if _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
+            continue
+        own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
+        change = _judge(workload, own, snapshot, now)
+        if change is not None:
+            changes.append(change)
+        elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
+            growable.append(workload)
+        elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
+            waiting.append(workload)
+    busy = frozenset(change.workload_uid for change in changes)
+    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now)))
+
+
+def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
+    """Pods of each workload, of any attempt."""
+    grouped: dict[str, list[Pod]] = defaultdict(list)
+    for pod in snapshot.pods:
+        grouped[pod.workload_uid].append(pod)
+    return grouped
+
+
+def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
+    """Whether it plainly runs on as wanted and time alone changes nothing: most runs, which need no judgement."""
+    spec, status = workload.spec, workload.status
+    if (
+        status.phase is not _RUNNING
+        or workload.intent is not _RUN
+        or spec.max_duration_s is not None
+        or spec.stall_timeout_s is not None
+        or status.nodes is not None
+        or status.warning is not None
+        or len(pods) != spec.nodes
+    ):
+        return False
+    for pod in pods:  # a generator takes twice as long, and this is for thousands
+        if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
+            return False
+    return checkpoints.warning(workload, now) is None
+
+
+def _only_waits(workload: Workload) -> bool:
+    """Whether it plainly waits to be placed, as far as it has no pods: what most of a long queue do."""
+    status = workload.status
+    return (
+        status.phase is _PENDING
+        and workload.intent is _RUN
+        and status.retry_at is None
+        and (status.started_at is None or workload.spec.max_duration_s is None)
+    )
+
+
+def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
+    """What the workload needs apart from being placed; None for nothing."""
+    live = tuple(pod for pod in pods if not pod.phase.is_final)
+    phase, intent = workload.status.phase, workload.intent
+    if phase.is_final:
+        return _after_the_end(workload, live, snapshot, now)
+    if phase is Phase.STOPPING:
+        if live:
+            return _keep_stopping(workload, live)
+        if not _is_placed_again(workload, pods):
+            return _settle(workload, pods, now)
+    if intent is not Intent.RUN:
+        return _obey(workload, live, now)
+    deadline = _deadline(workload, live, now)
+    if deadline is not None:
+        return deadline
+    if phase in (Phase.STARTING, Phase.RUNNING):
+        return _watch(workload, pods, live, snapshot, now)
+    if phase is Phase.SUSPENDED:
+        return requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
+    if phase is Phase.RESTARTING and live:
+        return terminate(workload, live, _teardown_s(workload, workload.status.reason))
+    return _tell_hang(workload, pods) if phase is Phase.RESTARTING else None
+
+
+def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
+    if live:
+        return terminate(workload, live, 0.0)
+    if workload.intent is Intent.DELETE:
+        return Change(workload_uid=workload.uid, version=workload.version, forget=True)
+    if workload.intent is not Intent.RUN:
+        return None
+    if workload.status.phase is Phase.SUCCEEDED:
+        return Change(workload_uid=workload.uid, version=workload.version, intent=Intent.STOP)
+    name = workload.spec.team, workload.spec.name
+    if any((each.spec.team, each.spec.name) == name and not each.status.phase.is_final for each in snapshot.workloads):
+        message = f"it cannot be resumed while another unfinished run is named {workload.spec.name}"
+        taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="Resume it when that one is over.")
+        return Change(
+            workload_uid=workload.uid,
+            version=workload.version,
+            intent=Intent.STOP,
+            event=Event(type="NotResumed", reason=taken),
+        )
+    reason = Reason(code=Code.RESUMED, message=f"resumed after it had {workload.status.phase.value.lower()}")
+    # A person has looked at it and asked for more: the retry counts and the clock of max_duration begin anew.
+    status = move(
+        workload.status, Phase.PENDING, reason, now,
+        attempt=workload.status.attempt + 1, started_at=None, finished_at=None, program_failures=0, disruptions=0,
+        last_failure=None, failed_step=None, retry_at=None, refusals=0, raised=0,
+    )  # fmt: skip
+    return change_to(workload, status)
+
+
+def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
+    """Stop, suspend or delete a workload that is neither final nor stopping."""
+    status = workload.status
+    if workload.intent is Intent.SUSPEND:
+        if status.phase is Phase.SUSPENDED:
+            return None
+        after, code, asked = Phase.SUSPENDED, Code.SUSPENDED, Code.SUSPEND_REQUESTED
+        message, remedy = "suspended on request", f"`fairlead resume {workload.spec.name}` continues it."
+    else:
+        after, code, asked = Phase.STOPPED, Code.STOPPED, Code.STOP_REQUESTED
+        message, remedy = "stopped on request", f"`fairlead resume {workload.spec.name}` continues it."
+        if workload.intent is Intent.DELETE:
+            asked, message, remedy = Code.DELETE_REQUESTED, "stopped to be deleted", None
+    final = Reason(code=code, message=message, remedy=remedy)
+    if live or status.phase in (Phase.STARTING, Phase.RUNNING):
+        requested = f"{asked.value.removesuffix('Requested').lower()} was requested"
+        why = Reason(code=asked, message=f"{requested}; {_awaited(workload)}" if live else requested)
+        return stop(workload, live, after, final, why, now)
+    if after is Phase.SUSPENDED:
+        return requeue(workload, code, message, now, remedy=remedy)
+    return change_to(workload, move(status, after, final, now))
+
+
+def _awaited(workload: Workload) -> str:
+    """What a run that has its stop notice does before it ends, and how long it may take."""
+    grace, progress = describe_duration(workload.spec.grace_s), workload.progress
+    if progress is None or progress.step is None:
+        return f"waiting for its ranks to end (grace {grace})"
+    return f"waiting for it to save a checkpoint of step {progress.step} (grace {grace})"
+
+
+def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
+    limit, started = workload.spec.max_duration_s, workload.status.started_at
+    if limit is None or started is None or now - started < limit:
+        return None
+    reason = Reason(
+        code=Code.DEADLINE_EXCEEDED,
+        message=f"it ran for {describe_duration(limit)}, which is its `max_duration`",
+        remedy=f"`fairlead resume {workload.spec.name}` continues it from its newest checkpoint, for another "
+        f"{describe_duration(limit)}; with "
+        f"`--set max_duration={format_duration(min(2 * limit, DECADE_S))}` for longer.",
+    )
+    if live:
+        return stop(workload, live, Phase.FAILED, reason, reason, now)
+    return change_to(workload, move(workload.status, Phase.FAILED, reason, now))
+
+
+def _watch(
+    workload: Workload, pods: tuple[Pod, ...], live: tuple[Pod, ...], snapshot: Snapshot, now: float
+) -> Change | None:
+    """Follow a gang that is starting or running."""
+    status = workload.status
+    own = tuple(pod for pod in pods if pod.attempt == status.attempt)
+    failure = diagnose(workload.gang, own, snapshot.nodes, workload.progress, now)
+    if failure is None and len(own) < workload.gang.nodes:
+        gone = Reason(code=Code.POD_LOST, message=f"{plural(workload.gang.nodes - len(own), 'pod')} of it vanished")
+        failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
+    if failure is not None and failure.blame is Blame.QUOTA:
+        return _withdraw(workload, live, failure.reason, now)
+    if failure is not None:
+        return _after_failure(workload, live, failure, now)
+    must_leave = reclaim(workload.spec, live, snapshot.nodes)
+    if must_leave is not None:
+        why = must_leave.reason
+        return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
+    if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
+        return change_to(workload, move(status, *_outcome(workload, now), now))
+    if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
+        ranks = plural(workload.gang.world_size, "rank")
+        message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
+        reason = Reason(code=Code.RANKS_STARTED, message=message)
+        refusals = 0 if workload.spec.most_nodes is None else status.refusals
+        return change_to(workload, move(status, Phase.RUNNING, reason, now, refusals=refusals))
+    return _tell_delay(workload, own) if status.phase is Phase.STARTING else _warn(workload, now)
+
+
+def _warn(workload: Workload, now: float) -> Change | None:
+    """Keep what is wrong with its checkpoints; an event tells of a late one, as each save that fails has its own."""
+    status = checkpoints.warned(workload, now)
+    if status is None:
+        return None
+    late = status.warning is not None and status.warning.code is Code.CHECKPOINT_LATE
+    event = Event(type=Code.CHECKPOINT_LATE.value, reason=status.warning) if late and status.warning else None
+    return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
+
+
+def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
+    """Say why a gang does not start while that is still tried; once, as the words change from try to try."""
+    delayed = next((pod for pod in own if pod.message is not None and pod.started_at is None), None)
+    if (delayed is not None) == (workload.status.reason.code is Code.START_DELAYED):
+        return None
+    if delayed is None:
+        reason = Reason(code=Code.PLACED, message="its pods are no longer blocked; they start")
+    else:
+        message = f"pod {delayed.index} of {workload.gang.nodes} has not started: {delayed.message}"
+        reason = Reason(code=Code.START_DELAYED, message=message)
+    return change_to(workload, replace(workload.status, reason=reason))
+
+
+def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
+    """What a run comes to whose ranks have all ended well: docs/decisions/0016 says why not always Succeeded."""
+    step = workload.progress.step if workload.progress is not None else None
+    steps = "" if step is None else f" after {plural(step, 'step')}"
+    status = workload.status
+    # A short run may be over before it was seen Running.
+    unseen_s = now - status.since if status.phase is Phase.STARTING else 0.0
+    ran = describe_duration(active_until(status, now) + unseen_s)
+    message = f"all ranks succeeded{steps} in {ran}"
+    lost = checkpoints.unsaved(workload.progress)
+    if lost is None:
+        return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
+    saved = workload.progress is not None and workload.progress.checkpoint_step is not None
+    again = "from there" if saved else "anew"
+    remedy = f"Fix that; then `fairlead resume {workload.spec.name}` trains {again} and saves."
+    return Phase.FAILED, Reason(code=Code.LAST_CHECKPOINT_FAILED, message=f"{message}; {lost}", remedy=remedy)
+
+
+def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, now: float) -> Change:
+    progress = workload.progress
+    verdict = retry(workload.spec, workload.status, failure, progress, now)
+    reached = [step for step in (progress.step if progress else None, workload.status.failed_step) if step is not None]
+    step = max(reached, default=None)
+    counters = {"program_failures": verdict.program_failures, "disruptions": verdict.disruptions}
+    remember = {"last_failure": failure.reason, "failed_step": step, **counters}
+    if isinstance(verdict, GiveUp):
+        remedy = failure.remedy(workload.spec.name, is_over=True)
+        reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}", remedy=remedy)
+        if not live:
+            return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
+        return stop(
+            workload, live, Phase.FAILED, reason, reason, now, grace_s=_teardown_s(workload, reason), **remember
+        )
+    wait = verdict.at - now
+    again = "restarts at once" if wait <= 0 else f"restarts in {describe_duration(wait)}"
+    since = None if progress is None else progress.checkpoint_step
+    origin = "" if since is None else f" from its checkpoint of step {since}"
+    remedy = failure.remedy(workload.spec.name, is_over=False)
+    reason = replace(failure.reason, message=f"{failure.reason.message}; it {again}{origin}", remedy=remedy)
+    status = move(
+        workload.status, Phase.RESTARTING, reason, now,
+        attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
+    )  # fmt: skip
+    return replace(change_to(workload, status), terminate=notices(live, _teardown_s(workload, reason)))
+
+
+def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: float) -> Change:
+    """Take back all of a gang of which a quota refused a pod, and wait for room in that quota."""
+    within = describe_duration(longest_wait_s(workload.spec))
+    reason = replace(refused, remedy=f"It starts by itself once there is room, at most {within} later.")
+    again = {"retry_at": retry_refused(workload, now), "refusals": workload.status.refusals + 1}
+    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=_teardown_s(workload, reason), **again)
+
+
+def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
+    """Say who hung and where, once the pods of that start have ended; once."""
+    status = workload.status
+    said = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
+    if said is None or said in status.reason.message:
+        return None
+    failure = _said_first(said, status.last_failure or status.reason)
+    told = replace(status, reason=_said_first(said, status.reason), last_failure=failure)
+    event = Event(type=Code.STALLED.value, reason=replace(status.reason, message=said))
+    return replace(change_to(workload, told), event=event)
+
+
+def _hang(workload: Workload, pods: tuple[Pod, ...], attempt: int) -> str | None:
+    exits = [exit_ for pod in pods if pod.attempt == attempt for exit_ in pod.exits]
+    return hangs.explain(exits, workload.gang.world_size)
+
+
+def _said_first(said: str, reason: Reason) -> Reason:
+    return replace(reason, message=f"{said}; {reason.message}")
+
+
+def _teardown_s(workload: Workload, reason: Reason) -> float:
+    """The grace of those that are left of a gang: whoever is asked to stop meanwhile gets no more than its own."""
+    if reason.code is Code.STALLED:
+        return STACKS_GRACE_S
+    return min(TEARDOWN_GRACE_S, workload.spec.grace_s)
+
+
+def _ran_s(workload: Workload) -> float:
+    """What it has run up to its newest checkpoint, from which it starts again."""
+    status, progress = workload.status, workload.progress
+    saved_at = None if progress is None else progress.checkpoint_at
+    return status.ran_s if saved_at is None else ran_until(status, saved_at)
+
+
+def _is_placed_again(workload: Workload, pods: tuple[Pod, ...]) -> bool:
+    """Whether the run, of which no pod lives any more, stopped only to change its size."""
+    return workload.intent is Intent.RUN and is_resizing(workload.status) and not _all_ended_well(workload, pods)
+
+
+def _all_ended_well(workload: Workload, pods: tuple[Pod, ...]) -> bool:
+    own = [pod for pod in pods if pod.attempt == workload.status.attempt]
+    return len(own) == workload.gang.nodes and all(_ended_well(pod) for pod in own)
+
+
+def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
+    """No pod of a stopping workload lives any more."""
+    status = workload.status
+    goes_on = status.next_phase in (Phase.PENDING, Phase.SUSPENDED)
+    if workload.intent is Intent.DELETE and goes_on:
+        after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped to be deleted")
+    elif workload.intent is Intent.STOP and goes_on:
+        after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped on request")
+    else:
+        after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
+    if after is not Phase.FAILED and _all_ended_well(workload, pods):
+        after, reason = _outcome(workload, now)
+        return change_to(workload, move(status, after, reason, now))
+    step = workload.progress.stopped_step if workload.progress is not None else None
+    lost = checkpoints.unsaved(workload.progress)
+    if step is not None:
+        reason = replace(reason, message=f"{reason.message}; its checkpoint is of step {step}")
+    elif lost is not None:
+        reason = replace(reason, message=f"{reason.message}; {lost}")
+    if after in (Phase.PENDING, Phase.SUSPENDED):
+        return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
+    said = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None
+    if said is not None:
+        failure = _said_first(said, status.last_failure or reason)
+        return change_to(workload, move(status, after, _said_first(said, reason), now, last_failure=failure))
+    return change_to(workload, move(status, after, reason, now))
+
+
+def _ended_well(pod: Pod) -> bool:
+    """Every rank ended with exit code 0 and none of them because of the stop notice."""
+    notice = pod.terminating_since
+    return pod.phase is PodPhase.SUCCEEDED and (notice is None or all(exit_.at < notice for exit_ in pod.exits))
+
+
+def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:
+    """Every live pod has its stop notice, also one that was created since."""
+    return terminate(workload, live, workload.spec.grace_s)
+
+
+def _wants_to_start(workload: Workload, now: float) -> bool:
+    """Whether it may start as far as its phase and the time go; one that is wanted stopped never comes here."""
+    status = workload.status
+    if status.phase in (Phase.RESTARTING, Phase.PENDING):
+        return status.retry_at is None or now >= status.retry_at
+    return is_resizing(status)

@@ -1,0 +1,1 @@
+"""Decides on which nodes and devices a gang goes."""

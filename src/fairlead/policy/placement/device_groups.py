@@ -1,0 +1,146 @@
+"""What it is worth that devices of one node are idle together: to pods that need several of them, and can use them.
+
+A place for such a pod is as many idle devices on one node with the cores and the memory that it needs beside them; idle
+devices without those are no place. What is almost a place counts in part, by the chance that what it lacks is left
+before one is needed, so that pods gather on nodes that lack most and others become places.
+
+A place is worth what the mix asks for in such places, the more the fewer nodes could hold one, times the chance that
+there are too few. How many pods that need as much will be there beyond those that are is taken as normal: the mean is
+their part of what is free now, the variance how many there would be if all devices were in use, as of a Poisson number.
+So some places are kept, about as many as the number of such pods varies, and no node is kept whole beyond those.
+
+All of this counts as far as places last. A fleet that only fills up leaves no device idle in the end, together or not;
+where pods leave again some devices are always idle. Before any has left, that is believed while there is room.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.node_arrays import Frame, Ints, Mask
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.task_mix import TaskMix
+
+Floats = NDArray[np.float64]
+
+# Measured with benchmarks/departures.py; docs/decisions/0005 says what it is worth.
+WEIGHT = 15.0
+# The chance that a device that is lacking is left in time.
+CLEARED = 0.4
+# So many standard deviations beyond what is expected, one place more is needed as likely as not.
+KEPT = 2.0
+# Chances are rounded to this, so that scores hold longer.
+STEPS = 8
+# From this turnover on places count in full.
+SETTLED = 0.1
+# Before any pod has left they count in full, and not at all, with this part of the devices and of the cores free.
+ROOMY, TIGHT = 0.2, 0.1
+# Of the shapes that need several devices, so many count: those with most devices asked for.
+MAX_SHAPES = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """Shapes (S) that need several devices of a node (N) at once.
+
+    Attributes:
+        num_gpus: Devices of a place (S).
+        cpu_milli: Cores beside them (S).
+        memory_bytes: Memory beside them (S).
+        suits: Nodes that could hold the shape if they were empty (N, S).
+        most: In devices, what one place would be worth if it were needed for certain (S).
+        expected: Places that pods which need at least as much would hold if all devices were in use (S).
+        need: The chance that one place more is needed, as far as places last (S).
+    """
+
+    num_gpus: Ints
+    cpu_milli: Ints
+    memory_bytes: Ints
+    suits: Mask
+    most: Floats
+    expected: Floats
+    need: Floats
+
+    @classmethod
+    def of(cls, mix: TaskMix, fleet: Fleet) -> "Together | None":
+        """What the mix asks for, as things stand; None where nothing needs several devices."""
+        asked = _asked((mix.items(), fleet.frame))
+        return None if asked is None else asked.now(fleet)
+
+    @classmethod
+    def asked(cls, counts: tuple[tuple[Shape, int], ...], frame: Frame) -> "Together | None":
+        """The same with no need for places: whatever is free."""
+        wide = [(shape, n) for shape, n in counts if shape.num_gpus > 1]
+        wide = sorted(wide, key=lambda item: -item[1] * item[0].num_gpus)[:MAX_SHAPES]
+        if not wide:
+            return None
+        devices = sum(n * shape.total_gpu_milli for shape, n in counts)
+        asked = np.array([n * shape.total_gpu_milli / devices for shape, n in wide])
+        num_gpus = np.array([shape.num_gpus for shape, _ in wide])
+        cpu_milli = np.array([max(1, shape.cpu_milli) for shape, _ in wide])
+        memory_bytes = np.array([max(1, shape.memory_bytes) for shape, _ in wide])
+        suits = np.stack([_suits(shape, frame) for shape, _ in wide], axis=1)
+        devices_of = (frame.capacity_milli == WHOLE_GPU).sum(axis=1)
+        as_much = (num_gpus >= num_gpus[:, None]) & (cpu_milli >= cpu_milli[:, None])
+        as_much &= memory_bytes >= memory_bytes[:, None]
+        # What only some nodes can hold comes to those the more often.
+        share = (devices_of @ suits) / max(1, devices_of.sum())
+        return cls(
+            num_gpus=num_gpus,
+            cpu_milli=cpu_milli,
+            memory_bytes=memory_bytes,
+            suits=suits,
+            most=WEIGHT * num_gpus * np.where(share > 0, asked / np.maximum(share, 1e-9), 0.0),
+            expected=(as_much @ asked) * devices_of.sum() / num_gpus,
+            need=np.zeros(len(wide)),
+        )
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any place is worth something."""
+        return bool(self.need.any())
+
+    def now(self, fleet: Fleet) -> "Together":
+        """The same with the need for places as things stand."""
+        idle = (fleet.gpu_milli == WHOLE_GPU).sum(axis=1)
+        room = np.floor(self._room(idle, fleet.cpu_milli, fleet.memory_bytes))
+        deviation = np.sqrt(self.expected)
+        beyond = (room * self.suits).sum(axis=0) - fleet.free_devices * self.expected - KEPT * deviation
+        chance = [math.erfc(z / math.sqrt(2)) / 2 for z in beyond / np.maximum(deviation, 1e-9)]
+        return replace(self, need=np.round(STEPS * np.array(chance)) / STEPS * _lasting(fleet))
+
+    def value(self, nodes: Ints, idle: Ints, cpu_milli: Ints, memory_bytes: Ints) -> Floats:
+        """Worth in devices of the places on nodes (B) with so many idle devices, free cores and memory (B each)."""
+        room = self._room(idle, cpu_milli, memory_bytes)
+        whole = np.floor(room)
+        none = CLEARED**self.num_gpus
+        begun = (CLEARED ** (self.num_gpus * (1.0 + whole - room)) - none) / (1.0 - none)
+        worth: Floats = ((whole + begun) * self.suits[nodes]) @ (self.most * self.need)
+        return worth
+
+    def _room(self, idle: Ints, cpu_milli: Ints, memory_bytes: Ints) -> Floats:
+        """How many places, and parts of one, there are with so much free on each node (B, S)."""
+        room = np.minimum(idle[:, None] / self.num_gpus, cpu_milli[:, None] / self.cpu_milli)
+        return np.asarray(np.maximum(0.0, np.minimum(room, memory_bytes[:, None] / self.memory_bytes)))
+
+
+def _lasting(fleet: Fleet) -> float:
+    """How far places last, from 0 to 1: as pods leave or, before any has left, as there is room, in steps."""
+    believed = (min(fleet.free_devices, fleet.free_cores) - TIGHT) / (ROOMY - TIGHT)
+    return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS
+
+
+@kept
+def _asked(of: tuple[tuple[tuple[Shape, int], ...], Frame]) -> Together | None:
+    return Together.asked(*of)
+
+
+def _suits(shape: Shape, frame: Frame) -> Mask:
+    """Nodes that could hold the shape if they were empty (N)."""
+    such = (frame.capacity_milli == WHOLE_GPU) & frame.allowed(shape)[frame.kind]
+    large = (shape.cpu_milli <= frame.cpu_milli) & (shape.memory_bytes <= frame.memory_bytes)
+    return np.asarray((such.sum(axis=1) >= shape.num_gpus) & large)

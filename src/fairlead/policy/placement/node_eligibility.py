@@ -1,0 +1,266 @@
+"""Which nodes take a run, room or not: taints, price, and what its `kubernetes:` asks, as kube-scheduler reads it.
+
+GPU taints keep nobody away: they say what a node has, and placement decides by room alone. A node that its cloud labels
+as spot counts as tainted with that label, as some clouds do themselves. Preferences and what a run asks of other pods
+are left to kube-scheduler, but for one: that no two of its own lie on one node.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from fairlead.policy.placement.memo import kept
+from fairlead.specs.overlay import Overlay
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node, Taint
+from fairlead.text.quantities import describe_dollars
+
+GPU_TAINTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/xe", "gpu.intel.com/i915", "habana.ai/gaudi", "sku")
+# Labels of spot nodes, and taints with the same words.
+SPOT_MARKS = (
+    ("cloud.google.com/gke-spot", "true"),
+    ("cloud.google.com/gke-provisioning", "spot"),
+    ("cloud.google.com/gke-preemptible", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+    ("karpenter.sh/capacity-type", "spot"),
+)
+PRICE_LABEL = "fairlead.dev/price-per-hour"
+PRICE_NODES = (
+    f"Say what the nodes cost: label them {PRICE_LABEL}=DOLLARS on Kubernetes, or give the Pool of a simulation its "
+    "`price_per_hour`; or leave `capacity.max_price` out."
+)
+# Demands on nodes that are judged for one state of the nodes, before any is judged anew.
+MOST_KNOWN = 1024
+HOSTNAME = "kubernetes.io/hostname"
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a node does not take a run.
+
+    Attributes:
+        why: As what follows "node a is".
+        remedy: One sentence.
+        lasts: It is so for as long as the run and the node are what they are.
+    """
+
+    why: str
+    remedy: str
+    lasts: bool
+
+
+class Eligibility:
+    """Which of some nodes take which runs; runs that ask the same of nodes are judged once."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._marked = [
+            node
+            for node in nodes
+            if any(taint.key not in GPU_TAINTS for taint in node.taints) or not _SPOT_KEYS.isdisjoint(node.labels)
+        ]
+        self._known: dict[tuple[Overlay, bool, float | None], Mapping[str, Refusal]] = {}
+
+    def barred(self, spec: Training) -> Mapping[str, Refusal]:
+        """The nodes that do not take the run, by name."""
+        key = (spec.kubernetes, spec.capacity.spot, spec.capacity.max_price)
+        if key not in self._known:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            demands = _demands(*key)
+            nodes = self._nodes if demands.is_choosy else self._marked
+            judged = ((node.name, demands.refusal(node)) for node in nodes)
+            self._known[key] = {name: refusal for name, refusal in judged if refusal is not None}
+        return self._known[key]
+
+    def barred_for_good(self, spec: Training) -> Mapping[str, Refusal]:
+        """Those of them that never will."""
+        return {name: refusal for name, refusal in self.barred(spec).items() if refusal.lasts}
+
+
+@kept
+def doors_of(nodes: tuple[Node, ...]) -> Eligibility:
+    """The doors of these nodes."""
+    return Eligibility(nodes)
+
+
+@lru_cache(maxsize=1024)
+def keeps_apart(laid: Overlay) -> bool:
+    """Whether a run's pods must not share a node: by a required anti-affinity to labels that are laid over them."""
+    pod: Object = laid.pod
+    own = (pod.get("metadata") or {}).get("labels") or {}
+    against = ((pod.get("spec") or {}).get("affinity") or {}).get("podAntiAffinity") or {}
+    return any(
+        term["topologyKey"] == HOSTNAME and _is_meant(own, term.get("labelSelector"))
+        for term in against.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+    )
+
+
+def tolerations(spec: Training) -> list[dict[str, str]]:
+    """For the taints that GPU and spot nodes of the usual providers have."""
+    found = []
+    if spec.resources.gpu is not None:
+        found += [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in GPU_TAINTS]
+    return found + (_SPOT if spec.capacity.spot else [])
+
+
+def tolerates(given: Iterable[Object], taint: Taint) -> bool:
+    """Whether one of these tolerations is for the taint."""
+    return any(_is_for(each, taint) for each in given)
+
+
+def spot_label(node: Node) -> Taint | None:
+    """The label by which a cloud says that a node is spot, as the taint that it stands for; None where none does."""
+    found = next(((key, value) for key, value in SPOT_MARKS if node.labels.get(key) == value), None)
+    return None if found is None else Taint(key=found[0], value=found[1])
+
+
+def selects(name: str, labels: Mapping[str, str], selector: Object, affinity: Object) -> bool:
+    """Whether a node has the labels of a selector, and is of those that an affinity to nodes requires."""
+    return all(labels.get(key) == value for key, value in selector.items()) and _is_required(name, labels, affinity)
+
+
+def price_label(labels: Mapping[str, str]) -> float | None:
+    """Dollars per hour that a node's labels say it costs; None when they do not say, or say no amount."""
+    try:
+        price = float(labels.get(PRICE_LABEL, ""))
+    except ValueError:
+        return None
+    return price if 0 <= price < float("inf") else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Demands:
+    """What a run asks of nodes: the fields of its pods that do."""
+
+    selector: Object
+    affinity: Object
+    tolerations: tuple[Object, ...]
+    max_price: float | None
+
+    @property
+    def is_choosy(self) -> bool:
+        return bool(self.selector) or bool(_terms(self.affinity)) or self.max_price is not None
+
+    def refusal(self, node: Node) -> Refusal | None:
+        for name, value in self.selector.items():
+            if node.labels.get(name) != value:
+                remedy = "Correct `kubernetes.spec.nodeSelector`, or label the nodes that are meant."
+                return Refusal(why=f"not labelled {name}={value}", remedy=remedy, lasts=True)
+        if not _is_required(node.name, node.labels, self.affinity):
+            remedy = "Correct `kubernetes.spec.affinity`, or label the nodes that are meant."
+            return Refusal(why="not what its `affinity` requires", remedy=remedy, lasts=True)
+        for taint in node.taints:
+            if taint.key not in GPU_TAINTS and not tolerates(self.tolerations, taint):
+                return _tainted(taint)
+        mark = spot_label(node)
+        if mark is not None and not tolerates(self.tolerations, mark):
+            return Refusal(why=f"a spot node, labelled {mark.key}={mark.value}", remedy=_ALLOW_SPOT, lasts=True)
+        return None if self.max_price is None else _price_refusal(node.price_per_hour, self.max_price)
+
+
+@lru_cache(maxsize=1024)
+def _demands(overlay: Overlay, spot: bool, max_price: float | None) -> _Demands:
+    laid: Object = overlay.pod.get("spec") or {}
+    return _Demands(
+        selector=laid.get("nodeSelector") or {},
+        affinity=laid.get("affinity") or {},
+        tolerations=(*(_SPOT if spot else ()), *(laid.get("tolerations") or ())),
+        max_price=max_price,
+    )
+
+
+def _price_refusal(price: float | None, max_price: float) -> Refusal | None:
+    """Why a node of that price, dollars an hour, is too dear; None when it is not."""
+    if price is None:
+        return Refusal(
+            why=f"of unknown price, and its `max_price` is {describe_dollars(max_price)} an hour",
+            remedy=PRICE_NODES,
+            lasts=True,
+        )
+    if price <= max_price:
+        return None
+    return Refusal(
+        why=f"dearer than its `max_price`: {describe_dollars(price)} an hour, {describe_dollars(max_price)} at most",
+        remedy=f"Raise `capacity.max_price` to {describe_dollars(price).removeprefix('$')}, or leave it out.",
+        lasts=True,
+    )
+
+
+def _tainted(taint: Taint) -> Refusal:
+    said = f"tainted with {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+    if (taint.key, taint.value) in SPOT_MARKS:
+        return Refusal(why=f"a spot node, {said}", remedy=_ALLOW_SPOT, lasts=True)
+    remedy = f"Tolerate {taint.key} under `kubernetes.spec.tolerations`, or take the taint away."
+    return Refusal(why=said, remedy=remedy, lasts=False)
+
+
+def _is_for(toleration: Object, taint: Taint) -> bool:
+    """From Kubernetes' ``Toleration.ToleratesTaint``."""
+    if toleration.get("effect") and toleration["effect"] != taint.effect:
+        return False
+    key, operator = toleration.get("key"), toleration.get("operator") or "Equal"
+    if key and key != taint.key:
+        return False
+    if operator == "Exists":
+        return True
+    return bool(key) and operator == "Equal" and (toleration.get("value") or "") == taint.value
+
+
+def _terms(affinity: Object) -> list[Object]:
+    of_nodes = affinity.get("nodeAffinity") or {}
+    required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms: list[Object] = required.get("nodeSelectorTerms") or []
+    return terms
+
+
+def _is_required(name: str, labels: Mapping[str, str], affinity: Object) -> bool:
+    """Terms are alternatives; what one term says must all be so."""
+    terms = _terms(affinity)
+    fields = {"metadata.name": name}
+    return not terms or any(
+        all(_holds(each, labels) for each in term.get("matchExpressions") or ())
+        and all(_holds(each, fields) for each in term.get("matchFields") or ())
+        for term in terms
+    )
+
+
+def _is_meant(labels: Mapping[str, str], selector: Object | None) -> bool:
+    """Whether a selector of pods selects those labels; none selects nothing, an empty one everything."""
+    return (
+        selector is not None
+        and all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
+        and all(_holds(each, labels) for each in selector.get("matchExpressions") or ())
+    )
+
+
+def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
+    """From Kubernetes' ``labels.Requirement.Matches``."""
+    found, values = labels.get(expression["key"]), expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return found in values
+        case "NotIn":
+            return found not in values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case "Gt" | "Lt" as operator:
+            if found is None or not _is_whole(found) or not values or not _is_whole(values[0]):
+                return False
+            return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
+        case _:
+            return False
+
+
+def _is_whole(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+_SPOT_KEYS = frozenset(key for key, _ in SPOT_MARKS)
+_ALLOW_SPOT = "`capacity: {spot: true}` lets it use spot nodes."
+_SPOT = [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_MARKS]

@@ -1,0 +1,59 @@
+"""The best node for a shape, found again at the cost of the nodes that changed since it was last asked for."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.node_arrays import Ints, Mask
+from fairlead.policy.placement.pod_shapes import Shape
+
+Scores = NDArray[np.float64]
+Score = Callable[[Ints, Mask, Shape], Scores]
+
+
+class Ranking:
+    """Scores of every node for each shape, kept while they hold.
+
+    Args:
+        score: How good it is to place the shape on each of some nodes (B) that can host it, given the devices that it
+            can use there (B, G). The first of the best wins. It may depend on the state of the node only.
+    """
+
+    def __init__(self, fleet: Fleet, score: Score) -> None:
+        self._fleet = fleet
+        self._score = score
+        self._kept: dict[Shape, tuple[Scores, int]] = {}
+
+    def forget(self) -> None:
+        """Scores of all nodes may have changed."""
+        self._kept.clear()
+
+    def scores(self, shape: Shape) -> Scores:
+        """Scores of all nodes (N); minus infinity where the shape does not fit."""
+        fleet = self._fleet
+        kept = self._kept.get(shape)
+        if kept is None:
+            scores, stale = np.full(len(fleet), -np.inf), np.arange(len(fleet))
+        else:
+            scores, seen = kept
+            if seen == fleet.changes:
+                return scores
+            stale = np.flatnonzero(fleet.stamp > seen)
+        usable = fleet.usable(stale, shape)
+        fits = fleet.fits(stale, shape, usable)
+        scores[stale] = -np.inf
+        if fits.any():
+            hosts = stale[fits]
+            scores[hosts] = self._score(hosts, usable[fits], shape)
+        self._kept[shape] = (scores, fleet.changes)
+        return scores
+
+    def best(self, shape: Shape, among: Ints | None = None) -> int | None:
+        """The node with the highest score, of those that count; None where the shape fits on none of them."""
+        scores = self.scores(shape)
+        if not len(scores if among is None else among):
+            return None
+        node = int(scores.argmax() if among is None else among[scores[among].argmax()])
+        return node if scores[node] > -np.inf else None

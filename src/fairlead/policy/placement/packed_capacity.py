@@ -1,0 +1,87 @@
+"""The free room of many nodes, where ``fairlead.policy.placement.packing`` chooses among them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.gang_placement import members, place_gang, place_one
+from fairlead.policy.placement.node_arrays import Ints
+from fairlead.policy.placement.node_eligibility import doors_of
+from fairlead.policy.placement.packing import Packing
+from fairlead.policy.placement.placement import NodeCapacity, grant_of, ways_of
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.task_mix import TaskMix
+from fairlead.specs.sharing import Sharing
+from fairlead.state.snapshot import Grant, Node, Pod
+
+
+class PackedRooms:
+    """What is free on the nodes, as ``fairlead.policy.placement.placement.FreeCapacity``."""
+
+    def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix) -> None:
+        self.doors = doors_of(tuple(nodes))
+        self._fleet = Fleet(nodes)
+        index = self._fleet.index
+        here = [pod for pod in pods if pod.node in index]
+        live = [(index[pod.node], pod.grant) for pod in here if not pod.phase.is_final]
+        self._fleet.hold(live)
+        self._fleet.num_placed, self._fleet.num_left = len(here), len(here) - len(live)
+        self._packing = Packing(self._fleet, mix)
+
+    @property
+    def sharing(self) -> frozenset[Sharing]:
+        """The ways in which parts of devices are kept apart here."""
+        return ways_of(self._fleet.kinds)
+
+    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+        """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
+        if members(shape, count, self._fleet).sum() < count:
+            self._packing.learn_later()
+            return None
+        self._packing.learn()
+        chooser = _Members(self._packing)
+        gang = place_one(shape, self._fleet, chooser) if count == 1 else place_gang(shape, count, self._fleet, chooser)
+        return None if gang is None else tuple(self._grant(shape, spot) for spot in gang)
+
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
+        index = self._fleet.index[node]
+        devices = self._fleet.frame.devices(index, grant)
+        milli = times * min(grant.gpu_milli, WHOLE_GPU)
+        self._fleet.take(index, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
+
+    def has(self, node: str, grant: Grant) -> bool:
+        """Whether the node is there, takes pods, and has just this free."""
+        index = self._fleet.index.get(node)
+        return index is not None and self._room(index).has(grant)
+
+    def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
+        """Nodes that have such devices first, of those open ones, then those with most of them and of cores free."""
+        fleet = self._fleet
+        everywhere = np.arange(len(fleet))
+        such = (fleet.allowed(shape)[fleet.kind] & (fleet.capacity_milli > 0)).sum(axis=1) >= shape.num_gpus
+        devices = (fleet.gpu_milli * (fleet.usable(everywhere, shape) & (fleet.gpu_milli > 0))).sum(axis=1)
+        devices = devices if shape.num_gpus else np.zeros_like(devices)
+        order = np.lexsort((everywhere, -fleet.cpu_milli, -devices, ~fleet.open_to(shape), ~such))
+        return [self._room(int(node)) for node in order[:most]]
+
+    def _grant(self, shape: Shape, spot: Spot) -> tuple[str, Grant]:
+        node = self._fleet.nodes[spot.node]
+        return node.name, grant_of(shape, tuple(node.gpus[i].uuid for i in spot.devices))
+
+    def _room(self, index: int) -> NodeCapacity:
+        node, fleet = self._fleet.nodes[index], self._fleet
+        free = {gpu.uuid: int(fleet.gpu_milli[index, i]) for i, gpu in enumerate(node.gpus)}
+        return NodeCapacity(node, int(fleet.cpu_milli[index]), int(fleet.memory_bytes[index]), free)
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Chooses for the members of one gang."""
+
+    packing: Packing
+
+    def choose(self, shape: Shape, among: Ints | None = None) -> Spot | None:
+        return self.packing.pick(shape, among)

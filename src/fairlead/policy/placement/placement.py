@@ -1,0 +1,355 @@
+"""Where a gang goes: all of it or none; and why it waits or can never fit.
+
+One node leaves nothing to choose but devices, which needs no arrays. Among several nodes
+``fairlead.policy.placement.packing`` chooses; it is imported only then, for numpy costs a supervisor 20 MB that a
+laptop never needs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from fairlead.errors import ClusterError
+from fairlead.policy.gpu.gpu_sharing import choices, describe_parts, describe_shared, remedy
+from fairlead.policy.placement.device_matching import serves
+from fairlead.policy.placement.node_eligibility import Eligibility, doors_of, keeps_apart
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.task_mix import TaskMix
+from fairlead.specs.resources import Resources
+from fairlead.specs.sharing import Sharing
+from fairlead.specs.training import Training
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Gpu, Grant, Node, Pod
+from fairlead.text.quantities import describe_cpu, describe_gpu, describe_memory, describe_need, describe_ways, plural
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One member of a gang and the node it goes to."""
+
+    index: int
+    node: str
+    grant: Grant
+
+
+class Free(Protocol):
+    """Whoever knows what is free on some nodes, and which of them a run cannot go to."""
+
+    @property
+    def doors(self) -> Eligibility:
+        """Which nodes take which runs."""
+        ...
+
+    def freest(self, shape: Shape, most: int) -> "list[NodeCapacity]":
+        """Some nodes that come nearest to having room."""
+        ...
+
+
+class FreeCapacity(Free, Protocol):
+    """What is free on some nodes."""
+
+    @property
+    def sharing(self) -> frozenset[Sharing]:
+        """The ways in which parts of devices are kept apart here."""
+        ...
+
+    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+        """Nodes and grants for so many members, taken; None, with nothing taken, when they do not all fit."""
+        ...
+
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
+        ...
+
+    def has(self, node: str, grant: Grant) -> bool:
+        """Whether the node is there, takes pods, and has just this free."""
+        ...
+
+
+@dataclass(slots=True)
+class NodeCapacity:
+    """What is free on one node, by the uuid of each device."""
+
+    node: Node
+    cpu_milli: int
+    memory_bytes: int
+    gpu_milli: dict[str, int]
+    _such: dict[Shape, list[Gpu]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, node: Node) -> "NodeCapacity":
+        """The room of an empty node."""
+        return cls(node, node.cpu_milli, node.memory_bytes, {gpu.uuid: gpu.milli for gpu in node.gpus})
+
+    def take(self, grant: Grant, times: int = 1) -> None:
+        """Count a grant as held; with -1 as given back."""
+        self.cpu_milli -= times * grant.cpu_milli
+        self.memory_bytes -= times * grant.memory_bytes
+        for gpu in self.node.gpus if grant.gpu_uuids else ():
+            if gpu.uuid in grant.gpu_uuids:
+                self.gpu_milli[gpu.uuid] -= times * (min(grant.gpu_milli, WHOLE_GPU) if gpu.divisible else gpu.milli)
+
+    def such(self, shape: Shape) -> list[Gpu]:
+        """``matching`` of its node, worked out once for each shape."""
+        if shape not in self._such:
+            self._such[shape] = matching(self.node, shape)
+        return self._such[shape]
+
+    def has(self, grant: Grant) -> bool:
+        """Whether just this is free on a node that takes pods."""
+        milli = min(grant.gpu_milli, WHOLE_GPU)
+        return (
+            takes_pods(self.node)
+            and grant.cpu_milli <= max(0, self.cpu_milli)
+            and grant.memory_bytes <= max(0, self.memory_bytes)
+            and all(self.gpu_milli.get(uuid, 0) >= milli for uuid in grant.gpu_uuids)
+        )
+
+    def fit(self, shape: Shape) -> Grant | None:
+        """What one member would hold here; None when there is no room."""
+        if not takes_pods(self.node) or self.node.name in shape.barred:
+            return None
+        if shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
+            return None
+        free = [gpu.uuid for gpu in self.such(shape) if self.gpu_milli[gpu.uuid] >= shape.gpu_milli]
+        if len(free) < shape.num_gpus:
+            return None
+        # A share goes to the fullest device that still holds it, so that whole devices stay whole.
+        free.sort(key=lambda uuid: self.gpu_milli[uuid])
+        return grant_of(shape, tuple(free[: shape.num_gpus]))
+
+
+class OneNode:
+    """The room of at most one node: first come, first served."""
+
+    def __init__(self, room: NodeCapacity | None) -> None:
+        self._room = room
+        self.doors = doors_of(() if room is None else (room.node,))
+
+    @property
+    def sharing(self) -> frozenset[Sharing]:
+        """As in ``FreeCapacity``."""
+        return frozenset() if self._room is None else ways_of(self._room.node.gpus)
+
+    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+        """As in ``FreeCapacity``."""
+        if self._room is None or (shape.apart and count > 1):
+            return None
+        placed: list[tuple[str, Grant]] = []
+        for _ in range(count):
+            grant = self._room.fit(shape)
+            if grant is None:
+                for _, taken in placed:
+                    self._room.take(taken, -1)
+                return None
+            self._room.take(grant)
+            placed.append((self._room.node.name, grant))
+        return tuple(placed)
+
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """As in ``FreeCapacity``."""
+        if self._room is not None and node == self._room.node.name:
+            self._room.take(grant, times)
+
+    def has(self, node: str, grant: Grant) -> bool:
+        """As in ``FreeCapacity``."""
+        return self._room is not None and node == self._room.node.name and self._room.has(grant)
+
+    def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
+        """As in ``FreeCapacity``."""
+        return [self._room] if self._room is not None else []
+
+
+def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None) -> FreeCapacity:
+    """The free room of the nodes: a pod holds its grant until none of its processes is alive.
+
+    Args:
+        mix: What the future is expected to ask for; nothing in particular when left out.
+    """
+    if len(nodes) > 1:
+        try:
+            from fairlead.policy.placement.packed_capacity import PackedRooms
+        except ModuleNotFoundError as error:
+            raise ClusterError(
+                f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
+                "install fairlead[cluster]."
+            ) from error
+        return PackedRooms(nodes, pods, mix or TaskMix())
+    room = NodeCapacity.of(nodes[0]) if nodes else None
+    for pod in pods:
+        if room is not None and not pod.phase.is_final and pod.node == room.node.name:
+            room.take(pod.grant)
+    return OneNode(room)
+
+
+def place(spec: Training, free: FreeCapacity) -> tuple[Placement, ...] | None:
+    """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
+    shape = shape_of(spec, free.doors)
+    for sharing in choices(spec, free.sharing) if shape.is_share else (None,):
+        placed = free.place(replace(shape, sharing=sharing) if shape.is_share else shape, spec.nodes)
+        if placed is not None:
+            return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
+    return None
+
+
+def ways_of(gpus: Iterable[Gpu]) -> frozenset[Sharing]:
+    """The ways in which parts of these devices are kept apart."""
+    return frozenset(gpu.sharing for gpu in gpus if gpu.sharing is not None)
+
+
+def takes_pods(node: Node) -> bool:
+    """Whether new pods may go there, room or not."""
+    return node.ready and node.closed is None
+
+
+def grant_of(shape: Shape, gpu_uuids: tuple[str, ...]) -> Grant:
+    """What a pod of the shape holds on these devices."""
+    return Grant(
+        cpu_milli=shape.cpu_milli, memory_bytes=shape.memory_bytes, gpu_uuids=gpu_uuids, gpu_milli=shape.gpu_milli
+    )  # fmt: skip
+
+
+def matching(node: Node, shape: Shape) -> list[Gpu]:
+    """Devices of the node that are of the kind asked for, free or not; none for a shape without devices."""
+    if not shape.num_gpus:
+        return []
+    return [gpu for gpu in node.gpus if serves(gpu, shape)]
+
+
+def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
+    """Why the gang would not fit even if nothing else ran; None when it would."""
+    barred = doors_of(tuple(nodes)).barred_for_good(spec)
+    if _would_hold(spec, [node for node in nodes if node.name not in barred]):
+        return None
+    need = describe_need(spec)
+    if barred and _would_hold(spec, nodes):
+        said = "; ".join(f"{name} is {refusal.why}" for name, refusal in list(barred.items())[:3])
+        return Reason(
+            code=Code.CANNOT_FIT,
+            message=f"{spec.name} needs {need}, and {_how_many(len(barred), len(nodes))} closed to it: {said}.",
+            remedy=" ".join(sorted({refusal.remedy for refusal in barred.values()})),
+        )
+    capacity = "; ".join(_say_capacity(node) for node in nodes[:3]) or "no node at all"
+    return Reason(
+        code=Code.CANNOT_FIT,
+        message=f"{spec.name} needs {need}, which can never fit here: {_shortfall(spec, nodes)}. There is {capacity}.",
+        remedy=remedy(spec.resources, nodes)
+        or f"Ask for less ({_what_to_lower(spec, nodes)}), or run it on a larger cluster.",
+    )
+
+
+def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) -> Reason:
+    """Why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
+    need = describe_need(spec)
+    shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
+    freest = "; ".join(
+        f"{room.node.name} is {barred[room.node.name].why}"
+        if room.node.name in barred and takes_pods(room.node)
+        else _say_free(room, spec)
+        for room in free.freest(shape, 3)
+    )
+    held = ", ".join(sorted(holders)[:5]) or "nothing of ours"
+    first = sorted(holders)[0] if holders else None
+    return Reason(
+        code=Code.WAITING_FOR_RESOURCES,
+        message=f"needs {need}; {freest}; held by {held}",
+        remedy=f"It starts when {held} ends; `fairlead suspend {first}` would free it now." if first else None,
+    )
+
+
+def shape_of(spec: Training, doors: Eligibility) -> Shape:
+    """The shape of a member, with the nodes that do not take it."""
+    shape, barred, apart = Shape.of(spec.resources), doors.barred(spec), keeps_apart(spec.kubernetes)
+    return replace(shape, barred=frozenset(barred), apart=apart) if barred or apart else shape
+
+
+def _how_many(num: int, total: int) -> str:
+    return (
+        f"all {total} nodes are" if num == total else f"{num} of {plural(total, 'node')} {'is' if num == 1 else 'are'}"
+    )
+
+
+def _would_hold(spec: Training, nodes: Iterable[Node]) -> bool:
+    """Whether the nodes would hold the gang if nothing else ran."""
+    shape, missing = replace(Shape.of(spec.resources), apart=keeps_apart(spec.kubernetes)), spec.nodes
+    for node in nodes:
+        missing -= _most_members(node, shape, missing)
+        if missing <= 0:
+            return True
+    return False
+
+
+def _most_members(node: Node, shape: Shape, limit: int) -> int:
+    """How many members the node would hold if nothing else ran, as far as ``limit``."""
+    most = min(limit, 1) if shape.apart else limit
+    if shape.cpu_milli:
+        most = min(most, node.cpu_milli // shape.cpu_milli)
+    if shape.memory_bytes:
+        most = min(most, node.memory_bytes // shape.memory_bytes)
+    if shape.num_gpus:
+        held = sum(WHOLE_GPU // shape.gpu_milli if gpu.divisible else 1 for gpu in matching(node, shape))
+        most = min(most, held // shape.num_gpus)
+    return most
+
+
+def _say_capacity(node: Node) -> str:
+    models = f" ({', '.join(sorted({gpu.model for gpu in node.gpus}))})" if node.gpus else ""
+    parts = sum(gpu.milli < WHOLE_GPU for gpu in node.gpus)
+    whole = plural(len(node.gpus) - parts, "GPU") if parts < len(node.gpus) or not parts else ""
+    gpus = " and ".join(
+        text for text in (whole, f"{parts} {describe_parts(node.gpus, parts)}" if parts else "") if text
+    )
+    gpus += models
+    return f"{node.name} with {gpus}, {describe_cpu(node.cpu_milli)}, {describe_memory(node.memory_bytes)} of memory"
+
+
+def _say_free(room: NodeCapacity, spec: Training) -> str:
+    if not takes_pods(room.node):
+        return f"{room.node.name} is {room.node.closed or 'not ready'}"
+    parts = []
+    if spec.resources.gpu is not None:
+        devices = room.such(Shape.of(spec.resources))
+        idle = sum(max(0, room.gpu_milli[gpu.uuid]) / gpu.milli for gpu in devices)
+        what = describe_parts(devices) if any(gpu.milli < WHOLE_GPU for gpu in devices) else "GPUs"
+        parts.append(f"{idle:g} of {len(devices)} {what}")
+    if spec.resources.cpu_milli is not None:
+        parts.append(f"{max(0, room.cpu_milli) / 1000:g} of {describe_cpu(room.node.cpu_milli)}")
+    if spec.resources.memory_bytes is not None:
+        parts.append(f"{describe_memory(max(0, room.memory_bytes))} of {describe_memory(room.node.memory_bytes)}")
+    return f"{room.node.name} has {', '.join(parts)} free"
+
+
+def _shortfall(spec: Training, nodes: tuple[Node, ...]) -> str:
+    one = spec.resources
+    short = []
+    if one.gpu is not None:
+        most = max((len(matching(node, Shape.of(one))) for node in nodes), default=0)
+        if most < one.gpu.num_devices:
+            short.append(
+                f"{describe_gpu(one.gpu)}{describe_ways(one)} requested on one node, the largest node has {most}"
+            )
+            if Shape.of(one).is_share:
+                short.append(f"what may be shared is {describe_shared(nodes)}")
+    most_cpu = max((node.cpu_milli for node in nodes), default=0)
+    if one.cpu_milli is not None and one.cpu_milli > most_cpu:
+        short.append(
+            f"{describe_cpu(one.cpu_milli)} requested on one node, the largest node has {describe_cpu(most_cpu)}"
+        )
+    most_memory = max((node.memory_bytes for node in nodes), default=0)
+    if one.memory_bytes is not None and one.memory_bytes > most_memory:
+        short.append(
+            f"{describe_memory(one.memory_bytes)} requested on one node, "
+            f"the largest node has {describe_memory(most_memory)}"
+        )
+    return "; ".join(short) or f"one pod fits, {spec.nodes} together do not"
+
+
+def _what_to_lower(spec: Training, nodes: tuple[Node, ...]) -> str:
+    one = spec.resources
+    if one.gpu is not None and all(len(matching(node, Shape.of(one))) < one.gpu.num_devices for node in nodes):
+        return "`resources.gpu`"
+    if one.cpu_milli is not None and all(one.cpu_milli > node.cpu_milli for node in nodes):
+        return "`resources.cpu`"
+    if one.memory_bytes is not None and all(one.memory_bytes > node.memory_bytes for node in nodes):
+        return "`resources.memory`"
+    return "`nodes` or `resources`"

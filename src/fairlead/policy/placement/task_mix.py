@@ -1,0 +1,65 @@
+"""What tends to be asked for: counts of shapes, learnt from arrivals or from history."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.specs.resources import Resources
+from fairlead.state.snapshot import Workload
+
+
+class TaskMix:
+    """How often each shape was asked for; memory does not tell shapes apart.
+
+    Attributes:
+        num_observed: Pods counted so far.
+    """
+
+    def __init__(self, history: Iterable[Shape] = ()) -> None:
+        self._counts: Counter[Shape] = Counter()
+        self.num_observed = 0
+        for shape in history:
+            self.observe(shape)
+
+    @classmethod
+    def settled(cls, asked: Sequence[tuple[Shape, int]]) -> "TaskMix":
+        """The mix of so many of the oldest pods that it changes only when a fifth more have come.
+
+        Args:
+            asked: Shapes with how many pods asked for each, oldest first.
+        """
+        num_asked, left = sum(count for _, count in asked), 1
+        while (more := next_size(left)) <= num_asked:
+            left = more
+        mix = cls()
+        for shape, count in asked:
+            if left > 0:
+                mix.observe(shape, min(count, left))
+                left -= count
+        return mix
+
+    def observe(self, shape: Shape, count: int = 1) -> None:
+        """Count pods of one shape."""
+        self._counts[shape] += count
+        self.num_observed += count
+
+    def items(self) -> tuple[tuple[Shape, int], ...]:
+        """Shapes with their counts, in the order of first arrival."""
+        return tuple(self._counts.items())
+
+
+def settled_mix(workloads: Iterable[Workload]) -> TaskMix:
+    """The settled mix of all members of these runs; many get the same one, so nobody may change it."""
+    oldest_first = sorted(workloads, key=lambda each: (each.created_at, each.uid))
+    return _mix_of(tuple((each.spec.resources, each.status.nodes or each.spec.nodes) for each in oldest_first))
+
+
+@kept
+def _mix_of(asked: tuple[tuple[Resources, int], ...]) -> TaskMix:
+    return TaskMix.settled([(Shape.of(resources), count) for resources, count in asked])
+
+
+def next_size(num_observed: int) -> int:
+    """How many pods must have been observed before a mix of ``num_observed`` is worth learning again."""
+    return num_observed + max(1, num_observed // 5)

@@ -1,0 +1,178 @@
+"""How nodes lie to each other, and what the traffic of a gang costs that is spread over them.
+
+Levels go from wide to narrow: zone, block, rack, NVLink island, node. Labels say which of them a node is in: those of
+Kubernetes, of the GPU operator, of NVIDIA's topograph, and of the providers that have blocks; a cluster gives its own
+with ``topology.fairlead.dev/<level>``. A node that is silent on a level that others speak of is there with those
+only with which it shares a narrower domain. Levels that no node speaks of do not exist.
+
+A ring all-reduce among n ranks sends 2 (n - 1) / n times the data over each link of the ring, and is as slow as the
+slowest (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3). So the cost of a gang is that of the
+narrowest domain that holds it whole, and only then of how often its ring leaves the domains within.
+
+``LEVELS`` has the speeds that are assumed where a cluster says nothing; none was measured here. Only their order
+decides where a gang goes: a level inside of which links are no faster than between its domains makes no difference, and
+is left out. A cluster says its own with labels ``bandwidth.fairlead.dev/<level>``, whole gigabytes a second.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.state.snapshot import Node
+from fairlead.text.quantities import plural
+
+OWN_DOMAIN = "topology.fairlead.dev/"
+OWN_SPEED = "bandwidth.fairlead.dev/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Domains of one width.
+
+    Attributes:
+        keys: Labels whose value is the domain of a node; the first that is there counts.
+        bytes_per_s: Of a link between two devices that share such a domain and no narrower one, in one direction.
+    """
+
+    name: str
+    keys: tuple[str, ...] = ()
+    bytes_per_s: float
+
+
+# Between devices that share no domain at all: 25 Gbit/s.
+FARTHEST_BYTES_PER_S = 3.125e9
+
+LEVELS = (
+    Level(
+        name="zone",
+        keys=("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+        bytes_per_s=12.5e9,  # 100 Gbit/s: what is left of the adapter of each device on the way through the core
+    ),
+    Level(
+        name="block",
+        keys=(
+            "topology.kubernetes.io/block",
+            "cloud.google.com/gce-topology-block",
+            "topology.k8s.aws/network-node-layer-2",
+            "oci.oraclecloud.com/rdma.network_block_id",
+            "ib.coreweave.cloud/superpod",
+            "fabric.topograph.run/tier-1",
+            "network.topology.nvidia.com/spine",
+        ),
+        bytes_per_s=25e9,  # half of what follows: uplinks are shared by two
+    ),
+    Level(
+        name="rack",
+        keys=(
+            "topology.kubernetes.io/rack",
+            "cloud.google.com/gce-topology-subblock",
+            "topology.k8s.aws/network-node-layer-3",
+            "oci.oraclecloud.com/rdma.local_block_id",
+            "ib.coreweave.cloud/leafgroup",
+            "node.coreweave.cloud/rack",
+            "fabric.topograph.run/tier-0",
+            "network.topology.nvidia.com/leaf",
+        ),
+        bytes_per_s=50e9,  # an adapter of 400 Gbit/s for each device
+    ),
+    Level(
+        name="island",
+        keys=(
+            "nvidia.com/gpu.clique",
+            "accelerator.topograph.run/domain",
+            "network.topology.nvidia.com/accelerator",
+            "ds.coreweave.com/nvlink.domain",
+        ),
+        bytes_per_s=450e9,  # NVLink 4, one direction
+    ),
+)
+NODE = Level(name="node", bytes_per_s=450e9)
+
+# A domain is named by those around it too, as racks of two zones may have one number.
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The levels that matter on some nodes, wide to narrow, and where each node lies.
+
+    Attributes:
+        paths: Of each node by name, the domain of every level.
+    """
+
+    levels: tuple[Level, ...]
+    paths: Mapping[str, Path]
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> "Fabric":
+        """The fabric as the labels of nodes tell it: a walk over all labels, then a look-up for each node and level."""
+        spoken = set[str]().union(*(node.labels for node in nodes))
+        speeds = _speeds(nodes) if any(key.startswith(OWN_SPEED) for key in spoken) else {}
+        levels = list[Level]()
+        for level in (*LEVELS, NODE):
+            keys = tuple(key for key in (f"{OWN_DOMAIN}{level.name}", *level.keys) if key in spoken)
+            if keys or level is NODE:
+                speed = speeds.get(level.name, level.bytes_per_s)
+                if speed > (levels[-1].bytes_per_s if levels else FARTHEST_BYTES_PER_S):
+                    levels.append(replace(level, keys=() if level is NODE else keys, bytes_per_s=speed))
+        return cls(levels=tuple(levels), paths={node.name: _path(node, levels) for node in nodes})
+
+    def shared(self, names: Sequence[str]) -> int:
+        """How many levels, from the widest on, have one domain that holds all of these nodes."""
+        held = list(zip(*(self.paths[name] for name in names), strict=True))
+        return next((number for number, domains in enumerate(held) if len(set(domains)) > 1), len(held))
+
+    def slowest_bytes_per_s(self, names: Sequence[str]) -> float:
+        """Speed of the slowest link of a ring through these nodes."""
+        shared = self.shared(names)
+        return self.levels[shared - 1].bytes_per_s if shared else FARTHEST_BYTES_PER_S
+
+    def crossings(self, names: Sequence[str]) -> tuple[int, ...]:
+        """How many domains of each level the nodes are in, which is how often a ring leaves one if not just one."""
+        paths = {self.paths[name] for name in names}
+        return tuple(len({path[: number + 1] for path in paths}) for number in range(len(self.levels)))
+
+
+def ring_all_reduce_s(num_ranks: int, num_bytes: float, bytes_per_s: float) -> float:
+    """Seconds that a ring all-reduce takes over its slowest link; the latency of its steps is not counted."""
+    return 2 * (num_ranks - 1) / num_ranks * num_bytes / bytes_per_s
+
+
+def describe_where(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
+    """In which narrowest domain some nodes lie, such as "2 nodes in rack r1"; None where no label tells."""
+    chosen = sorted(set(names))
+    if len(chosen) < 2:
+        return None
+    members = [node for node in nodes if node.name in chosen]
+    fabric, labels = Fabric.of(members), {node.name: node.labels for node in members}
+    shared, crossings = fabric.shared(chosen), fabric.crossings(chosen)
+    named = [(level, _domain(level, labels[chosen[0]])) for level in fabric.levels[:shared] if level.keys]
+    over = fabric.levels[shared] if shared < len(fabric.levels) and fabric.levels[shared].keys else None
+    among = plural(len(chosen), "node")
+    if over is not None:
+        among = f"{among} in {plural(crossings[shared], over.name)}"
+    if not named:
+        return among if over is not None else None
+    level, domain = named[-1]
+    return f"{among} {'in' if over is None else 'of'} {level.name} {domain}"
+
+
+def _speeds(nodes: Sequence[Node]) -> dict[str, float]:
+    """What nodes say of the speed of each level; the least counts, and what is no number says nothing."""
+    found: dict[str, float] = {}
+    for node in nodes:
+        for key, text in node.labels.items():
+            if key.startswith(OWN_SPEED) and text.isdecimal() and int(text):
+                level, speed = key.removeprefix(OWN_SPEED), 1e9 * int(text)
+                found[level] = min(speed, found.get(level, speed))
+    return found
+
+
+def _path(node: Node, levels: Sequence[Level]) -> Path:
+    found = [node.name]
+    for level in reversed(levels):
+        found.append(_domain(level, node.labels) or f"/{found[-1]}")
+    return tuple(reversed(found[1:]))
+
+
+def _domain(level: Level, labels: Mapping[str, str]) -> str | None:
+    return next((labels[key] for key in level.keys if labels.get(key)), None)

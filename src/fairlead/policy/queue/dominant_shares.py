@@ -1,0 +1,73 @@
+"""How large a part of the cluster somebody holds: the measure of weighted dominant resource fairness.
+
+Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the dominant share of user i is s_i = max over j of u_ij / r_j
+(Algorithm 1), with weights s_i = max over j of u_ij / w_ij (section 4.3); here one weight for all resources of a team.
+Constant time for each call.
+"""
+
+from dataclasses import dataclass
+
+from fairlead.policy.placement.device_matching import serves
+from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Gpu, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Quantities of the three resources that are shared."""
+
+    gpu_milli: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+    def __add__(self, other: "Amounts") -> "Amounts":
+        return Amounts(
+            self.gpu_milli + other.gpu_milli, self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity(Amounts):
+    """What a whole cluster has, and one of each kind of part that its nodes hand out of devices."""
+
+    parts: tuple[Gpu, ...] = ()
+
+
+def asked(spec: Training, whole: Capacity) -> Amounts:
+    """What the whole gang asks for.
+
+    A part that is asked for by its memory counts as the smallest here that has it, which is the one that it gets while
+    one is free; as a whole GPU where there is none.
+    """
+    shape, count = Shape.of(spec.resources), spec.nodes
+    gpu_milli = shape.total_gpu_milli
+    if shape.parts_only:
+        gpu_milli = min((part.milli for part in whole.parts if serves(part, shape)), default=WHOLE_GPU)
+    return Amounts(count * gpu_milli, count * shape.cpu_milli, count * shape.memory_bytes)
+
+
+@kept
+def capacity(nodes: tuple[Node, ...]) -> Capacity:
+    """All that the nodes have together, also those that are away."""
+    gpus = cpu = memory = 0
+    parts: dict[tuple[object, ...], Gpu] = {}
+    for node in nodes:
+        for gpu in node.gpus:
+            gpus += gpu.milli
+            if gpu.milli < WHOLE_GPU:
+                parts.setdefault((gpu.model, gpu.memory_bytes, gpu.milli, gpu.sharing), gpu)
+        cpu += node.cpu_milli
+        memory += node.memory_bytes
+    return Capacity(gpus, cpu, memory, tuple(parts.values()))
+
+
+def dominant_share(held: Amounts, whole: Amounts, weight: int = 1) -> float:
+    """The largest part of any one resource that is held, over the weight; a resource that nobody has counts nothing."""
+    parts = (
+        held.gpu_milli / whole.gpu_milli if whole.gpu_milli else 0.0,
+        held.cpu_milli / whole.cpu_milli if whole.cpu_milli else 0.0,
+        held.memory_bytes / whole.memory_bytes if whole.memory_bytes else 0.0,
+    )
+    return max(parts) / weight

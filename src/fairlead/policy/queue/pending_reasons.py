@@ -1,0 +1,207 @@
+"""Why a run waits or has to give way, as sentences that name nodes, quantities, teams and times. Times are UTC."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from fairlead.policy.disruption.preemption import Victim
+from fairlead.policy.placement.placement import why_waiting
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.queue.dominant_shares import Amounts, asked
+from fairlead.policy.queue.quotas import Ledger
+from fairlead.policy.queue.timeline import Claim, Timeline
+from fairlead.policy.scaling.elastic import is_resizing
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.scheduling_policy import Order
+from fairlead.state.snapshot import Phase, Workload
+from fairlead.text.quantities import describe_cpu, describe_memory, describe_need, plural
+
+MOST_NAMES = 5
+
+
+def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
+    """What the run needs, what is free, and who holds the rest."""
+    reason = why_waiting(workload.spec, timeline, {each.spec.name: each.spec.resources for each in holders})
+    such = _such_devices(workload, timeline)
+    return _told(reason if such is None else replace(reason, message=f"{reason.message}; {such}"), workload)
+
+
+def promised(
+    workload: Workload,
+    timeline: Timeline,
+    holders: Sequence[Workload],
+    claim: Claim,
+    chosen: Sequence[Victim],
+    *,
+    is_owed: bool,
+) -> Reason:
+    """As ``needs``, and when it starts and what for."""
+    reason = needs(workload, timeline, holders)
+    outlook = _makes_room(workload, chosen, is_owed=is_owed) if chosen else _starts(claim, holders)
+    return replace(reason, message=f"{reason.message}; {outlook}")
+
+
+def behind(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) -> Reason:
+    """It does not fit now, or would delay the first that does not."""
+    ahead, own = first.spec, workload.spec
+    is_open = own.max_duration_s is None
+    return _told(_behind(ahead.name, ahead.priority, own.priority, order, is_open=is_open), workload)
+
+
+# Said of most that wait, at each pass.
+@lru_cache(maxsize=1024)
+def _behind(name: str, priority: int, own_priority: int, order: Order, *, is_open: bool) -> Reason:
+    """What is said of a run with that priority, which has a limit or is open, behind the one of the name."""
+    why = "was submitted earlier" if priority == own_priority else "has a higher priority"
+    if priority < own_priority:
+        why = "has waited longer or whose team holds less"
+    if order is Order.SHORTEST and priority <= own_priority:
+        why = "has less left to do or has waited longer, or whose team holds less"
+    remedy = f"A higher `priority` than {priority} would put it first."
+    if is_open:
+        remedy = f"{remedy} With a `max_duration` it may pass where it is over before {name} can start."
+    return Reason(
+        code=Code.WAITING_FOR_TURN,
+        message=f"waits its turn behind {name}, which {why} and does not fit yet",
+        remedy=remedy,
+    )
+
+
+def scavenger(workload: Workload) -> Reason:
+    """It takes only what is idle, and not enough is."""
+    reason = Reason(
+        code=Code.WAITING_FOR_TURN,
+        message=f"takes only what is idle (priority {workload.spec.priority}), and there is no room for "
+        f"{describe_need(workload.spec)}",
+        remedy="With a `priority` of 0 or more it gets its own place in the queue.",
+    )
+    return _told(reason, workload)
+
+
+def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
+    """Its team would hold more than it may."""
+    team = workload.spec.team
+    held = getattr(ledger.bound.get(team, Amounts()), resource)
+    most, more = getattr(ledger.teams[team].quota, resource), getattr(asked(workload.spec, ledger.whole), resource)
+    say = {"gpu_milli": _gpus, "cpu_milli": describe_cpu, "memory_bytes": describe_memory}[resource]
+    return _told(
+        Reason(
+            code=Code.OVER_QUOTA,
+            message=(
+                f"needs {say(more)}{_of_parts(workload, resource)}; team {team} holds {say(held)} and may hold "
+                f"{say(most)} at most"
+            ),
+            remedy=f"It starts when other runs of team {team} end, or when its `quota` is raised.",
+        ),
+        workload,
+    )
+
+
+def _of_parts(workload: Workload, resource: str) -> str:
+    """What follows a number of GPUs that was not asked for, but for memory."""
+    asks = workload.spec.resources
+    if resource != "gpu_milli" or asks.gpu is None or not Shape.of(asks).parts_only:
+        return ""
+    return f", as the smallest part with {describe_memory(asks.gpu.min_memory_bytes or 0)} counts here"
+
+
+def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
+    """Why a run has to give way."""
+    own, other = victim.spec, wanting.spec
+    if own.priority < 0:
+        return f"preempted by {other.name} of team {other.team}: it takes only what is idle"
+    if is_owed:
+        return (
+            f"preempted by {other.name}, which lies within what team {other.team} is guaranteed; "
+            f"team {own.team} had borrowed the room"
+        )
+    if own.priority >= other.priority:
+        return f"preempted by {other.name}, which has less left to do"
+    return f"preempted by {other.name}, which has priority {other.priority}; it has {own.priority}"
+
+
+def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
+    """When a run can start with nobody being stopped for it."""
+    holders = tuple(holders)
+    last = next((each for each in holders if each.uid == claim.after), None)
+    if claim.start == math.inf:
+        return _unknown(holders)
+    if last is None:
+        return "starts when the room that is free is not promised to others"
+    if last.status.phase is Phase.STOPPING or last.status.next_phase is not None:
+        does = "changed its size" if is_resizing(last.status) else "left"
+        return f"starts when {last.spec.name} has saved its work and {does}"
+    return f"starts at {describe_moment(claim.start)} at the latest, when {last.spec.name} ends"
+
+
+def _unknown(holders: Iterable[Workload]) -> str:
+    """Say that no start can be promised, and whose end is not known."""
+    specs = [each.spec for each in holders]
+    endless = sorted({s.name for s in specs if s.max_duration_s is None and s.expected_duration_s is None})
+    if not endless:
+        return "start unknown"
+    more = f" and {len(endless) - MOST_NAMES} more" if len(endless) > MOST_NAMES else ""
+    has = "has" if len(endless) == 1 else "have"
+    return f"start unknown: {', '.join(endless[:MOST_NAMES])}{more} {has} no `max_duration`"
+
+
+def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) -> str:
+    leaving, smaller = (
+        ", ".join(sorted(victim.workload.spec.name for victim in chosen if bool(victim.keeps) is keeps)[:5])
+        for keeps in (False, True)
+    )
+    whens = [f"{leaving} has saved its work and left"] if leaving else []
+    whens += [f"{smaller} has saved its work and changed its size"] if smaller else []
+    starts = f"starts when {' and '.join(whens)}"
+    borrowed: dict[str, int] = defaultdict(int)
+    for victim in chosen:
+        if not victim.by_priority and victim.workload.spec.priority >= 0:
+            borrowed[victim.workload.spec.team] += sum(len(g.gpu_uuids) * g.gpu_milli for _, g in victim.parts)
+    if is_owed and borrowed:
+        lenders = ", ".join(
+            f"{_gpus(milli)} from {team}" if milli else team for team, milli in sorted(borrowed.items())
+        )
+        return f"team {workload.spec.team} reclaims {lenders}: {starts}"
+    return starts
+
+
+def nodes_left(never: Reason) -> Reason:
+    """It fitted when it was first looked at, and does not fit any more whoever leaves."""
+    return Reason(
+        code=Code.WAITING_FOR_RESOURCES,
+        message=f"it fitted when it was submitted, and nodes have left since: {never.message}",
+        remedy="It starts when such nodes are back, or new ones have come.",
+    )
+
+
+def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
+    """How many nodes have devices of the kind, and what is idle on the one with most of them idle."""
+    gpu = workload.spec.resources.gpu
+    if gpu is None or len(timeline.rooms) <= 3:
+        return None
+    shape = Shape.of(workload.spec.resources)
+    idle = [
+        sum(room.gpu_milli[each.uuid] == each.milli for each in such)
+        for room in timeline.rooms.values()
+        if (such := room.such(shape))
+    ]
+    kind = f"{gpu.model}s" if gpu.model is not None else "such GPUs"
+    return f"{plural(len(idle), 'node')} {'has' if len(idle) == 1 else 'have'} {kind}, the freest has {max(idle)} idle"
+
+
+def _told(reason: Reason, workload: Workload) -> Reason:
+    """With who took its room, if somebody did."""
+    taken = workload.status.taken_by
+    return reason if taken is None else replace(reason, message=f"{reason.message}; it was {taken}")
+
+
+def _gpus(milli: int) -> str:
+    return f"{milli / WHOLE_GPU:g} GPUs" if milli != WHOLE_GPU else "1 GPU"
+
+
+def describe_moment(at: float) -> str:
+    """A time as people say it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%F %H:%M UTC")

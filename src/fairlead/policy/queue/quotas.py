@@ -1,0 +1,117 @@
+"""What teams hold, are guaranteed, and may hold at most: who is owed room, who borrows, and who has had enough.
+
+A run counts towards its team's guarantee as a whole or not at all. Scavengers (a priority below 0) are outside of it:
+they are owed nothing, and what they hold counts for nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairlead.policy.queue.ageing import precedence
+from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, dominant_share
+from fairlead.specs.team import Quota, Team
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Workload
+
+RESOURCES = ("gpu_milli", "cpu_milli", "memory_bytes")
+
+
+def is_scavenger(spec: Training) -> bool:
+    """Whether the run takes only what is idle."""
+    return spec.priority < 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What each team holds, changed by whoever starts runs.
+
+    Attributes:
+        whole: All that the cluster has.
+        held: By team; scavengers left out.
+        bound: The same with scavengers, for the quota has no exceptions.
+    """
+
+    teams: dict[str, Team]
+    whole: Capacity
+    held: dict[str, Amounts]
+    bound: dict[str, Amounts]
+
+    @classmethod
+    def of(cls, teams: Iterable[Team], whole: Capacity, holders: Iterable[Workload]) -> "Ledger":
+        """The ledger of the runs that hold something now."""
+        ledger = cls({team.name: team for team in teams}, whole, {}, {})
+        for workload in holders:
+            ledger.add(workload.gang)
+        return ledger
+
+    def copy(self) -> "Ledger":
+        """One that changes apart from this one."""
+        return Ledger(self.teams, self.whole, dict(self.held), dict(self.bound))
+
+    def add(self, spec: Training) -> None:
+        """A run holds what it asks for from now on."""
+        more = asked(spec, self.whole)
+        self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + more
+        if not is_scavenger(spec):
+            self.held[spec.team] = self.held.get(spec.team, Amounts()) + more
+
+    def share(self, team: str) -> float:
+        """The team's weighted dominant share."""
+        known = self.teams.get(team)
+        return dominant_share(self.held.get(team, Amounts()), self.whole, known.weight if known is not None else 1)
+
+    def is_owed(self, spec: Training) -> bool:
+        """Whether the run and all that its team holds lie within what the team is guaranteed."""
+        team = self.teams.get(spec.team)
+        if team is None or is_scavenger(spec):
+            return False
+        return _is_within(self.held.get(spec.team, Amounts()), asked(spec, self.whole), team.guaranteed)
+
+    def exceeds(self, spec: Training) -> str | None:
+        """The first resource of which the team would hold more than its quota; None when it may start."""
+        team = self.teams.get(spec.team)
+        if team is None:
+            return None
+        after = self.bound.get(spec.team, Amounts()) + asked(spec, self.whole)
+        for name in RESOURCES:
+            most = getattr(team.quota, name)
+            if most is not None and getattr(after, name) > most and getattr(asked(spec, self.whole), name):
+                return name
+        return None
+
+
+def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacity, now: float) -> dict[str, int]:
+    """How many nodes of each run are within what its team is guaranteed: of those of most priority, then the oldest.
+
+    All of a gang or none, but of an elastic one also its smallest size; runs without any are left out.
+    """
+    guarantees = {team.name: team.guaranteed for team in teams if team.guaranteed != Quota()}
+    if not guarantees:
+        return {}
+    kept, sums = dict[str, int](), dict[str, Amounts]()
+    for workload in sorted(holders, key=lambda each: precedence(each, now)):
+        spec = workload.spec
+        guaranteed = guarantees.get(spec.team)
+        if guaranteed is None or is_scavenger(spec):
+            continue
+        before = sums.get(spec.team, Amounts())
+        for size in (spec,) if spec.most_nodes is None else (workload.gang, spec):
+            if _is_within(before, asked(size, whole), guaranteed):
+                sums[spec.team] = before + asked(size, whole)
+                kept[workload.uid] = size.nodes
+                break
+    return kept
+
+
+def _is_within(held: Amounts, more: Amounts, guaranteed: Quota) -> bool:
+    """Whether ``more`` asks for something that is guaranteed, and no more of it than is left."""
+    asks = False
+    for name in RESOURCES:
+        amount = getattr(guaranteed, name)
+        if amount is None:
+            continue
+        if getattr(more, name):
+            asks = True
+            if getattr(held, name) + getattr(more, name) > amount:
+                return False
+    return asks

@@ -1,0 +1,356 @@
+"""Which of those that wait start now, and what each of the others is told: order, promises, backfill, preemption.
+
+In their turn (``turns``) runs are placed as long as they fit. One that does not fit is promised the earliest start that
+the ends of others allow (``timeline``), if the rules give it a promise; others that come later may pass it only where
+they are gone by then, or leave free what it needs: EASY backfilling (Lifka, JSSPP 1995) with one promise, conservative
+backfilling (Mu'alem and Feitelson, TPDS 2001) with one for everybody. Nobody passes one of whose start nothing is
+known, except into room that it could never use. Some may be stopped for it (``preemption``).
+
+A run that is as large as one that found no room, and stays as long, is not tried again in the same pass. So a pass
+costs a placement for each run that starts and for each shape that does not, and a walk in time for each promise.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fairlead.policy.disruption.eviction import EvictionPass
+from fairlead.policy.disruption.migration import coming, describe_makes_room, keep, move_away, placed_in
+from fairlead.policy.kinds.changes import change_to, started, wait
+from fairlead.policy.kinds.lifecycle import move
+from fairlead.policy.placement.placement import FreeCapacity, Placement, place, rooms, shape_of, why_never
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.placement.task_mix import settled_mix
+from fairlead.policy.queue import pending_reasons as explaining
+from fairlead.policy.queue.dominant_shares import capacity
+from fairlead.policy.queue.durations import Durations, durations_of
+from fairlead.policy.queue.fair_order import fairly, first_come
+from fairlead.policy.queue.queue_score import Standing
+from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.queue.timeline import Claim, Timeline
+from fairlead.policy.scaling import elastic
+from fairlead.policy.scaling.elastic import is_resizing, is_wanted
+from fairlead.policy.scaling.scale_up import Growing
+from fairlead.specs.training import Training
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy
+from fairlead.state.snapshot import Phase, Pod, Reservation, Snapshot, Workload
+
+# Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
+FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
+
+
+def start(
+    waiting: Sequence[Workload],
+    growable: Sequence[Workload],
+    snapshot: Snapshot,
+    pods: Mapping[str, Sequence[Pod]],
+    busy: frozenset[str],
+    now: float,
+) -> list[Change]:
+    """Changes of those that wait, of those that are stopped for them, and of elastic gangs that may grow.
+
+    Args:
+        growable: Running elastic gangs that could do with more nodes.
+        pods: Of each workload, of any attempt.
+        busy: Uids of workloads of which something else has been decided.
+    """
+    if not waiting and not growable:
+        return []
+    queue = SchedulingPass.of(snapshot, pods, busy, now)
+    moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
+    changes = [queue.settle(workload) for workload in waiting if workload.uid in moved]
+    for workload in queue.in_turn([each for each in waiting if each.uid not in moved]):
+        changes += queue.look_at(workload)
+    larger = queue.enlarge()
+    return [*(larger.get(change.workload_uid, change) for change in changes), *queue.grow(growable, waiting)]
+
+
+@dataclass(slots=True)
+class SchedulingPass:
+    """One pass over those that wait, in their turn.
+
+    Attributes:
+        holders: Runs that hold something, those that start in this pass at the end.
+        owed: Uids of those that wait and lie within their team's guarantee.
+        first: The first that did not fit.
+        too_large: For each shape, numbers of members and ends of stays that found no room.
+        known_to_fit: For each shape, how many members would fit if nothing ran.
+        num_promised: How many were promised a start beyond what teams are guaranteed.
+        making: Who is stopped or moved for others.
+        stuck: What is known to wait its turn behind the first for the rest of the pass, until somebody starts.
+        growing: Who asks for nodes to come.
+        is_asking: Somebody asks who fits on none that are here.
+        kept: The places that are kept for runs on the move.
+    """
+
+    snapshot: Snapshot
+    pods: Mapping[str, Sequence[Pod]]
+    busy: frozenset[str]
+    now: float
+    free: FreeCapacity
+    ledger: Ledger
+    durations: Durations
+    holders: list[Workload]
+    growing: Growing
+    making: EvictionPass
+    owed: frozenset[str] = frozenset()
+    first: Workload | None = None
+    claims: list[Claim] = field(default_factory=list)
+    started: list[tuple[Workload, tuple[Placement, ...]]] = field(default_factory=list)
+    too_large: dict[Shape, list[tuple[int, float]]] = field(default_factory=dict)
+    known_to_fit: dict[Shape, int] = field(default_factory=dict)
+    num_promised: int = 0
+    stuck: set[tuple[object, ...]] = field(default_factory=set)
+    is_asking: bool = False
+    kept: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
+    _timeline: Timeline | None = None
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        pods: Mapping[str, Sequence[Pod]],
+        busy: frozenset[str],
+        now: float,
+    ) -> "SchedulingPass":
+        """The queue before anybody was looked at."""
+        free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
+        kept = keep(snapshot.workloads, free)
+        holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
+        holders = [workload for workload in snapshot.workloads if workload.uid in holding]
+        whole = capacity(snapshot.nodes)
+        return cls(
+            snapshot=snapshot,
+            pods=pods,
+            busy=busy,
+            now=now,
+            free=free,
+            ledger=Ledger.of(snapshot.teams, whole, holders),
+            durations=durations_of(snapshot.completed),
+            holders=holders,
+            growing=Growing(snapshot, now),
+            making=EvictionPass(
+                snapshot=snapshot,
+                pods=pods,
+                now=now,
+                standing=Standing.of(snapshot, whole, snapshot.rules.order, now),
+            ),
+            kept=kept,
+        )
+
+    def settle(self, workload: Workload) -> Change:
+        """Start a run that has moved in the place that was kept for it, which counts as held already."""
+        placed = placed_in(self.kept.pop(workload.uid))
+        self.started.append((workload, placed))
+        return started(workload, placed, self.now, self.snapshot.nodes)
+
+    def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
+        """Those that wait, in the order in which they are looked at."""
+        if self.rules.fair:
+            order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing)
+        else:
+            order = first_come(waiting)
+        # One that only changes its size has its turn already, but for whoever is owed what it gave up.
+        going_on = {each.uid for each in order if is_resizing(each.status) and not is_scavenger(each.spec)}
+        return sorted(order, key=lambda each: each.uid not in self.owed | going_on) if going_on else order
+
+    def look_at(self, workload: Workload) -> list[Change]:
+        """Start the run, or say why it waits."""
+        spec, now = workload.spec, self.now
+        end = now + self.durations.length_s(workload, now)
+        stuck = self._alike(workload, end) in self.stuck and workload.uid not in self.owed
+        if stuck and not self.making.may_replace(workload, self.holders):
+            assert self.first is not None, "nobody waits behind nobody"
+            return wait(workload, explaining.behind(workload, self.first, self.rules.order), now)
+        shape = shape_of(spec, self.free.doors)
+        if spec.nodes > self.known_to_fit.get(shape, 0):
+            never = why_never(spec, self.snapshot.nodes)
+            if never is not None and (ever := self.growing.why_never(spec, never)) is not None:
+                if workload.status.reason.code in FIRST_LOOK:
+                    return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
+                return self._wait(workload, explaining.nodes_left(ever), fits_here=False)
+            if never is None:
+                self.known_to_fit[shape] = spec.nodes
+        if self.first is not None and self.rules.backfill is Backfill.NONE:
+            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order))
+        exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
+        if exceeded is not None:
+            return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
+        fits_here = spec.nodes <= self.known_to_fit.get(shape, 0)
+        if self.first is not None and self.is_asking:
+            return self._wait(workload, explaining.behind(workload, self.first, self.rules.order), fits_here=fits_here)
+        if not fits_here:
+            return self._keep_asking(workload)
+        placed = self._try(spec, shape, end)
+        if placed is not None:
+            self._note_start(workload, placed, end)
+            return [started(workload, placed, now, self.snapshot.nodes)]
+        return self._keep_waiting(workload, end)
+
+    def enlarge(self) -> dict[str, Change]:
+        """The starts of elastic gangs that get more than they need at least, by uid."""
+        if self._keeps_back:
+            return {}
+        placed = {
+            workload.uid: list(parts)
+            for workload, parts in self.started
+            if workload.spec.most_nodes is not None and not workload.status.refusals
+        }
+        gangs = [(workload, len(parts)) for workload, parts in self.started if workload.uid in placed]
+        for uid, parts in elastic.share_out(gangs, self._one_more).items():
+            placed[uid] += [replace(part, index=len(placed[uid]) + n) for n, part in enumerate(parts)]
+        nodes, now = self.snapshot.nodes, self.now
+        return {each.uid: started(each, tuple(placed[each.uid]), now, nodes) for each, _ in gangs}
+
+    def grow(self, growable: Sequence[Workload], waiting: Sequence[Workload]) -> list[Change]:
+        """Running gangs that stop to grow, or that are told that they may soon."""
+        gangs = [(each, each.gang.nodes) for each in growable if each.uid not in self.making.stopped]
+        if not gangs:
+            return []
+        going = {workload.uid for workload, _ in self.started}
+        left = [each.spec for each in waiting if each.uid not in going]
+        found = (
+            {}
+            if self._keeps_back or is_wanted(left, self.free, self.ledger)
+            else elastic.share_out(gangs, self._one_more)
+        )
+        more = [(each, len(found.get(each.uid, ()))) for each, _ in gangs]
+        return [c for run, num in more for c in elastic.grow(run, num, self.making.live(run), self.durations, self.now)]
+
+    @property
+    def rules(self) -> SchedulingPolicy:
+        """What the queue goes by."""
+        return self.snapshot.rules
+
+    @property
+    def _keeps_back(self) -> bool:
+        """Whether what is free is kept for those that wait."""
+        return self.first is not None and (self.is_asking or self.rules.backfill is Backfill.NONE)
+
+    def _one_more(self, workload: Workload) -> tuple[Placement, ...] | None:
+        """Take one more node for an elastic gang."""
+        one = workload.spec.at(1)
+        if self.rules.fair and self.ledger.exceeds(one) is not None:
+            return None
+        end = self.now + self.durations.length_s(workload, self.now)
+        placed = self._try(one, shape_of(one, self.free.doors), end)
+        if placed is not None:
+            self.ledger.add(one)
+        return placed
+
+    def _try(self, spec: Training, shape: Shape, end: float) -> tuple[Placement, ...] | None:
+        """Place the run where it delays nobody who was promised a start."""
+        if any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
+            return None
+        kept = [part for claim in self.claims if self.now < claim.start < end for part in claim.keeps]
+        for node, grant in kept:
+            self.free.hold(node, grant)
+        placed = place(spec, self.free)
+        for node, grant in kept:
+            self.free.hold(node, grant, -1)
+        if placed is None:
+            self.too_large.setdefault(shape, []).append((spec.nodes, end))
+        return placed
+
+    def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
+        self.ledger.add(workload.spec)
+        self.stuck.clear()
+        self.holders.append(workload)
+        self.started.append((workload, placed))
+        if self._timeline is not None:
+            self._timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
+
+    def _keep_asking(self, workload: Workload) -> list[Change]:
+        """Ask for nodes, without which it never starts; while they come, nobody behind it takes them one by one."""
+        first = self.first or workload
+        reason = explaining.needs(workload, self.timeline, self.holders)
+        changes = self._wait(workload, reason, fits_here=False)
+        if self.growing.is_asked_for(workload):
+            self.first, self.is_asking = first, True
+        return changes
+
+    def _wait(self, workload: Workload, reason: Reason, *, fits_here: bool = True) -> list[Change]:
+        waits = self.growing.wait(workload, reason, fits_here=fits_here)
+        return wait(workload, waits.reason, self.now, asked_at=waits.asked_at, ask_again_at=waits.ask_again_at)
+
+    def _keep_waiting(self, workload: Workload, end: float) -> list[Change]:
+        """Promise it a start, or have room made for it; and say why it waits."""
+        spec, now = workload.spec, self.now
+        is_owed = workload.uid in self.owed
+        is_first, self.first = self.first is None, self.first or workload
+        if is_scavenger(spec) and self.rules.fair:
+            return wait(workload, explaining.scavenger(workload), now)
+        is_next = self.num_promised < self.rules.num_promises and not self.making.needs_no_promise(workload)
+        promised = is_owed or is_next
+        making, holders, there = self.making, self.holders, self._there
+        if not promised and not making.may_ask(workload, holders) and not making.may_be_next(holders):
+            if not is_first and self.snapshot.growth is None:
+                self.stuck.add(self._alike(workload, end))
+            return self._wait(workload, self._turn(workload))
+        timeline, shape, count = self.timeline, shape_of(spec, self.free.doors), spec.nodes
+        claim = timeline.earliest(shape, count, end - now)
+        promises = [part for other in self.claims for part in other.keeps]
+        moves = making.moves(workload, claim, holders, there, timeline, self.free, promises) if promised else ()
+        chosen = () if moves else making.victims(workload, claim, holders, there, timeline, is_owed=is_owed)
+        if moves or chosen:
+            for run in [each.workload for each in moves]:
+                timeline.end_by(run.uid, now + run.spec.grace_s + 1.0)
+            for victim in chosen:
+                until = now + victim.workload.spec.grace_s + 1.0
+                if victim.keeps:
+                    timeline.end_parts(victim.workload.uid, victim.parts, until)
+                else:
+                    timeline.end_by(victim.workload.uid, until)
+            claim = timeline.earliest(shape, count, end - now)
+        elif not promised and claim.start > making.gone_by(holders, timeline):
+            return self._wait(workload, self._turn(workload))
+        self.num_promised += is_next and not is_owed
+        self._promise(claim)
+        if moves:
+            reason = explaining.needs(workload, timeline, self.holders)
+            reason = replace(reason, message=f"{reason.message}; {describe_makes_room(moves)}")
+            return [*self._wait(workload, reason), *(move_away(each, workload, self.pods, now) for each in moves)]
+        reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
+        return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+
+    def _turn(self, workload: Workload) -> Reason:
+        """What a run is told that is promised nothing and for which nobody is stopped."""
+        if self.first is None or workload.uid == self.first.uid:
+            return explaining.needs(workload, self.timeline, self.holders)
+        return explaining.behind(workload, self.first, self.rules.order)
+
+    @staticmethod
+    def _alike(workload: Workload, end: float) -> tuple[object, ...]:
+        """Runs for which this is equal, and which are owed nothing, come to the same verdict until somebody starts."""
+        spec = workload.spec
+        return spec.team, spec.priority, spec.nodes, end, spec.resources, spec.kubernetes, spec.capacity.spot
+
+    def _promise(self, claim: Claim) -> None:
+        self.timeline.claim(claim)
+        self.claims.append(claim)
+        if not claim.parts:
+            # It may start at any time, so what it keeps is kept from everybody.
+            for node, grant in claim.keeps:
+                self.free.hold(node, grant)
+            self.claims[-1] = replace(claim, keeps=())
+
+    @property
+    def _there(self) -> set[str]:
+        """Uids of those that are not to be stopped in this pass any more."""
+        return {each.uid for each, _ in self.started} | self.busy | self.making.stopped
+
+    @property
+    def timeline(self) -> Timeline:
+        """Room over time; made when somebody first needs it."""
+        if self._timeline is None:
+            known = {w.uid: self.durations.ends_at(w, self.pods[w.uid], self.now) for w in self.holders}
+            timeline = Timeline.of(self.snapshot.nodes, self.snapshot.pods, known, self.now)
+            for uid, seats in self.kept.items():
+                timeline.hold(coming(uid), [(seat.node, seat.grant) for seat in seats], math.inf)
+            for workload, placed in self.started:
+                end = self.now + self.durations.length_s(workload, self.now)
+                timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
+            self._timeline = timeline
+        return self._timeline

@@ -1,0 +1,111 @@
+"""When those that wait will start, if everything ends when it is known to end at the latest and nobody else comes.
+
+In their turn each is given the earliest start beside all before it, as in conservative backfilling (Mu'alem and
+Feitelson, TPDS 2001): the computation by which the first that waits is promised its start. Behind a run of whose start
+nothing is known, nothing is known. For W runs that wait: W walks of the timeline, at most ``MOST``.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fairlead.policy.placement.placement import NodeCapacity, shape_of
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.queue.dominant_shares import capacity
+from fairlead.policy.queue.durations import SOON_S, durations_of
+from fairlead.policy.queue.fair_order import fairly, first_come
+from fairlead.policy.queue.queue_score import Standing
+from fairlead.policy.queue.quotas import Ledger
+from fairlead.policy.queue.timeline import Timeline, members
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
+
+# More that wait than this are told nothing.
+MOST = 500
+
+
+# So many are named of those of whose end nothing is known.
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """One that waits, and when it will start.
+
+    Attributes:
+        start: At the latest, as Unix time; None when nothing is known.
+        unknown: Why nothing is known; empty when something is.
+    """
+
+    run: Workload
+    start: float | None = None
+    unknown: str = ""
+
+
+def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
+    """Latest starts as Unix times, by uid, of those that wait and of whose start something is known."""
+    return {each.run.uid: each.start for each in queue(snapshot, now) if each.start is not None}
+
+
+def queue(snapshot: Snapshot, now: float) -> list[Expected]:
+    """All that wait for their turn, in their turns; those of teams that hold all they may come last."""
+    pods = defaultdict[str, list[Pod]](list)
+    for pod in snapshot.pods:
+        pods[pod.workload_uid].append(pod)
+    durations = durations_of(snapshot.completed)
+    holders = [run for run in snapshot.workloads if any(not pod.phase.is_final for pod in pods[run.uid])]
+    ends = {run.uid: min(durations.ends_at(run, pods[run.uid], now), _gone_at(run, now)) for run in holders}
+    timeline = Timeline.of(snapshot.nodes, snapshot.pods, ends, now)
+    whole = capacity(snapshot.nodes)
+    ledger = Ledger.of(snapshot.teams, whole, holders)
+    standing = Standing.of(snapshot, whole, snapshot.rules.order, now)
+    waiting = [
+        run
+        for run in snapshot.workloads
+        if run.intent is Intent.RUN
+        and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
+        and all(pod.phase.is_final for pod in pods[run.uid])
+    ]
+    over_quota = [run for run in waiting if run.status.reason.code is Code.OVER_QUOTA]
+    waiting = [run for run in waiting if run.status.reason.code is not Code.OVER_QUOTA]
+    found = []
+    in_turn = fairly(waiting, ledger, standing)[0] if snapshot.rules.fair else first_come(waiting)
+    unknown = ""
+    for place, run in enumerate(in_turn):
+        if not unknown and place >= MOST:
+            unknown = f"more than {MOST} wait before it"
+        if unknown:
+            found.append(Expected(run=run, unknown=unknown))
+            continue
+        shape = shape_of(run.spec, timeline.doors)
+        claim = timeline.earliest(shape, run.spec.nodes, durations.length_s(run, now))
+        if claim.start == math.inf:
+            found.append(Expected(run=run, unknown=_why_unknown(timeline, shape, holders, ends)))
+            unknown = f"the start of {run.spec.name}, which is before it, is not known"
+            continue
+        found.append(Expected(run=run, start=max(claim.start, run.status.retry_at or 0.0)))
+        timeline.claim(claim)
+    return [*found, *(Expected(run=run, unknown="its team is at its quota") for run in over_quota)]
+
+
+def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], ends: Mapping[str, float]) -> str:
+    """Who holds room that such pods could use, without anybody knowing until when."""
+    usable = {name for name, room in timeline.rooms.items() if members(NodeCapacity.of(room.node), shape, 1)}
+    if not usable:
+        return "no node accepts such a pod now"
+    names = [
+        run.spec.name
+        for run in holders
+        if ends[run.uid] == math.inf and any(node in usable for node, _ in timeline.holdings[run.uid].parts)
+    ]
+    if not names:
+        return "it is not known when there is room for it"
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    verb = "has" if len(names) == 1 else "have"
+    return f"{', '.join(names[:MOST_NAMED])}{more} {verb} no max_duration"
+
+
+def _gone_at(run: Workload, now: float) -> float:
+    """When a run that is to stop has left, whether its pods have their notice yet or not."""
+    return now + run.spec.grace_s + SOON_S if run.status.phase is Phase.STOPPING else math.inf

@@ -1,0 +1,273 @@
+"""What is free of each node until when: the profile in which a run that waits is promised a start.
+
+Whoever holds something is expected to leave at a given time; a promise (a claim) takes room from its start on. The
+earliest start at which the whole gang fits, beside all claims, is found by walking through the ends in order: as in
+conservative backfilling (Mu'alem and Feitelson, TPDS 2001), with nodes instead of a number of processors. For N nodes
+and E ends that come first: N + E counts of how many members fit on a node, each linear in its devices.
+
+Members of a gang are alike, so counting how many fit on each node is exact; which devices they get is for placement.
+"""
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fairlead.policy.placement.node_eligibility import Eligibility, doors_of
+from fairlead.policy.placement.placement import NodeCapacity, takes_pods
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.state.snapshot import Grant, Node, Pod
+
+Part = tuple[str, Grant]
+# What a run gives back is a holding of its own; no uid ends like this.
+IN_PART = " in part"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A promise of room from ``start`` on; infinity when nobody can say from when.
+
+    Attributes:
+        parts: What it will hold, by node; nothing when its start is not known.
+        keeps: What of the room that is free now has to stay free for it, from now on.
+        after: Uid of the run whose end it waits for; None when it waits for none.
+    """
+
+    start: float
+    end: float
+    parts: tuple[Part, ...] = ()
+    keeps: tuple[Part, ...] = ()
+    after: str | None = None
+
+
+@dataclass(slots=True)
+class _Holding:
+    parts: tuple[Part, ...]
+    until: float
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Room now and to come, changed by whoever starts runs or makes claims."""
+
+    now: float
+    rooms: dict[str, NodeCapacity]
+    doors: Eligibility
+    holdings: dict[str, _Holding] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    _claimed: dict[str, list[tuple[Claim, Grant]]] = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], until: dict[str, float], now: float) -> "Timeline":
+        """What live pods hold, each run until the time that is said of it, and others for ever."""
+        nodes = tuple(nodes)
+        timeline = cls(now, {node.name: NodeCapacity.of(node) for node in nodes}, doors_of(nodes))
+        parts = defaultdict[str, list[Part]](list)
+        for pod in pods:
+            if not pod.phase.is_final and pod.node in timeline.rooms:
+                parts[pod.workload_uid].append((pod.node, pod.grant))
+        for uid, held in parts.items():
+            timeline.hold(uid, held, until.get(uid, math.inf))
+        return timeline
+
+    def hold(self, uid: str, parts: Iterable[Part], until: float) -> None:
+        """A run holds this from now until then."""
+        held = tuple(parts)
+        for node, grant in held:
+            self.rooms[node].take(grant)
+        self.holdings[uid] = _Holding(held, until)
+
+    def end_by(self, uid: str, until: float) -> None:
+        """A run leaves earlier than was expected."""
+        holding = self.holdings[uid]
+        holding.until = min(holding.until, until)
+
+    def end_parts(self, uid: str, parts: Sequence[Part], until: float) -> None:
+        """A run gives some of what it holds back earlier than was expected."""
+        holding, left = self.holdings[uid], list(parts)
+        self.holdings[uid] = _Holding(tuple(part for part in holding.parts if not _taken(part, left)), holding.until)
+        self.holdings[uid + IN_PART] = _Holding(tuple(parts), min(holding.until, until))
+
+    def claim(self, claim: Claim) -> None:
+        """Promise the room."""
+        self.claims.append(claim)
+        for node, grant in claim.parts:
+            self._claimed[node].append((claim, grant))
+
+    def earliest(self, shape: Shape, count: int, length_s: float) -> Claim:
+        """The first start at which so many members fit for so long beside all claims."""
+        released: list[_Holding] = []
+        try:
+            return self._walk(shape, count, length_s, released)
+        finally:
+            for holding in released:
+                for node, grant in holding.parts:
+                    self.rooms[node].take(grant)
+
+    def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
+        """Nodes with most room now for such pods; those with such devices first, of those open ones."""
+
+        def rank(room: NodeCapacity) -> tuple[bool, bool, int, int, str]:
+            such = room.such(shape)
+            free = sum(max(0, room.gpu_milli[gpu.uuid]) for gpu in such)
+            return len(such) < shape.num_gpus, not takes_pods(room.node), -free, -room.cpu_milli, room.node.name
+
+        return heapq.nsmallest(most, self.rooms.values(), key=rank)
+
+    @contextmanager
+    def at(self, moment: float) -> Iterator[Mapping[str, NodeCapacity]]:
+        """The rooms as they are expected then, beside all that is claimed from then on."""
+        ended = [grant for holding in self.holdings.values() if holding.until <= moment for grant in holding.parts]
+        claimed = [part for claim in self.claims if claim.end > moment for part in claim.parts]
+        changes = [(part, -1) for part in ended] + [(part, 1) for part in claimed]
+        for (node, grant), times in changes:
+            self.rooms[node].take(grant, times)
+        yield self.rooms
+        for (node, grant), times in changes:
+            self.rooms[node].take(grant, -times)
+
+    def _walk(self, shape: Shape, count: int, length_s: float, released: list[_Holding]) -> Claim:
+        fits = {name: self._members(room, shape, count, self.now, length_s) for name, room in self.rooms.items()}
+        total = sum(fits.values())
+        ends = sorted(
+            (holding.until, uid) for uid, holding in self.holdings.items() if self.now < holding.until < math.inf
+        )
+        times = sorted({self.now, *(until for until, _ in ends), *(c.end for c in self.claims if c.end < math.inf)})
+        position, latest = 0, None
+        for at in times:
+            touched = set(self._claimed)
+            while position < len(ends) and ends[position][0] <= at:
+                released.append(self.holdings[ends[position][1]])
+                latest = ends[position][1].removesuffix(IN_PART)
+                for node, grant in released[-1].parts:
+                    self.rooms[node].take(grant, -1)
+                    touched.add(node)
+                position += 1
+            for node in touched:
+                now_fit = self._members(self.rooms[node], shape, count, at, length_s)
+                total += now_fit - fits[node]
+                fits[node] = now_fit
+            if total >= count:
+                return self._claim(shape, count, at, length_s, fits, released, latest)
+        return Claim(start=math.inf, end=math.inf, keeps=tuple(self._any_time(shape, count)))
+
+    def _members(self, room: NodeCapacity, shape: Shape, most: int, at: float, length_s: float) -> int:
+        """How many members fit there from then on, beside the claims that overlap."""
+        overlapping = self._overlapping(room.node.name, at, length_s)
+        for grant in overlapping:
+            room.take(grant)
+        number = members(room, shape, most)
+        for grant in overlapping:
+            room.take(grant, -1)
+        return number
+
+    def _overlapping(self, node: str, at: float, length_s: float) -> list[Grant]:
+        """All that is claimed of a node at any time of a stay; not all of it at one time, so it may say too much."""
+        if node not in self._claimed:
+            return []
+        return [grant for claim, grant in self._claimed[node] if claim.start < at + length_s and at < claim.end]
+
+    def _claim(
+        self,
+        shape: Shape,
+        count: int,
+        at: float,
+        length_s: float,
+        fits: dict[str, int],
+        released: Sequence[_Holding],
+        latest: str | None,
+    ) -> Claim:
+        back: dict[str, list[Grant]] = defaultdict(list)
+        for holding in released:
+            for node, grant in holding.parts:
+                back[node].append(grant)
+        parts: list[Part] = []
+        keeps: list[Part] = []
+        for name in sorted((name for name, number in fits.items() if number), key=lambda name: (-fits[name], name)):
+            number = min(fits[name], count - len(parts))
+            if not number:
+                break
+            room, overlapping = self.rooms[name], self._overlapping(name, at, length_s)
+            for grant in overlapping:
+                room.take(grant)
+            before = NodeCapacity(room.node, room.cpu_milli, room.memory_bytes, dict(room.gpu_milli))
+            for grant in back[name]:
+                before.take(grant)
+            for _ in range(number):
+                grant = _grant(room, shape, before)
+                room.take(grant)
+                parts.append((name, grant))
+            # What stays free at the start may be held by anybody until then and beyond; the rest of what is free now
+            # is kept.
+            keeps += _kept(name, before, room)
+            for grant in (*overlapping, *(grant for node, grant in parts if node == name)):
+                room.take(grant, -1)
+        return Claim(start=at, end=at + length_s, parts=tuple(parts), keeps=tuple(keeps), after=latest)
+
+    def _any_time(self, shape: Shape, count: int) -> Iterator[Part]:
+        """Room that members could use whoever leaves first: wherever they fit once others are gone."""
+        for name, room in self.rooms.items():
+            number = members(NodeCapacity.of(room.node), shape, count)
+            if number:
+                after = NodeCapacity(
+                    room.node,
+                    room.cpu_milli - number * shape.cpu_milli,
+                    room.memory_bytes - number * shape.memory_bytes,
+                    dict(room.gpu_milli),
+                )
+                for gpu in room.such(shape):
+                    after.gpu_milli[gpu.uuid] = 0
+                yield from _kept(name, room, after)
+
+
+def _taken(part: Part, left: list[Part]) -> bool:
+    """Whether the part is one of those, each of which counts once."""
+    if part not in left:
+        return False
+    left.remove(part)
+    return True
+
+
+def members(room: NodeCapacity, shape: Shape, most: int) -> int:
+    """How many members of a shape fit into a room, as far as ``most``."""
+    if not takes_pods(room.node) or room.node.name in shape.barred:
+        return 0
+    number = min(most, 1) if shape.apart else most
+    if shape.cpu_milli:
+        number = min(number, max(0, room.cpu_milli) // shape.cpu_milli)
+    if shape.memory_bytes:
+        number = min(number, max(0, room.memory_bytes) // shape.memory_bytes)
+    if shape.num_gpus and number:
+        free = room.gpu_milli
+        slots = sum(
+            max(0, free[gpu.uuid]) // shape.gpu_milli if gpu.divisible else free[gpu.uuid] >= shape.gpu_milli
+            for gpu in room.such(shape)
+        )
+        number = min(number, slots // shape.num_gpus)
+    return number
+
+
+def _grant(room: NodeCapacity, shape: Shape, before: NodeCapacity) -> Grant:
+    """What one member takes: devices that others hold before it starts rather than those that are free until then."""
+    free = [gpu.uuid for gpu in room.such(shape) if room.gpu_milli[gpu.uuid] >= shape.gpu_milli]
+    free.sort(key=lambda uuid: (before.gpu_milli[uuid], room.gpu_milli[uuid]))
+    return Grant(
+        cpu_milli=shape.cpu_milli,
+        memory_bytes=shape.memory_bytes,
+        gpu_uuids=tuple(free[: shape.num_gpus]),
+        gpu_milli=shape.gpu_milli,
+    )
+
+
+def _kept(name: str, before: NodeCapacity, after: NodeCapacity) -> Iterator[Part]:
+    """What is free before and may not be held over the start, if after it no more than ``after`` is free."""
+    cpu = max(0, before.cpu_milli - max(0, after.cpu_milli)) if before.cpu_milli > 0 else 0
+    memory = max(0, before.memory_bytes - max(0, after.memory_bytes)) if before.memory_bytes > 0 else 0
+    if cpu or memory:
+        yield name, Grant(cpu_milli=cpu, memory_bytes=memory)
+    for uuid, milli in before.gpu_milli.items():
+        rest = max(0, milli - max(0, after.gpu_milli[uuid]))
+        if rest:
+            yield name, Grant(gpu_uuids=(uuid,), gpu_milli=rest)

@@ -1,0 +1,248 @@
+"""When nodes to come are asked for, for whom, and when that is given up.
+
+The asking is in the status of a run, ``asked_at``; while it is there, the cluster keeps placeholders of the gang's
+shape that make its autoscaler bring nodes, and takes them away when it is not. Runs ask in their order, those behind
+only while all that hold them up ask too, so that no node comes for a run whose turn it cannot be.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fairlead.policy.placement.device_matching import matches
+from fairlead.policy.placement.node_eligibility import PRICE_LABEL
+from fairlead.policy.placement.placement import matching, takes_pods
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.specs.training import Training
+from fairlead.state.capacity_requests import Amount, CapacityRequest, Growth, Source
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
+from fairlead.text.quantities import (
+    describe_cpu,
+    describe_dollars,
+    describe_duration,
+    describe_memory,
+    describe_need,
+    plural,
+)
+
+# Placeholders of all runs together: an autoscaler looks at each of them again and again.
+MOST_PLACEHOLDERS = 1000
+# An autoscaler that says why it brings nothing may yet find a machine, but not often.
+REPLY_PATIENCE_S = 60.0
+# A quota that refuses placeholders may have room a little later, when another run has ended.
+REFUSED_PAUSE_S = 60.0
+
+
+# What it is, what the gang needs, what is there, where it is in an amount, and how it is said.
+_Sum = tuple[str, int, int, Callable[[Amount], int | None], Callable[[int], str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """How a run waits.
+
+    Attributes:
+        asked_at, ask_again_at: As in ``Status``.
+    """
+
+    reason: Reason
+    asked_at: float | None = None
+    ask_again_at: float | None = None
+
+
+def is_asking(workload: Workload) -> bool:
+    """Whether nodes are asked for on behalf of the run, so that it has placeholders."""
+    status = workload.status
+    return status.asked_at is not None and status.phase is Phase.PENDING and workload.intent is Intent.RUN
+
+
+class Growing:
+    """The askings of one pass; runs are shown to it in the order in which they may start."""
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        self._snapshot = snapshot
+        self._growth = snapshot.growth
+        self._now = now
+        self._asked = {each.workload_uid: each for each in snapshot.asked}
+        self._num_placeholders = 0
+        self._asking: set[str] = set()
+        self._may_ask = True
+        self._held: dict[str, int] | None = None
+
+    def why_never(self, spec: Training, never: Reason) -> Reason | None:
+        """Why the gang, that fits on no nodes here for ``never``, fits on none to come either; None when it may."""
+        if self._growth is None:
+            return never
+        hindrance = self._hindrance(spec, self._growth, ever=True)
+        if hindrance is None:
+            return None
+        message, remedy = hindrance
+        return Reason(code=never.code, message=f"{never.message} Nodes to come do not help: {message}.", remedy=remedy)
+
+    def wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
+        """How a run waits that does not start now, for the reason ``why``.
+
+        Args:
+            fits_here: The nodes that are here would hold it, if they were free.
+        """
+        found = self._wait(workload, why, fits_here=fits_here)
+        if found.asked_at is not None:
+            self._asking.add(workload.uid)
+            self._num_placeholders += workload.spec.nodes
+        elif fits_here:
+            self._may_ask = False
+        return found
+
+    def is_asked_for(self, workload: Workload) -> bool:
+        """Whether the run asks from this pass on."""
+        return workload.uid in self._asking
+
+    def _wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
+        growth, status = self._growth, workload.status
+        others = self._num_placeholders
+        is_too_many = others > 0 and others + workload.spec.nodes > MOST_PLACEHOLDERS
+        if growth is None or not self._may_ask or is_too_many:
+            return Waits(reason=why)
+        if status.asked_at is not None and status.phase is Phase.PENDING:
+            asked = self._asked.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
+            waited_s = self._now - max(status.asked_at, asked.bound_at or 0.0)
+            if asked.refused is not None:
+                return _beside(self._refused(growth, asked.refused), why, fits_here=fits_here)
+            if waited_s >= (growth.patience_s if asked.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
+                return _beside(self._given_up(growth, asked), why, fits_here=fits_here)
+            # Nodes that come one by one are no news until they are enough.
+            is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
+            reason = status.reason if is_told else _asking(workload.spec, growth, why, fits_here=fits_here)
+            return Waits(reason=reason, asked_at=status.asked_at)
+        if status.ask_again_at is not None and self._now < status.ask_again_at:
+            kept = why if fits_here or status.reason.code is not Code.NODES_NOT_COMING else status.reason
+            return Waits(reason=kept, ask_again_at=status.ask_again_at)
+        hindrance = self._hindrance(workload.spec, growth, ever=False)
+        if hindrance is not None:
+            message, remedy = hindrance
+            return Waits(
+                reason=Reason(code=why.code, message=f"{why.message}; more nodes cannot come: {message}", remedy=remedy)
+            )
+        return Waits(reason=_asking(workload.spec, growth, why, fits_here=fits_here), asked_at=self._now)
+
+    def _refused(self, growth: Growth, refused: str) -> Waits:
+        reason = Reason(
+            code=Code.NODES_NOT_COMING,
+            message=f"{growth.by} was not asked for nodes, for its placeholders are refused as its pods would be: "
+            f"{refused}",
+            remedy=f"Once that is fixed, they are asked for within {describe_duration(REFUSED_PAUSE_S)}.",
+        )
+        return Waits(reason=reason, ask_again_at=self._now + REFUSED_PAUSE_S)
+
+    def _given_up(self, growth: Growth, asked: CapacityRequest) -> Waits:
+        message = f"{growth.by} was asked for nodes and brought none within {describe_duration(growth.patience_s)}"
+        if asked.said is not None:
+            message = f"{growth.by} was asked for nodes and brings none; it says: {asked.said}"
+        reason = Reason(
+            code=Code.NODES_NOT_COMING,
+            message=message,
+            remedy=f"{growth.look} shows what hinders it; ask for less, or let it bring more. It is asked again in "
+            f"{describe_duration(growth.pause_s)}, and at once after suspend and resume.",
+        )
+        return Waits(reason=reason, ask_again_at=self._now + growth.pause_s)
+
+    def _hindrance(self, spec: Training, growth: Growth, *, ever: bool) -> tuple[str, str] | None:
+        """Why nodes to come cannot hold the gang, and what would mend it; None when they may.
+
+        What is on the nodes that are there counts in full, so that it only speaks where it is sure.
+
+        Args:
+            ever: Whether at any time, or now.
+        """
+        shape = Shape.of(spec.resources)
+        suitable = [source for source in growth.sources if _brings(source, shape)]
+        if not suitable:
+            kinds = "; ".join(f"{each.name} brings {', '.join(each.models)}" for each in growth.sources[:5])
+            wanted = spec.resources.gpu.model if spec.resources.gpu is not None else None
+            return (
+                f"{growth.by} brings no {wanted or 'such node'} ({kinds or 'it has no NodePool'})",
+                f"Ask for what it brings, or let it bring more: {growth.look}.",
+            )
+        affordable = [source for source in suitable if _is_affordable(source, spec)]
+        if not affordable:
+            prices = "; ".join(f"those of {each.name} {_say_price(each)}" for each in suitable[:5])
+            most = describe_dollars(spec.capacity.max_price or 0.0)
+            return (
+                f"none that {growth.by} brings is within its `max_price` of {most} an hour: {prices}",
+                "Raise `capacity.max_price`, or say what such nodes cost: the label "
+                f"{PRICE_LABEL}=DOLLARS in the template of the NodePool.",
+            )
+        suitable = affordable
+        for what, need, here, of, say in self._sums(spec, shape, ever=ever):
+            bounds = [of(each.most if ever else each.left) for each in suitable]
+            if need and None not in bounds and here + sum(bound or 0 for bound in bounds) < need:
+                names = ", ".join(each.name for each in suitable[:5])
+                more = sum(bound or 0 for bound in bounds)
+                state = "have" if ever else "free"
+                return (
+                    f"the limits of {names} allow {say(more)} {'in all' if ever else 'more'}, the nodes that are here "
+                    f"{state} {say(here)}, and the gang needs {say(need)}",
+                    f"Raise the limit of {what} of {names}, or ask for less (`nodes` or `resources`).",
+                )
+        return None
+
+    def _sums(self, spec: Training, shape: Shape, *, ever: bool) -> list[_Sum]:
+        """What the gang needs in all, and what the nodes have of it, or have free."""
+        nodes = [node for node in self._snapshot.nodes if ever or takes_pods(node)]
+        devices = [gpu.uuid for node in nodes for gpu in matching(node, shape)]
+        held = {} if ever else self._held_milli()
+        free = sum(max(0, WHOLE_GPU - held.get(uuid, 0)) for uuid in devices) // WHOLE_GPU
+        gpus = -(-spec.nodes * shape.total_gpu_milli // WHOLE_GPU)
+        cpu, memory = sum(node.cpu_milli for node in nodes), sum(node.memory_bytes for node in nodes)
+        if not ever:
+            live = [pod.grant for pod in self._snapshot.pods if not pod.phase.is_final]
+            cpu = max(0, cpu - sum(grant.cpu_milli for grant in live))
+            memory = max(0, memory - sum(grant.memory_bytes for grant in live))
+        return [
+            ("GPUs", gpus, free, lambda amount: amount.gpus, lambda count: plural(count, "GPU")),
+            ("cores", spec.nodes * shape.cpu_milli, cpu, lambda amount: amount.cpu_milli, describe_cpu),
+            ("memory", spec.nodes * shape.memory_bytes, memory, lambda amount: amount.memory_bytes, describe_memory),
+        ]
+
+    def _held_milli(self) -> dict[str, int]:
+        if self._held is None:
+            self._held = {}
+            for pod in self._snapshot.pods:
+                for uuid in () if pod.phase.is_final else pod.grant.gpu_uuids:
+                    self._held[uuid] = self._held.get(uuid, 0) + min(pod.grant.gpu_milli, WHOLE_GPU)
+        return self._held
+
+
+def _asking(spec: Training, growth: Growth, why: Reason, *, fits_here: bool) -> Reason:
+    ask = f"{growth.by} is asked for nodes with {plural(spec.nodes, 'placeholder pod')}"
+    if fits_here or why.code is Code.WAITING_FOR_TURN:
+        return replace(why, message=f"{why.message}; {ask} meanwhile")
+    need = describe_need(spec)
+    return Reason(
+        code=Code.WAITING_FOR_NODES,
+        message=f"needs {need}, more than is here; {ask}",
+        remedy="It starts when they have come. Should none come within "
+        f"{describe_duration(growth.patience_s)}, it says so here.",
+    )
+
+
+def _beside(waits: Waits, why: Reason, *, fits_here: bool) -> Waits:
+    """For a run that waits for the nodes that are here as well, that comes first."""
+    return replace(waits, reason=replace(why, message=f"{why.message}; {waits.reason.message}")) if fits_here else waits
+
+
+def _is_affordable(source: Source, spec: Training) -> bool:
+    price, most = source.price_per_hour, spec.capacity.max_price
+    return most is None or (price is not None and price <= most)
+
+
+def _say_price(source: Source) -> str:
+    price = source.price_per_hour
+    return "have no known price" if price is None else f"cost {describe_dollars(price)}"
+
+
+def _brings(source: Source, shape: Shape) -> bool:
+    """Whether such nodes may suit: memory of a device is known only where its node is."""
+    if not shape.num_gpus:
+        return True
+    return not source.models or any(matches(model, 2**62, shape.gpu_model, None) for model in source.models)

@@ -1,0 +1,1 @@
+"""Specs as text and back: YAML, JSON, JSON Schema, with every mistake told at its line."""

@@ -1,0 +1,75 @@
+"""Frozen values back into files: as plain data in the Kubernetes form, and as YAML in both forms."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, Literal, cast
+
+from fairlead.specs.keys import API_VERSION, KINDS, Spec
+from fairlead.specs.overlay import Overlay
+from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, Single
+
+Form = Literal["kubernetes", "short"]
+
+
+def render(spec: Spec) -> dict[str, Any]:
+    """The Kubernetes form as plain data: the namespace, what is required, and what differs from the defaults."""
+    kind = type(spec).__name__
+    section = KINDS[kind]
+    # The namespace is always said, and an empty mapping never is.
+    metadata = {
+        key.metadata: _plain(key, spec)
+        for key in section.keys
+        if key.metadata and (isinstance(key.kind, Single) or _is_said(key, spec))
+    }
+    body = {key.name: _plain(key, spec) for key in section.keys if not key.metadata and _is_said(key, spec)}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": body}
+
+
+def render_short(spec: Spec) -> dict[str, Any]:
+    """The short form as plain data: what is required, and what differs from the defaults."""
+    kind = type(spec).__name__
+    body = {key.name: _plain(key, spec) for key in KINDS[kind].keys if _is_said(key, spec)}
+    return body if kind == "Training" else {"kind": kind, **body}
+
+
+def to_yaml(spec: Spec, *, form: Form = "kubernetes") -> str:
+    """The spec as a YAML document that parses to the very same value."""
+    from fairlead.specs.formats.yaml_writing import dump
+
+    return dump(render(spec) if form == "kubernetes" else render_short(spec))
+
+
+def default_of(key: Key, owner: type[Any]) -> tuple[object, ...]:
+    """The dataclass's defaults of a key's attributes; MISSING where there is none."""
+    return tuple(_defaults(cast(Hashable, owner))[attribute] for attribute in key.attributes)
+
+
+@cache
+def _defaults(owner: type[Any]) -> Mapping[str, object]:
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(owner)
+    }
+
+
+def _is_said(key: Key, owner: object) -> bool:
+    """Whether a key has to be written."""
+    given = tuple(getattr(owner, attribute) for attribute in key.attributes)
+    return key.required or given != default_of(key, type(owner))
+
+
+def _plain(key: Key, owner: object) -> Any:
+    """The value of a key as it is written in a file."""
+    parts = tuple(getattr(owner, attribute) for attribute in key.attributes)
+    value = parts[0] if len(parts) == 1 else parts
+    kind = key.kind
+    if isinstance(kind, Section):
+        return {inner.name: _plain(inner, value) for inner in kind.keys if _is_said(inner, value)}
+    if isinstance(kind, MapField):
+        return dict(value)
+    if isinstance(kind, OverlayField):
+        return cast(Overlay, value).pod
+    if isinstance(kind, ListField):
+        return [kind.item.render(each) for each in value]
+    return kind.render(value)

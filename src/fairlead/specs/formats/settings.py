@@ -1,0 +1,187 @@
+"""Single keys of a run given anew, as ``resources.memory=700Mi``: read by the very rules of files.
+
+A key is dotted, as in problems. A value is YAML, as in a file, but for texts, which are taken as they are, as a shell
+hands them over. ``null`` and nothing at all leave the key out, so that its default holds again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.constraints import quote
+from fairlead.specs.formats import documents
+from fairlead.specs.formats.documents import Mistake, Node, Scalar, read_documents
+from fairlead.specs.formats.objects import node_of
+from fairlead.specs.formats.parsing import ENVELOPE, read_spec
+from fairlead.specs.formats.problems import Problems
+from fairlead.specs.formats.rendering import render_short
+from fairlead.specs.tables.field_types import TEXT, Key, Kind, MapField, OverlayField, Section, Tag
+from fairlead.specs.tables.pod_fields import Branch, Leaf, Map, Tree
+from fairlead.specs.tables.training_keys import TRAINING
+from fairlead.specs.training import Training
+
+OPTION = "--set"
+_Place = Kind | Branch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A key and what it is from now on.
+
+    Attributes:
+        path: Its parts; the last is the name of a variable or label where such are free.
+        value: None to leave it out.
+    """
+
+    path: tuple[str, ...]
+    value: Node | None
+
+    @property
+    def key(self) -> str:
+        """Its dotted name."""
+        return ".".join(self.path)
+
+
+def read_setting(text: str) -> Setting:
+    """The setting in ``KEY=VALUE``.
+
+    Raises:
+        InvalidSpec: It has another form, or the value is no YAML.
+    """
+    key, equals, value = text.partition("=")
+    parts, place = _walk(key)
+    if not equals or not all(parts):
+        raise InvalidSpec((f"{OPTION} {quote(text)}: give KEY=VALUE, such as `{OPTION} resources.memory=16Gi`",))
+    return Setting(path=parts, value=_read(key, value, place))
+
+
+def setting_of(key: str, value: Any) -> Iterator[Setting]:
+    """The settings that say a plain value; what a mapping does not name stays as it is.
+
+    Args:
+        key: Dotted.
+        value: As in a file; None to leave it out.
+    """
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from setting_of(f"{key}.{name}", inner)
+    else:
+        yield Setting(path=_walk(key)[0], value=None if value is None else node_of(value))
+
+
+def with_settings(spec: Training, settings: Iterable[Setting], *, source: str = OPTION) -> Training:
+    """The spec with some keys given anew.
+
+    Args:
+        source: Who gives them, for problems.
+
+    Raises:
+        InvalidSpec: A key is unknown or given twice, or a value is wrong; every problem is told.
+    """
+    given = tuple(settings)
+    _refuse_lost(given, source)
+    root = node_of(render_short(spec))
+    for setting in given:
+        root = _put(root, TRAINING, setting.path, setting.value) or root
+    problems = Problems(source=source)
+    made = read_spec(root, problems, default_name=None)
+    if problems.num:
+        # The lines are those of no file.
+        told = (text.replace(f"{source}:{line}: ", f"{source}: ", 1) for line, text in problems.found)
+        raise InvalidSpec(tuple(dict.fromkeys(told)))
+    assert isinstance(made, Training), "only a Training has `run`, which cannot be left out"
+    return made
+
+
+def _refuse_lost(settings: tuple[Setting, ...], source: str) -> None:
+    """Refuse a setting of which a later one would leave nothing, and words of the Kubernetes form."""
+    for number, setting in enumerate(settings):
+        later = next((each for each in settings[number + 1 :] if each.path == setting.path[: len(each.path)]), None)
+        if later is not None:
+            said = "is given twice" if later.path == setting.path else f"is lost as {later.key} follows"
+            raise InvalidSpec((f"{source}: {setting.key}: it {said}; keep one of them",))
+        if setting.path[0] in (*ENVELOPE, "status"):
+            rest = setting.path[1:] if setting.path[0] in ("spec", "metadata") else ()
+            hint = f"; did you mean `{'.'.join(rest)}`?" if rest else "; keys are those of the short form"
+            raise InvalidSpec((f"{source}: {setting.key}: unknown key{hint}",))
+
+
+def _walk(key: str) -> tuple[tuple[str, ...], _Place]:
+    """The parts of a dotted key, and what kind of value belongs there; None for an unknown one."""
+    parts: list[str] = []
+    place: _Place = TRAINING
+    rest = key.strip()
+    while True:
+        if isinstance(place, (MapField, Map)):
+            # Names of variables and labels have dots of their own.
+            return (*parts, rest), _below(place, rest)
+        name, dot, rest = rest.partition(".")
+        parts.append(name)
+        place = _below(place, name)
+        if not dot:
+            return tuple(parts), place
+
+
+def _below(place: _Place, name: str) -> _Place:
+    if isinstance(place, Section):
+        key = place.key(name)
+        return None if key is None else _kind(key)
+    if isinstance(place, MapField):
+        return TEXT
+    if isinstance(place, Map):
+        return place.values
+    return place.fields.get(name) if isinstance(place, Tree) else None
+
+
+def _kind(key: Key) -> _Place:
+    return key.kind.tree if isinstance(key.kind, OverlayField) else key.kind
+
+
+def _read(key: str, text: str, place: _Place) -> Node | None:
+    is_text = place is TEXT or place is Leaf.TEXT or place is Leaf.NAME
+    found, mistakes = read_documents(text)
+    if is_text and not _is_quoted(found, mistakes):
+        is_left_out = text in ("", "null") and not key.startswith("env.")
+        return None if is_left_out else Scalar(tag=Tag.TEXT, text=text, line=1, column=1)
+    if mistakes:
+        raise InvalidSpec((f"{OPTION}: {key}: {mistakes[0].sentence}",))
+    if len(found) > 1:
+        raise InvalidSpec((f"{OPTION}: {key}: {len(found)} YAML documents; give one value",))
+    return found[0] if found else None
+
+
+def _is_quoted(found: tuple[Node, ...], mistakes: tuple[Mistake, ...]) -> bool:
+    """Whether a text is YAML in quotes."""
+    return len(found) == 1 and not mistakes and isinstance(found[0], Scalar) and not found[0].plain
+
+
+def _put(node: Node | None, place: _Place, path: tuple[str, ...], value: Node | None) -> Node | None:
+    """The node with a value at a path; None when nothing is left of it."""
+    name, rest = path[0], path[1:]
+    entries = _entries(node, place)
+    inner_place, before = _below(place, name), entries.get(name)
+    after = _put(before[1] if before else None, inner_place, rest, value) if rest else value
+    key = before[0] if before else Scalar(tag=Tag.TEXT, text=name, line=1, column=1)
+    if after is None and (inner_place is None or _is_required(place, name)):
+        # Not left out but refused, by whoever reads it.
+        after = Scalar(tag=Tag.NULL, text="null", line=1, column=1)
+    if after is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = key, after
+    made = documents.Mapping(entries=tuple(entries.values()), line=1, column=1)
+    return made if entries else None
+
+
+def _entries(node: Node | None, place: _Place) -> dict[str, tuple[Scalar, Node]]:
+    if isinstance(node, documents.Mapping):
+        return {key.text: (key, inner) for key, inner in node.entries}
+    if isinstance(node, Scalar) and isinstance(place, Section) and place.shorthand is not None:
+        return {place.shorthand: (replace(node, tag=Tag.TEXT, text=place.shorthand), node)}
+    return {}
+
+
+def _is_required(place: _Place, name: str) -> bool:
+    key = place.key(name) if isinstance(place, Section) else None
+    return key is not None and key.required

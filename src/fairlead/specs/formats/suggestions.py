@@ -1,0 +1,57 @@
+"""What someone probably meant by a word that is not a key."""
+
+import re
+from collections.abc import Iterator
+
+from fairlead.specs.tables.field_types import Section
+
+
+def suggest(word: str, section: Section, whole: Section) -> str | None:
+    """The key that ``word`` stands for: its name when in ``section``, dotted from ``whole`` when elsewhere."""
+    if len(word) > 64:
+        return None
+    meant = _plain(word)
+    local = {_plain(key.name): key.name for key in section.keys}
+    foreign = {_plain(each): key.name for key in section.keys for each in key.also}
+    everywhere: dict[str, str] = {}
+    for path, words in _paths(whole, ""):
+        for each in words:
+            everywhere.setdefault(_plain(each), path)
+    for known in (local, foreign, everywhere):
+        if meant in known:
+            return known[meant]
+    for known in (local, foreign | everywhere | local):
+        import difflib  # 3 ms that a right word does not need
+
+        near = difflib.get_close_matches(meant, known, n=1, cutoff=0.7)
+        if near:
+            return known[near[0]]
+    return None
+
+
+def nearest(word: str, words: tuple[str, ...]) -> str | None:
+    """The one of ``words`` that ``word`` was probably meant to be."""
+    if len(word) > 64:
+        return None
+    known = {_plain(each): each for each in words}
+    import difflib
+
+    near = difflib.get_close_matches(_plain(word), known, n=1, cutoff=0.6)
+    return known[near[0]] if near else None
+
+
+def _plain(word: str) -> str:
+    """One spelling for maxDuration, max-duration, MAX_DURATION and max_duration."""
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word)
+    return re.sub(r"[-_ ]+", "_", snake).strip("_").lower()
+
+
+def _paths(section: Section, prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Dotted path and words of each key, outer keys first, names before foreign words."""
+    for key in section.keys:
+        yield prefix + key.name, (key.name,)
+    for key in section.keys:
+        yield prefix + key.name, key.also
+    for key in section.keys:
+        if isinstance(key.kind, Section):
+            yield from _paths(key.kind, f"{prefix}{key.name}.")

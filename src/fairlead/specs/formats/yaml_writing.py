@@ -1,0 +1,31 @@
+"""Plain data as a YAML document that the reader types the same way. The only module that writes YAML."""
+
+from typing import Any
+
+import yaml
+
+from fairlead.specs.formats.documents import core_tag
+from fairlead.specs.tables.field_types import Tag
+
+
+def dump(content: dict[str, Any]) -> str:
+    """One YAML document, keys in their order, texts of several lines as blocks."""
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**30)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that YAML 1.2 would read as something else; PyYAML on its own follows YAML 1.1."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None
+        if "\n" in text.rstrip("\n") and not text[0].isspace():
+            style = "|"
+        elif core_tag(text) is not Tag.TEXT:
+            style = '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)

@@ -1,0 +1,303 @@
+"""The kinds of value a key can have: how one is read from a scalar, written back, and described to an editor."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fairlead.specs import quantities
+from fairlead.specs.constraints import BrokenRules, Constraints, Text
+from fairlead.specs.pool import Taint, TaintEffect
+from fairlead.specs.tables import pod_fields as podfields
+
+Plain = str | int | float | bool
+
+
+class Tag(StrEnum):
+    """The types of scalars in YAML 1.2's core schema."""
+
+    NULL = "null"
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "text"
+
+
+NUMERIC = frozenset({Tag.INT, Tag.FLOAT})
+ANY = frozenset({*NUMERIC, Tag.TEXT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """A value written as one scalar.
+
+    Attributes:
+        what: The noun for error messages, with its article.
+        tags: Scalars that are looked at; any other is not ``what``.
+        parse: From the scalar's text; raises ValueError with the rest of a sentence.
+        render: What ``parse`` gives, as a plain value.
+        schema: JSON Schema of what ``parse`` takes.
+        choices: What to give, when it is a closed set.
+        text: The pattern that text, as opposed to a number, must match in full before it is parsed; None for any.
+    """
+
+    what: str
+    tags: frozenset[Tag]
+    parse: Callable[[str], Any]
+    render: Callable[[Any], Plain]
+    schema: Mapping[str, Any]
+    choices: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapField:
+    """A mapping from names to texts, at most ``most``; scalars keep their exact text."""
+
+    names: Text
+    values: Text
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListField:
+    """A list of single values, at most ``most``; ``rule`` is what the dataclass asks of each."""
+
+    item: Single
+    most: int
+    rule: Text | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayField:
+    """Fields of an object of Kubernetes, in its words, read into an ``Overlay``."""
+
+    tree: podfields.Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of a file.
+
+    Attributes:
+        name: As written in files, in both forms.
+        doc: One sentence for people and editors.
+        attributes: Attributes of the dataclass it sets; a kind that sets several parses to a tuple.
+        example: A value as it would be written.
+        required: It must be there.
+        also: Words by which others call it, for suggestions.
+        metadata: Its name under ``metadata`` in the Kubernetes form; None when it is under ``spec``.
+    """
+
+    name: str
+    kind: "Single | MapField | ListField | OverlayField | Section"
+    doc: str
+    attributes: tuple[str, ...]
+    example: str
+    required: bool = False
+    also: tuple[str, ...] = ()
+    metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A mapping with known keys, read into one dataclass.
+
+    Attributes:
+        rules: Rules of the dataclass by attribute.
+        shorthand: The key that a lone scalar stands for; None when only a mapping will do.
+    """
+
+    type: type[Any]
+    rules: Constraints
+    keys: tuple[Key, ...]
+    shorthand: str | None = None
+
+    def key(self, name: str) -> Key | None:
+        """The key of that name."""
+        return next((key for key in self.keys if key.name == name), None)
+
+    def key_of(self, attribute: str) -> Key | None:
+        """The key that sets an attribute."""
+        return next((key for key in self.keys if attribute in key.attributes), None)
+
+
+Kind = Single | MapField | ListField | OverlayField | Section
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _any_of(*parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"anyOf": list(parts)}
+
+
+def _pattern(pattern: str) -> Mapping[str, Any]:
+    return {"type": "string", "pattern": f"^(?:{pattern})$"}
+
+
+def _flag(text: str) -> bool:
+    return text.lower() == "true"
+
+
+TEXT = Single(
+    what="text",
+    tags=frozenset({Tag.TEXT}),
+    parse=_identity,
+    render=_identity,
+    schema={"type": "string"},
+)
+
+WHOLE = Single(
+    what="a whole number",
+    tags=NUMERIC,
+    parse=quantities.parse_whole,
+    render=_identity,
+    schema={"type": "integer", "minimum": 0},
+)
+
+SPAN = Single(
+    what="a whole number, or two joined by `..`",
+    tags=ANY,
+    parse=quantities.parse_span,
+    render=quantities.format_span,
+    schema=_any_of({"type": "integer", "minimum": 0}, _pattern(quantities.SPAN)),
+    text=quantities.SPAN,
+)
+
+DOLLARS = Single(
+    what="a number of dollars",
+    tags=NUMERIC,
+    parse=lambda text: float(quantities.parse_number(text)),
+    render=quantities.format_number,
+    schema={"type": "number", "minimum": 0},
+)
+
+FACTOR = Single(
+    what="a number",
+    tags=NUMERIC,
+    parse=lambda text: float(quantities.parse_number(text)),
+    render=quantities.format_number,
+    schema={"type": "number"},
+)
+
+FLAG = Single(
+    what="true or false",
+    tags=frozenset({Tag.BOOL}),
+    parse=_flag,
+    render=_identity,
+    schema={"type": "boolean"},
+    choices="true or false",
+)
+
+SIZE = Single(
+    what="a size in bytes",
+    tags=ANY,
+    parse=quantities.parse_size,
+    render=quantities.format_size,
+    schema=_any_of({"type": "integer", "minimum": 0}, _pattern(f"{quantities.SIZE}|{quantities.NUMBER}")),
+)
+
+CPU = Single(
+    what="a number of cores",
+    tags=ANY,
+    parse=quantities.parse_cpu,
+    render=quantities.format_cpu,
+    schema=_any_of({"type": "number", "minimum": 0}, _pattern(f"{quantities.CPU}|{quantities.NUMBER}")),
+)
+
+GPU = Single(
+    what="a number of GPUs, or model, memory and count joined by `:`",
+    tags=ANY,
+    parse=quantities.parse_gpu,
+    render=quantities.format_gpu,
+    schema=_any_of(
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 1000},
+        _pattern(f"{quantities.GPU}|{quantities.NUMBER}"),
+    ),
+)
+
+GPU_COUNT = Single(
+    what="a number of GPUs",
+    tags=ANY,
+    parse=quantities.parse_gpu_count,
+    render=quantities.format_gpu_count,
+    schema=_any_of({"type": "number", "minimum": 0}, _pattern(quantities.NUMBER)),
+)
+
+DURATION = Single(
+    what="a duration",
+    tags=ANY,
+    parse=quantities.parse_duration,
+    render=quantities.format_duration,
+    schema=_any_of({"type": "number", "minimum": 0}, _pattern(f"{quantities.DURATION}|{quantities.NUMBER}")),
+)
+
+EVERY = Single(
+    what="a duration or a number of steps",
+    tags=ANY,
+    parse=quantities.parse_every,
+    render=quantities.format_every,
+    schema=_any_of(
+        {"type": "number", "exclusiveMinimum": 0},
+        _pattern(f"{quantities.STEPS}|{quantities.DURATION}|{quantities.NUMBER}"),
+    ),
+)
+
+
+def word(words: type[StrEnum]) -> Single:
+    """One of a closed set of words."""
+    choices = ", ".join(words)
+
+    def parse(text: str) -> StrEnum:
+        if text not in set(words):
+            raise ValueError(f"is not one of {choices}")
+        return words(text)
+
+    return Single(
+        what=f"one of {choices}",
+        tags=frozenset({Tag.TEXT}),
+        parse=parse,
+        render=str,
+        schema={"enum": [str(each) for each in words]},
+        choices=choices,
+    )
+
+
+def _parse_taint(text: str) -> Taint:
+    rest, colon, effect = text.rpartition(":")
+    if not colon or effect not in set(TaintEffect):
+        raise ValueError(f"does not end in a colon and one of {', '.join(TaintEffect)}")
+    key, _, value = rest.partition("=")
+    try:
+        return Taint(key=key, value=value, effect=TaintEffect(effect))
+    except BrokenRules as error:
+        raise ValueError(f"is not a taint: {error}") from error
+
+
+def _render_taint(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+TAINT = Single(
+    what="a taint",
+    tags=frozenset({Tag.TEXT}),
+    parse=_parse_taint,
+    render=_render_taint,
+    schema=_pattern(f"[^:=]+(?:=[^:=]*)?:(?:{'|'.join(TaintEffect)})"),
+)
+
+
+def name_key(*, example: str, more: str = "", also: tuple[str, ...] = ()) -> Key:
+    """The key of a document's own name; ``more`` is what there is to say of it besides its form."""
+    return Key(
+        name="name",
+        kind=TEXT,
+        doc=f"Lower-case letters, digits and dashes, at most 50{more}.",
+        attributes=("name",),
+        example=example,
+        required=True,
+        also=also,
+        metadata="name",
+    )

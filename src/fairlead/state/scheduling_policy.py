@@ -1,0 +1,73 @@
+"""By which rules those that wait are started: the named policies of clusters, which a simulation can compare."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Backfill(StrEnum):
+    """Who is promised a start that nobody behind may delay.
+
+    NONE: nobody starts before one that waits ahead of it. EASY (Lifka, JSSPP 1995): the first that does not fit.
+    CONSERVATIVE (Mu'alem and Feitelson, TPDS 2001): everybody, as far as ``SchedulingPolicy.most_promises``.
+    """
+
+    NONE = "none"
+    EASY = "easy"
+    CONSERVATIVE = "conservative"
+
+
+class Order(StrEnum):
+    """Who goes first of runs of one team.
+
+    FIRST_COME: The higher priority, which waiting raises, then the older. SHORTEST: So, too, but what is left to do of
+    a run counts against it as ``fairlead.policy.queue.queue_score`` says.
+    """
+
+    FIRST_COME = "first-come"
+    SHORTEST = "shortest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingPolicy:
+    """What a queue goes by.
+
+    Attributes:
+        fair: Teams have guarantees and equal weighted shares; waiting raises priority.
+        order: Who goes first of runs of one team; it needs ``fair``.
+        preempts_longer: Where ``order`` is SHORTEST, runs may be stopped for others of their team that have less left
+            to do, when less is waited for that in all.
+        preempts: Runs may be stopped, with a checkpoint, for others that come before them.
+        moves: Runs may be moved, with a checkpoint, to room that is free, so that another finds its room in one piece.
+        most_moved: Which part of the whole cluster's time moves may cost at most in any hour, as far as they redo work.
+        moved_apart_s: At least so long is between two moves of a run.
+        most_promises: More waiting runs than this are given no start of their own; it bounds the cost of a decision.
+    """
+
+    backfill: Backfill = Backfill.EASY
+    fair: bool = True
+    order: Order = Order.FIRST_COME
+    preempts_longer: bool = False
+    preempts: bool = True
+    moves: bool = True
+    most_moved: float = 0.05
+    moved_apart_s: float = 4 * 3600.0
+    most_promises: int = 50
+
+    @property
+    def num_promises(self) -> int:
+        """How many of those that wait are promised a start."""
+        return {Backfill.NONE: 0, Backfill.EASY: 1, Backfill.CONSERVATIVE: self.most_promises}[self.backfill]
+
+
+DEFAULT = SchedulingPolicy()
+
+POLICIES = {
+    "fifo": SchedulingPolicy(backfill=Backfill.NONE, fair=False, order=Order.FIRST_COME, preempts=False, moves=False),
+    "backfill": SchedulingPolicy(fair=False, order=Order.FIRST_COME, preempts=False, moves=False),
+    "conservative": SchedulingPolicy(
+        backfill=Backfill.CONSERVATIVE, fair=False, order=Order.FIRST_COME, preempts=False, moves=False
+    ),
+    "default": DEFAULT,
+    "shortest": SchedulingPolicy(order=Order.SHORTEST),
+    "preempting": SchedulingPolicy(order=Order.SHORTEST, preempts_longer=True),
+}

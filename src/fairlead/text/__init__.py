@@ -1,0 +1,1 @@
+"""Formats quantities for people. No decision, no I/O."""

@@ -1,0 +1,104 @@
+"""The story of a run as Events, which ``kubectl describe`` shows."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.events.event_recorder import (
+    BURST,
+    NOTE_MOST,
+    EventRecord,
+    EventRecorder,
+    render_event,
+)
+from fairlead.control.operator import Operator
+from fairlead.state.snapshot import Phase
+from tests.kubernetes.operating import comes_to, gang, operating
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
+
+
+def events(cluster: KubernetesCluster, namespace: str) -> list[dict[str, Any]]:
+    """Of our operator, oldest first."""
+    found = cluster.client.items(f"/api/v1/namespaces/{namespace}/events")
+    ours = [each for each in found if each["source"].get("component") == "fairlead-operator"]
+    return sorted(ours, key=lambda each: str(each["metadata"]["name"]))
+
+
+def test_describe_tells_the_story_of_a_run(
+    access: Access, cluster: KubernetesCluster, namespace: str, plane: ControlPlane
+) -> None:
+    cluster.submit(gang(namespace))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RUNNING)
+        cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
+        comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+        # The second start is told in the same words as the first.
+        story = [("Placed", 2), ("RanksStarted", 2), ("PodLost", 1)]
+        until(lambda: [(each["reason"], each["count"]) for each in events(cluster, namespace)] == story)
+    (lost,) = (each for each in events(cluster, namespace) if each["reason"] == "PodLost")
+    assert lost["type"] == "Warning"
+    assert "it was deleted, as by `kubectl delete pod`" in lost["message"]
+    described = subprocess.run(
+        [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "-n", namespace, "describe", "training", "train"],
+        capture_output=True, text=True, check=True,
+    ).stdout.partition("Events:")[2]  # fmt: skip
+    assert "it was deleted, as by `kubectl delete pod`" in described
+    assert "fairlead-operator" in described
+
+
+def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+    cluster.submit(gang(namespace))
+    with operating(access, namespace):
+        comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: len(events(cluster, namespace)) == 2)
+    before = events(cluster, namespace)
+    with operating(access, namespace) as second:
+        until(lambda: second.election.is_leader)
+        time.sleep(2.0)
+    assert events(cluster, namespace) == before
+
+
+@pytest.fixture
+def operator(access: Access, cluster: KubernetesCluster, namespace: str) -> Iterator[Operator]:
+    with operating(access, namespace) as operator:
+        yield operator
+
+
+def telling(namespace: str, number: int, note: str) -> EventRecord:
+    regarding = {"apiVersion": "v1", "kind": "ConfigMap", "name": "it", "namespace": namespace, "uid": namespace}
+    return EventRecord(regarding=regarding, name=f"it.{number:x}", reason="Noted", note=note, at=time.time())
+
+
+def test_the_same_words_count_up_one_event(operator: Operator, cluster: KubernetesCluster, namespace: str) -> None:
+    teller = EventRecorder(operator.view)
+    for number in range(3):
+        teller.tell(operator.agent, telling(namespace, number, "again"), time.time())
+        assert operator.agent.drain(20.0)
+    teller.tell(operator.agent, telling(namespace, 3, "something else"), time.time())
+    assert operator.agent.drain(20.0)
+    assert [(each["message"], each["count"]) for each in events(cluster, namespace)] == [
+        ("again", 3),
+        ("something else", 1),
+    ]
+
+
+def test_an_object_with_too_much_to_say_is_cut_short(
+    operator: Operator, cluster: KubernetesCluster, namespace: str
+) -> None:
+    teller, now = EventRecorder(operator.view), time.time()
+    for number in range(2 * BURST):
+        teller.tell(operator.agent, telling(namespace, number, f"note {number}"), now)
+    assert operator.agent.drain(20.0)
+    assert len(events(cluster, namespace)) == BURST
+
+
+def test_a_long_note_is_cut_where_the_server_would_refuse_it() -> None:
+    message = render_event(telling("a", 0, "\u00e4" * NOTE_MOST))["message"]
+    assert len(message.encode()) <= NOTE_MOST
+    assert message.endswith(" ...")

@@ -1,0 +1,51 @@
+"""Pods by run and by node, and what has changed since a reader last looked."""
+
+from dataclasses import replace
+
+from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks, PodIndex
+
+POD = PodObject(
+    key="t/a-0-0", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0, run_uid="r"
+)
+
+
+def test_a_pod_is_found_by_its_run_and_by_its_node() -> None:
+    index = PodIndex()
+    index.follow(POD.key, POD)
+    assert (dict(index.of_run("r")), dict(index.on_node("n"))) == ({POD.key: POD}, {POD.key: POD})
+    assert not index.of_run("other")
+    assert not index.on_node("other")
+
+
+def test_a_pod_that_is_over_counts_on_no_node() -> None:
+    index, over = PodIndex(), replace(POD, phase="Succeeded")
+    index.follow(POD.key, POD)
+    index.follow(POD.key, over)
+    assert (dict(index.of_run("r")), dict(index.on_node("n"))) == ({POD.key: over}, {})
+
+
+def test_a_pod_that_is_bound_later_is_on_its_node_then() -> None:
+    index, waiting = PodIndex(), replace(POD, node="")
+    index.follow(POD.key, waiting)
+    assert not index.on_node("n")
+    assert index.get(POD.key) is waiting
+    index.follow(POD.key, POD)
+    assert dict(index.on_node("n")) == {POD.key: POD}
+
+
+def test_a_pod_that_is_gone_is_nowhere() -> None:
+    index = PodIndex()
+    index.follow(POD.key, POD)
+    index.follow(POD.key, None)
+    assert index.get(POD.key) is None
+    assert not index.of_run("r")
+    assert not index.on_node("n")
+
+
+def test_a_mark_is_taken_once() -> None:
+    marks = Marks()
+    marks.add(runs=["r"], nodes=["n"])
+    marks.add(runs=["r", "s"])
+    assert marks.take() == ({"r", "s"}, {"n"})
+    assert marks.take() == (set(), set())

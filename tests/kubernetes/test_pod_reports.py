@@ -1,0 +1,143 @@
+"""What pods say of themselves survives the size of its way, and what is not ours is told as nothing."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_last_words, read_report
+from fairlead.cluster.local.pod_files import progress_of
+from fairlead.runtime.reporting import MOST_EXIT_BYTES, MOST_REPORT_BYTES, exit_code, pack_exit, pack_report
+
+
+def a_rank(rank: int, code: int | None = 0, *, signal: int | None = None, at: float = 1.0, tail: Any = ()) -> Any:
+    ended = {"rank": rank, "exit_code": code, "signal": signal, "at": at, "out_of_memory": False}
+    return {**ended, "tail": list(tail)}
+
+
+def a_record(*ranks: Any, **changes: Any) -> dict[str, Any]:
+    return {"at": 5.0, "message": None, "setup_failed": False, "ranks": list(ranks), "tail": [], **changes}
+
+
+def a_pod(message: str | None, *, code: int = 1, reason: str = "Error", signal: int | None = None) -> dict[str, Any]:
+    ended = {"exitCode": code, "reason": reason, "finishedAt": "2026-11-21T10:00:00Z", "signal": signal}
+    if message is not None:
+        ended["message"] = message
+    return {"status": {"containerStatuses": [{"name": "ranks", "state": {"terminated": ended}}]}}
+
+
+def test_a_pod_of_eight_ranks_says_how_each_ended_and_what_the_first_said() -> None:
+    tail = [f"line {n} " + "x" * 200 for n in range(40)]
+    ranks = [a_rank(n, None, signal=15, at=9.0) for n in range(7)]
+    packed = pack_exit(a_record(*ranks, a_rank(7, 1, at=2.0, tail=tail)))
+    assert len(packed) <= MOST_EXIT_BYTES
+    ending = read_ending(a_pod(packed.decode()), ranks=range(8))
+    assert ending is not None
+    assert len(ending.exits) == 8
+    assert ending.exits[7].exit_code == 1
+    assert 10 < len(ending.exits[7].tail) < 40
+    assert ending.exits[7].tail[-1] == tail[-1]
+    assert ending.exits[0].tail == ()
+
+
+def test_of_a_thousand_ranks_those_that_failed_first_are_told() -> None:
+    ranks = [a_rank(n, None, signal=15, at=100.0 + n) for n in range(1000)]
+    ranks[500] = a_rank(500, 3, at=1.0, tail=["the culprit"])
+    packed = pack_exit(a_record(*ranks))
+    assert len(packed) <= MOST_EXIT_BYTES
+    ending = read_ending(a_pod(packed.decode()), ranks=range(1000))
+    assert ending is not None
+    assert (ending.exits[0].rank, ending.exits[0].tail) == (500, ("the culprit",))
+
+
+def reports(directory: Path, *said: dict[str, Any]) -> str:
+    """A pod's directory in which its ranks have said so much."""
+    for rank, report in enumerate(said):
+        (directory / f"rank-{rank}.json").write_text(json.dumps(report))
+    return str(directory)
+
+
+def test_a_pod_says_how_far_its_ranks_came(tmp_path: Path) -> None:
+    said = [{"step": step, "updated_at": 7.0, "metrics": {"f1": 0.5}, "checkpoint_step": 30} for step in (30, 31, 31)]
+    packed = pack_exit(a_record(a_rank(0, None, signal=9)), reports(tmp_path, *said))
+    assert read_last_words(a_pod(packed.decode())) == progress_of(said[1])
+    long = {**said[0], "metrics": {f"metric-{n}": 0.5 for n in range(200)}}
+    packed = pack_exit(a_record(a_rank(0, None, signal=9)), reports(tmp_path, long, long, long))
+    assert len(packed) <= MOST_EXIT_BYTES
+    assert read_last_words(a_pod(packed.decode())) == progress_of({**long, "metrics": {}})
+
+
+@pytest.mark.parametrize("said", [None, "x", {"form": 1}, {"form": 1, "progress": {"metrics": {"loss": "low"}}}])
+def test_a_pod_that_says_nothing_of_its_progress_came_nowhere(said: Any) -> None:
+    assert read_last_words(a_pod(json.dumps(said))) is None
+
+
+@given(st.lists(st.text(max_size=3000), max_size=40), st.integers(1, 64), st.text(max_size=6000), st.integers(0, 20))
+def test_no_record_is_larger_than_what_kubelet_keeps(tail: list[str], num: int, message: str, metrics: int) -> None:
+    record = a_record(*(a_rank(n, 1, at=1.5, tail=tail) for n in range(num)), message=message)
+    with TemporaryDirectory() as directory:
+        said = {"step": 10, "metrics": {f"metric-{n}": 0.5 for n in range(metrics)}}
+        packed = pack_exit(record, reports(Path(directory), said))
+    assert len(packed) <= MOST_EXIT_BYTES
+    assert read_ending(a_pod(packed.decode()), ranks=range(num)) is not None
+
+
+def test_a_container_that_was_killed_at_its_memory_limit_speaks_for_all_its_ranks() -> None:
+    ending = read_ending(a_pod(None, code=137, reason="OOMKilled"), ranks=range(4, 6))
+    assert ending is not None
+    assert [(each.rank, each.exit_code, each.signal, each.out_of_memory) for each in ending.exits] == [
+        (4, None, 9, True),
+        (5, None, 9, True),
+    ]
+    assert ending.exits[0].at == 1_795_255_200.0
+
+
+def test_a_container_that_still_runs_has_no_ending() -> None:
+    running = {"status": {"containerStatuses": [{"name": "ranks", "state": {"running": {}}}]}}
+    assert read_ending(running, ranks=range(1)) is None
+    assert read_ending({"status": {}}, ranks=range(1)) is None
+
+
+def test_another_container_s_end_is_not_the_ranks() -> None:
+    pod = a_pod(None, code=0)
+    pod["status"]["containerStatuses"][0]["name"] = "proxy"
+    assert read_ending(pod, ranks=range(1)) is None
+
+
+@pytest.mark.parametrize("text", ["", "hello", "[1]", '{"form": 99}', '{"form": 1, "events": [[1], null, "x"]}'])
+def test_lines_that_are_not_ours_or_damaged_break_nothing(text: str) -> None:
+    report = read_report(text)
+    assert report is None or report.events == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [([], 1), ([a_rank(0)], 0), ([a_rank(0, 3, at=2.0), a_rank(1, 4, at=1.0)], 4), ([a_rank(0, None, signal=9)], 137)],
+)
+def test_the_exit_code_is_that_of_the_first_failure(ranks: list[Any], code: int) -> None:
+    assert exit_code(a_record(*ranks)) == code
+
+
+def test_a_report_with_more_events_than_fit_tells_the_latest(tmp_path: Path) -> None:
+    lines = [json.dumps({"at": float(n), "type": "Noted", "message": f"{n} " + "x" * 1000}) for n in range(100)]
+    (tmp_path / "rank-0.events.jsonl").write_text("\n".join(lines))
+    (tmp_path / "rank-0.json").write_text(json.dumps({"step": 1, "updated_at": 1.0}))
+    line = pack_report(str(tmp_path))
+    assert len(line) <= MOST_REPORT_BYTES
+    report = read_report(line)
+    assert report is not None
+    assert report.events[-1].place == 99
+    assert len(report.events) == 20
+    assert report.progress is not None
+
+
+def test_output_is_the_sign_of_life_of_ranks_that_report_nothing(tmp_path: Path) -> None:
+    (tmp_path / "output.log").write_text("x")
+    report = read_report(pack_report(str(tmp_path)))
+    assert report is not None
+    assert report.active_at == (tmp_path / "output.log").stat().st_mtime
+    assert report.progress is None

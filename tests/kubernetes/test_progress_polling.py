@@ -1,0 +1,77 @@
+"""How often a run is asked what it says of itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks
+from fairlead.cluster.kubernetes.operator.runs.progress_polling import EVERY_S, MOST_S, PER_SECOND, Listener, _Turn
+
+POD = PodObject(key="t/a", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0)
+
+
+@pytest.mark.parametrize(("silent_s", "every_s"), [(0.0, EVERY_S), (20.0, EVERY_S), (100.0, 25.0), (86_400.0, MOST_S)])
+def test_a_run_is_asked_the_less_often_the_longer_it_said_nothing_new(silent_s: float, every_s: float) -> None:
+    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0)
+    assert turn.every_s(1000.0 + silent_s) == every_s
+
+
+@pytest.mark.parametrize("num_runs", [1, 10_000])
+def test_a_run_with_a_stall_timeout_is_asked_within_it(num_runs: int) -> None:
+    turn = _Turn(pod=POD, most_s=15.0, news_at=0.0)
+    assert turn.every_s(3600.0, num_runs) == 15.0
+
+
+def test_many_runs_that_report_all_the_time_are_asked_in_turn() -> None:
+    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0)
+    assert turn.every_s(1000.0, 1000) == 1000 / PER_SECOND
+
+
+@pytest.mark.parametrize(("num_failed", "every_s"), [(0, 5.0), (1, 10.0), (3, 40.0), (7, 640.0), (5_000, MOST_S)])
+def test_who_cannot_be_asked_is_asked_half_as_often_each_time(num_failed: int, every_s: float) -> None:
+    turn = _Turn(pod=POD, most_s=MOST_S, news_at=1000.0, num_failed=num_failed)
+    assert turn.every_s(1000.0) == every_s
+
+
+class Asked:
+    """Counts the questions that are given out, and says that none was answered."""
+
+    def __init__(self) -> None:
+        self.uids: list[str] = []
+
+    def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
+        self.uids.append(run)
+
+
+def a_cluster(num_runs: int) -> Any:
+    """One whose runs have all been up for an hour and report nothing, as whoever takes over meets them."""
+    uids = [f"run-{number}" for number in range(num_runs)]
+    marks = Marks()
+    marks.add(runs=uids)
+    found = SimpleNamespace(
+        workload=SimpleNamespace(spec=SimpleNamespace(stall_timeout_s=None)),
+        state=SimpleNamespace(
+            gang=SimpleNamespace(attempt=0),
+            progress=None,
+            status=SimpleNamespace(phase=SimpleNamespace(is_final=False)),
+        ),
+    )
+    pods = {uid: {uid: replace(POD, uid=uid, started_at=0.0)} for uid in uids}
+    view = SimpleNamespace(marks=lambda: marks, find=lambda uid: found, pods_of=pods.__getitem__)
+    return SimpleNamespace(view=view)
+
+
+def test_runs_that_are_met_together_are_asked_one_after_the_other() -> None:
+    asked: Any = Asked()
+    listener = Listener(a_cluster(1000))
+    most = 0
+    for second in range(int(MOST_S)):
+        before = len(asked.uids)
+        listener.listen(3600.0 + second, asked)
+        most = max(most, len(asked.uids) - before)
+    assert most <= 4 * PER_SECOND
+    assert len(set(asked.uids)) == 1000
