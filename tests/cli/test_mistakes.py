@@ -232,7 +232,7 @@ def test_a_database_that_is_none_is_told(call: Call, desk: Path) -> None:
     write("home/fairlead.db", b"no database at all, but long enough to look like one" * 20)
     ended = call("status")
     assert ended.code == 7
-    assert "cannot be used: file is not a database" in ended.err
+    assert "is damaged: file is not a database" in ended.err
     (desk / "home" / "fairlead.db").unlink()
 
 
