@@ -200,6 +200,8 @@ class KeepingContract:
         harness.until(lambda: pods(harness, run)["0-0"].phase.is_final)
         assert set(pods(harness, run)) == {"0-0", "0-1"}
         apply(harness, run, status=status(Phase.RESTARTING, attempt=1))
+        assert set(pods(harness, run)) == {"0-0", "0-1"}
+        apply(harness, run, status=status(Phase.PENDING, attempt=1))
         assert set(pods(harness, run)) == {"0-1"}
         apply(harness, run, terminate=notices(second.uid, grace_s=0.0))
         harness.until(lambda: not pods(harness, run))

@@ -60,7 +60,8 @@ class Cluster(Protocol):
         """Nodes, workloads with their pods, at one instant.
 
         Workloads are those that are unfinished, have a live pod, or are finished with the intent RUN (resume it) or
-        DELETE. Pods are all those of a workload's current attempt, and live ones of any attempt.
+        DELETE. Pods are all those of a workload's current attempt, and live ones of any attempt; while it is
+        Restarting also those of the attempt before, as far as they are known.
         Teams and runs that succeeded, at most ``MOST_COMPLETED``, are told at least while others wait.
         """
         ...

@@ -348,6 +348,17 @@ class Workload:
             return self.spec
         return self.spec.at(self.status.nodes or self.spec.nodes)
 
+    def is_told_by(self, pod: Pod) -> bool:
+        """Whether a pod of the run belongs into a snapshot.
+
+        It does while it lives, and while it is of the current attempt. While the run is Restarting the attempt before
+        does too: how its pods ended is still to be told when the next one is counted.
+        """
+        status = self.status
+        if not pod.phase.is_final or pod.attempt == status.attempt:
+            return True
+        return status.phase is Phase.RESTARTING and pod.attempt == status.attempt - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:

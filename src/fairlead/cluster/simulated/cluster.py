@@ -267,10 +267,10 @@ class SimulatedCluster:
         return workload
 
     def _seen_pods(self, workload: Workload) -> Iterator[Pod]:
-        """Pods of the current attempt, and live ones of any."""
+        """The pods that belong into a snapshot."""
         state = self._state
         for pod in state.pods[workload.uid].values():
             if pod.uid in state.reporting:
                 yield replace(pod, active_at=state.runs[pod.uid].active_at(self.clock.now()))
-            elif pod.attempt == workload.status.attempt or not pod.phase.is_final:
+            elif workload.is_told_by(pod):
                 yield pod

@@ -32,6 +32,6 @@ def reclaim(spec: Training, live: Iterable[Pod], nodes: Iterable[Node]) -> Recla
         return None
     name, first = min(going, key=lambda item: spec.grace_s if item[1].within_s is None else item[1].within_s)
     grace_s = spec.grace_s if first.within_s is None else min(spec.grace_s, first.within_s)
-    within = f"it saves within {describe_duration(grace_s)} and starts elsewhere"
-    message = f"node {name} is being reclaimed ({first.why}); {within}"
+    within = describe_duration(grace_s)
+    message = f"node {name} is being reclaimed ({first.why}); it saves within {within} and starts elsewhere"
     return Reclaim(reason=Reason(code=Code.NODE_RECLAIMED, message=message), grace_s=grace_s)

@@ -129,8 +129,7 @@ class SnapshotCache:
         run = found.workload if found is not None else None
         if found is None or run is None or self._namespace not in (None, found.namespace):
             return None
-        attempt = run.status.attempt
-        pods = tuple(pod for pod in everyone(self._view, found) if not pod.phase.is_final or pod.attempt == attempt)
+        pods = tuple(pod for pod in everyone(self._view, found) if run.is_told_by(pod))
         is_asked = run.intent in (Intent.RUN, Intent.DELETE)
         if run.status.phase.is_final and not is_asked and all(pod.phase.is_final for pod in pods):
             return None
