@@ -135,7 +135,8 @@ def test_runs_are_suspended_resumed_and_stopped_by_label(call: Call, past: Past)
 def test_phases_are_completed_after_a_comma(process: Call) -> None:
     words = {"COMP_WORDS": "fairlead status --phase Failed,s", "COMP_CWORD": "3", "_FAIRLEAD_COMPLETE": "bash_complete"}
     assert process(env=words).out.split() == [
-        "plain,Failed,Starting", "plain,Failed,Stopping", "plain,Failed,Succeeded", "plain,Failed,Stopped",
+        "plain,Failed,Starting", "plain,Failed,Stopping", "plain,Failed,Suspended", "plain,Failed,Succeeded",
+        "plain,Failed,Stopped",
     ]  # fmt: skip
 
 
