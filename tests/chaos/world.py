@@ -156,7 +156,7 @@ def begin(seed: int, home: Path) -> Round:
     spec = Training(
         name=f"chaos-{seed}",
         run=f"{sys.executable} {PROGRAM} {STEPS} {STEP_S} {seed}",
-        workdir=str(PROGRAM.parents[2]),
+        workdir=str(PROGRAM.parent),
         nodes=nodes,
         ranks_per_node=2 // nodes,
         checkpoint=Checkpoint(every_steps=INTERVAL),

@@ -23,7 +23,7 @@ if __name__ == "__main__":
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
-from fairlead.runtime import podfiles, podlog, processes, ranks, stacks
+from fairlead.runtime import podfiles, podlog, processes, ranks, stacks, trial
 from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
 TYPE_CHECKING = False
@@ -181,8 +181,6 @@ class Shim:
 
     def _try_place(self) -> str | None:
         """Why checkpoints cannot be kept where they are to be, as a sentence; None when they can, or later may."""
-        from fairlead.runtime import trial  # not for pods without such a place
-
         env = self._pod["env"]
         place = env.get("FAIRLEAD_CHECKPOINT_TO")
         if not place or not self._pod.get("trial"):

@@ -20,7 +20,7 @@ RESERVE_FROM_BYTES = 4 * RESERVE_BYTES
 PLENTY_BYTES = 64 * NEEDED_BYTES
 """With so much free a small write shows all that could be in the way: a quota, a mount that is read-only, a mode."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def trouble(home: Home) -> ClusterError | None:
@@ -36,7 +36,7 @@ def trouble(home: Home) -> ClusterError | None:
 def explained(home: Home, error: OSError) -> ClusterError:
     """What the system says of a write to the state directory, with the place, the numbers and the remedy."""
     path, other = home.path, "or set FAIRLEAD_HOME to a directory on another disk"
-    if error.errno in _NO_ROOM:
+    if error.errno in NO_ROOM:
         remedy = f"Remove files from that disk, {other}."
         if home.reserve.exists():
             remedy = (

@@ -30,6 +30,7 @@ from fairlead.cluster.local.code.snapshots import (
 )
 from fairlead.cluster.local.code.trees import Damaged, Settled, build, settle
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.room import NO_ROOM
 from fairlead.cluster.revisions import read_revision
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.training import Training
@@ -99,18 +100,29 @@ class CodeStore:
             workdir = Path(spec.workdir)
             with self.objects.writing():
                 try:
-                    snapshot = take(workdir, self.objects, self._index(workdir), without=self._home.path)
-                    new["snapshot"] = self.objects.put(snapshot.text())
-                    revision = read_revision(workdir)
-                    if revision is not None:
-                        new["git"] = {**revision.told(), "diff": None}
-                        if revision.diff:
-                            new["git"]["diff"] = self.objects.put(revision.diff)
+                    self._take(workdir, new)
                 except (Unfit, FileNotFoundError, NotADirectoryError) as error:
                     new["why"] = str(error)
-                write_json(self._home.code(uid), {"kept": [*earlier, new]})
-                return
+                except OSError as error:
+                    if error.errno not in NO_ROOM:
+                        raise
+                    new |= {"snapshot": None, "why": f"the disk of {self._home.path} has no room for it"}
+                else:
+                    write_json(self._home.code(uid), {"kept": [*earlier, new]})
+                    return
+            # What came of it before the disk was full would keep the run itself from its room.
+            self.prune()
         write_json(self._home.code(uid), {"kept": [*earlier, new]})
+
+    def _take(self, workdir: Path, new: dict[str, Any]) -> None:
+        """Keep the files of a directory, and the git commit that they are of."""
+        snapshot = take(workdir, self.objects, self._index(workdir), without=self._home.path)
+        new["snapshot"] = self.objects.put(snapshot.text())
+        revision = read_revision(workdir)
+        if revision is not None:
+            new["git"] = {**revision.told(), "diff": None}
+            if revision.diff:
+                new["git"]["diff"] = self.objects.put(revision.diff)
 
     def kept(self, uid: str) -> list[dict[str, Any]]:
         """What was kept of a run, oldest first."""

@@ -115,8 +115,12 @@ class Index:
         known = {path: self._known[path] for path in paths if path in self._known}
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"files": known, "ignored": self.ignored.told()}, separators=(",", ":")))
-        temporary.replace(self._path)
+        try:
+            temporary.write_text(json.dumps({"files": known, "ignored": self.ignored.told()}, separators=(",", ":")))
+            temporary.replace(self._path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> Snapshot:
