@@ -73,7 +73,7 @@ def test_what_pods_use_is_shown_beside_what_they_were_given(busy: str, call: Cal
         assert 80_000_000 < pod["memory_bytes"] < 400_000_000
         assert pod["granted_cpu_milli"] == 1000
     rows = call("top").out.splitlines()
-    assert rows[0].split() == ["RUN", "POD", "NODE", "CPU", "MEMORY", "GPU", "GPU", "MEMORY"]
+    assert rows[0].split() == ["RUN", "POD", "PHASE", "NODE", "CPU", "MEMORY", "GPU", "GPU", "MEMORY"]
     assert [row.split()[:2] for row in rows[1:]] == [["busy", "0"], ["busy", "1"]]
     assert " of 1 " in rows[1]
 

@@ -216,7 +216,7 @@ def test_plan_shows_the_node_and_nothing_is_changed(desk: Desk, operator: None) 
     desk("run", "-d", "train.yaml")
     assert "nothing to do" in desk("plan", "train.yaml").out
     desk.write("alone", nodes=1)
-    assert "`nodes`" in desk("plan", "train.yaml", code=6).err
+    assert "nodes: 2 -> 1" in desk("plan", "train.yaml", code=6).err
 
 
 def test_stop_suspend_resume_and_delete_do_what_they_say(desk: Desk, operator: None) -> None:
