@@ -47,7 +47,7 @@ def test_passing_over_quiet_runs_and_those_that_only_wait_changes_no_plan(scenar
     world = play(scenario)
     whole = [decision for decision in world.decisions if decision.whole]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_is_quiet", lambda workload, pods: False)
+        patch.setattr(training, "_is_quiet", lambda workload, pods, now: False)
         patch.setattr(training, "_only_waits", lambda workload: False)
         judged = [training.decide(decision.before, decision.now) for decision in whole]
     assert judged == [decision.plan for decision in whole]
