@@ -48,9 +48,7 @@ class Gang:
         env: Mapping[str, str] | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["torch", "torch.distributed.checkpoint", "torch._dynamo", "tests.runtime.programs"]
-        )
+        context.set_forkserver_preload(["torch", "torch._dynamo", "tests.runtime.programs"])
         pod_dir.mkdir(parents=True, exist_ok=True)
         self.pod_dir = pod_dir
         ports = {"port": free_port(), "agree_port": free_port()}

@@ -16,7 +16,6 @@ import pytest
 from fairlead.runtime import session
 from fairlead.runtime.checkpoint import randomness, store
 from fairlead.runtime.checkpoint.problems import at_the_root, clause, may_pass
-from fairlead.runtime.checkpoint.warming import warm
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch, Misuse, StoreUnavailable
 from fairlead.runtime.session import Run, Stopped, run
@@ -33,8 +32,6 @@ def to(tmp_path: Path) -> Path:
 @pytest.fixture
 def open_run(tmp_path: Path, to: Path) -> Callable[..., Run]:
     """Makes runs that report to the same place."""
-    if "torch" in sys.modules:
-        warm()  # else what is due is put off until all is imported
 
     def make(**given: Any) -> Run:
         defaults: dict[str, Any] = {"pod_dir": tmp_path, "run_dir": tmp_path, "checkpoint_to": str(to)}

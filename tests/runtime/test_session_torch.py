@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.checkpoint.warming import warm
+from fairlead.runtime.checkpoint import distcp, whole_state
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch
 from fairlead.runtime.session import Run
@@ -23,7 +23,6 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed; pip in
 
 @pytest.fixture
 def open_run(tmp_path: Path) -> Callable[[], Run]:
-    warm()  # else what is due is put off until all is imported
     return lambda: Run(Environment(pod_dir=tmp_path, run_dir=tmp_path, checkpoint_to=str(tmp_path / "c")))
 
 
@@ -56,16 +55,14 @@ def equal(left: Any, right: Any) -> bool:
 def test_save_in_the_background_holds_the_state_of_its_step(
     open_run: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch.distributed.checkpoint as dcp
-
     go = threading.Event()
-    save = dcp.save
+    save = distcp.write
 
     def late(*args: Any, **given: Any) -> Any:
         assert go.wait(20)
         return save(*args, **given)
 
-    monkeypatch.setattr(dcp, "save", late)
+    monkeypatch.setattr(distcp, "write", late)
     model = network(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     extra: dict[str, Any] = {"average": torch.zeros(3)}
@@ -213,85 +210,128 @@ def test_loss_tensor_is_kept_without_its_graph(open_run: Callable[[], Run]) -> N
 
 
 IMPORTS = """
-import os, signal, sys, threading
+import os, signal, sys
 import torch
 import fairlead
 from fairlead.runtime.session import Stopped
 
-class Watch:
-    names = []
-    def find_spec(self, name, path=None, target=None):
-        if threading.current_thread() is threading.main_thread():
-            self.names.append(name)
-
-model = torch.nn.Linear(4, 4)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
 {optimizer}
+before = set(sys.modules)
+def imported():
+    global before
+    names, before = sorted(name for name in sys.modules.keys() - before if name.startswith("torch")), set(sys.modules)
+    print(*names, flush=True)
+
 with fairlead.run() as run:
     try:
-        sys.meta_path.insert(0, Watch())
-        state = {{"model": model, "optimizer": optimizer}}
-        run.resume(**state)
-        imported = [name for name in Watch.names if name.startswith("torch")]
-        print("at resume", imported, flush=True)
-        sys.meta_path.pop(0)
-        model(torch.ones(1, 4)).sum().backward()  # PyTorch's own first step imports as it likes
+        step = run.resume(model=model, optimizer=optimizer)
+        imported()
+        model(torch.ones(1, 4)).sum().backward()
         if optimizer is not None:
             optimizer.step()
-        run._warming.wait()
-        sys.meta_path.insert(0, Watch())
-        Watch.names.clear()
-        run.checkpoint(1, force={force})
+        before = set(sys.modules)  # PyTorch's own step imports as it likes
+        run.checkpoint(step + 1, force=True)
         run._saver.wait()
+        imported()
         os.kill(os.getpid(), signal.SIGTERM)
-        run.checkpoint(2)
+        run.checkpoint(step + 2)
     except Stopped as stopped:
-        print("at saves", Watch.names, stopped.saved)
+        imported()
+        print(step, stopped.saved)
 """
+# Of torch.save and torch.load, in milliseconds.
+OWN = {"torch.utils.serialization", "torch.utils.serialization.config", "torch._subclasses.schema_check_mode"}
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "force"),
-    [("optimizer = None", True), ("optimizer = torch.optim.AdamW(model.parameters())", False)],
+    "optimizer",
+    [
+        "optimizer = None",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)",
+        "optimizer = torch.optim.AdamW(model.parameters())",
+    ],
 )
-def test_neither_resume_nor_the_first_save_nor_a_stop_notice_imports_anything_on_the_thread_of_the_training(
-    tmp_path: Path, optimizer: str, force: bool
+def test_neither_resume_nor_the_first_save_nor_that_of_a_stop_notice_imports_more_of_torch(
+    tmp_path: Path, optimizer: str
 ) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
-    result = subprocess.run(
-        [sys.executable, "-c", IMPORTS.format(optimizer=optimizer, force=force)],
-        env={**environ, "FAIRLEAD_CHECKPOINT_TO": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.splitlines() == ["at resume []", "at saves [] True"]
+    for step in (0, 2):  # without a checkpoint, and after loading one
+        result = subprocess.run(
+            [sys.executable, "-c", IMPORTS.format(optimizer=optimizer)],
+            env={**environ, "FAIRLEAD_CHECKPOINT_TO": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        *imported, last = result.stdout.splitlines()
+        assert [set(line.split()) - OWN for line in imported] == [set()] * 3
+        assert last == f"{step} True"
 
 
-class Slow:
-    """Imports that are not over before somebody waits for them."""
+def of_torch(directory: Path, model: Any, optimizer: Any) -> dict[str, Any]:
+    """The tree of a checkpoint by PyTorch's own functions."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    def __init__(self) -> None:
-        self.is_over = False
-        self.num_waits = 0
+    root = torch.nn.Module()
+    root.add_module("_model", model)
+    modules: Any
+    optim: Any
+    modules, optim = get_state_dict(root, [optimizer])
+    mine = whole_state.optimizer_state(root, [optimizer])
+    assert (modules.keys(), optim["state"].keys(), optim["param_groups"]) == (
+        whole_state.module_state(root).keys(), mine[0].keys(), mine[1],
+    )  # fmt: skip
+    return {"modules": modules, "moments": optim["state"]}
 
-    def wait(self) -> None:
-        self.is_over = True
-        self.num_waits += 1
 
-
-@pytest.mark.parametrize(("over_at", "saved_at"), [(3, 3), (100, 4)])
-def test_a_save_that_is_due_while_its_imports_are_under_way_is_put_off_but_not_beyond_the_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_at: int, saved_at: int
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_what_is_saved_is_what_pytorchs_own_distributed_checkpoint_reads(
+    open_run: Callable[[], Run], tmp_path: Path
 ) -> None:
-    imports = Slow()
-    monkeypatch.setattr("fairlead.runtime.session.Warming", lambda: imports)
-    to = tmp_path / "to"
-    with Run(Environment(pod_dir=tmp_path, run_dir=tmp_path, checkpoint_to=str(to), every_steps=4)) as run:
-        run.resume(model=torch.nn.Linear(2, 2))
-        for step in range(1, 5):
-            imports.is_over = imports.is_over or step >= over_at
-            run.checkpoint(step)
-            assert run._saver is not None
-            run._saver.wait()
-            assert (run._saver.newest is not None) == (step >= saved_at)
-    assert imports.num_waits == (saved_at == 4)
+    import torch.distributed.checkpoint as dcp
+
+    model = network(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
+    train(model, optimizer)
+    with open_run() as run:
+        run.resume(model=model, optimizer=optimizer)
+        run.checkpoint(1)
+    other = network(2)
+    other_optimizer = torch.optim.AdamW(other.parameters())
+    train(other, other_optimizer, 1)
+    tree = of_torch(tmp_path, other, other_optimizer)
+    dcp.load(tree, checkpoint_id=str(next((tmp_path / "c").glob("step-*/tensors"))), no_dist=True)
+    assert equal(tree, of_torch(tmp_path, model, optimizer))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
+def test_what_pytorchs_own_distributed_checkpoint_saved_is_read(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    tree = {"a": {"b": [torch.ones(2), {"c": torch.tensor(3.0)}], "d": (1, 2), "e": None}, "f": {}, "g": [1, "x"]}
+    dcp.save(copy.deepcopy(tree), checkpoint_id=str(tmp_path), no_dist=True)
+    reader = distcp.Reader(tmp_path)
+    found: dict[str, Any] = {"f": {}}
+    for name, path in reader.paths.items():
+        distcp.put(found, path, reader.read(name))
+    assert equal(found, tree)
+    assert {path for path, _ in distcp.flatten(tree)} == set(reader.paths.values())
+
+
+def test_names_are_without_the_wrappers_of_compile_and_activation_checkpoints() -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    root = torch.nn.Module()
+    root.model = torch.compile(torch.nn.Sequential(checkpoint_wrapper(torch.nn.Linear(2, 2)), torch.nn.BatchNorm1d(2)))
+    expected = {"model.0.weight", "model.0.bias", "model.1.weight", "model.1.bias"}
+    assert set(whole_state.names(root).values()) == expected
+    assert whole_state.module_state(root).keys() > expected
+    state = {name: torch.zeros_like(value) for name, value in whole_state.module_state(root).items()}
+    whole_state.load_module_state(root, state)
+    assert all(not value.any() for value in root.state_dict().values())
+
+
+def test_each_value_is_written_by_one_of_the_ranks_that_hold_it() -> None:
+    assert distcp.share_out([{"a": 8, "b": 4, "c": 4}] * 2) == [{"a"}, {"b", "c"}]
+    assert distcp.share_out([{"a": 8}, {"b": 4}]) == [{"a"}, {"b"}]

@@ -19,7 +19,6 @@ from fairlead.runtime.checkpoint.content import Content, Files, Objects
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import Store, open_store
-from fairlead.runtime.checkpoint.warming import Warming
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
@@ -99,8 +98,6 @@ class Run:
         self._store: Store | None = None
         self._content: Content | None = None
         self._saver: Saver | None = None
-        self._warming: Warming | None = None
-        self._warming_s = 0.0
         self._links = Links(environment)
         self._last_step: int | None = None
         self._saves_failed = 0
@@ -191,12 +188,9 @@ class Run:
             report=self._saved,
         )
         self._resumed(self._saver, restored)
-        step = restored.step
         if restored.saved_by == 0 and origin is not None:
-            step = self._begin_from(origin, self._content)
-        # Not before: whatever the program imports to make its objects, it imports alone.
-        self._warming = Warming() if isinstance(self._content, Objects) else None
-        return step
+            return self._begin_from(origin, self._content)
+        return restored.step
 
     def _begin_from(self, origin: str, content: Content) -> int:
         """Load the newest good checkpoint of another run; returns its step."""
@@ -304,7 +298,7 @@ class Run:
             step,
             stop=self.stop_requested,
             due=force or (chief and self._cadence.due(step)),
-            busy=saver is not None and (saver.busy or self._is_warming()),
+            busy=saver is not None and saver.busy,
             over=chief and self._cadence.over(step, gap=agreement.gap),
         )
         if verdict.stop:
@@ -318,7 +312,7 @@ class Run:
         else:
             self._cadence.agree()
         # A save that was waited for is new enough; without one, the training goes on only when this step is saved.
-        must = verdict.over and not (verdict.busy and saver.has_begun)
+        must = verdict.over and not verdict.busy
         if saver.newest != step and (force or must or (verdict.due and not verdict.over)):
             self._save(step, background=not must)
         if saver.gone is not None:
@@ -385,20 +379,8 @@ class Run:
         environment = self._environment
         return Cadence(every_s=environment.every_s, every_steps=environment.every_steps, step=step)
 
-    def _await_warming(self) -> None:
-        """Wait for imports: only for a save that has to be of this very step."""
-        if self._is_warming():
-            assert self._warming is not None
-            began = time.monotonic()
-            self._warming.wait()
-            self._warming_s += time.monotonic() - began
-
-    def _is_warming(self) -> bool:
-        return self._warming is not None and not self._warming.is_over
-
     def _wait(self, saver: Saver) -> None:
         began = time.monotonic()
-        self._await_warming()
         saver.wait()
         self._cadence.waited(time.monotonic() - began)
         self._cadence.agree()
@@ -407,7 +389,6 @@ class Run:
         assert self._saver is not None
         self._cadence.begin(step)
         began = time.monotonic()
-        self._await_warming()
         self._saver.save(step, background=background)
         self._cadence.waited(time.monotonic() - began)
         if not background:
@@ -447,11 +428,10 @@ class Run:
             checkpoint_step=saved.step, checkpoint_at=time.time(),
             saves_failed=0, save_failed_step=None, save_problem=None,
         )  # fmt: skip
-        waited_s, self._warming_s = saved.blocked_s + self._warming_s, 0.0
         self._note(
             "CheckpointSaved",
             f"Saved step {saved.step} ({saved.size / 1e6:.1f} MB) in {saved.seconds:.1f} s; "
-            f"the training waited {waited_s * 1000:.0f} ms.",
+            f"the training waited {saved.blocked_s * 1000:.0f} ms.",
         )
         if saved.leftover is not None:
             self._note("CleanupFailed", f"Old checkpoints could not be removed: {saved.leftover}.", warn=True)

@@ -148,20 +148,12 @@ class Objects:
                     f"{name} is {type(value).__name__}, which cannot be saved; "
                     "give a dict, or an object with state_dict() and load_state_dict()"
                 )
-        self._world_size = world_size
-        self._channel = channel
+        self._tensors: Tensors | None = None
         # A program without torch must never load it.
-        self._has_torch = "torch" in sys.modules
-        self._kept: Tensors | None = None
-
-    @property
-    def _tensors(self) -> "Tensors | None":
-        """What PyTorch saves; made when it is first needed, as its imports take seconds (see warming)."""
-        if self._kept is None and self._has_torch:
+        if "torch" in sys.modules:
             from fairlead.runtime.checkpoint import tensors
 
-            self._kept = tensors.Tensors(self._rank, self._world_size, self._own, self._channel)
-        return self._kept
+            self._tensors = tensors.Tensors(rank, world_size, self._own, channel)
 
     def describe(self) -> dict[str, Any]:
         return {"form": "objects", **(self._tensors.describe() if self._tensors is not None else {})}

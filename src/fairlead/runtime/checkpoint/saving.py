@@ -82,11 +82,6 @@ class Saver:
         """Why no save can succeed any more: a rank is gone."""
 
     @property
-    def has_begun(self) -> bool:
-        """Whether any save has begun; the same on all ranks."""
-        return self._number > 0
-
-    @property
     def busy(self) -> bool:
         """Whether a save is under way."""
         return self._thread is not None and self._thread.is_alive()

@@ -1,11 +1,13 @@
-"""Modules, optimizers and sharded tensors, saved once for all ranks with PyTorch's distributed checkpoint.
+"""Modules, optimizers and sharded tensors, saved once for all ranks in the format of PyTorch's distributed checkpoint.
 
-Its public functions do the work: names without the wrappers of DDP, FSDP2 and compile, shards of DTensors, the same
-state for another number of ranks. Imported only when the program has imported torch.
+Its own functions do the work where tensors are spread over the ranks. Their import takes seconds, so it is made at
+resume, and only there: what is whole on each rank is written and read by distcp. Imported only when the program has
+imported torch.
 """
 
 import copy
 import hashlib
+import importlib
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,15 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
-from fairlead.runtime.channels import Gloo
+from fairlead.runtime.channels import Alone, Gloo
+from fairlead.runtime.checkpoint import distcp, whole_state
 from fairlead.runtime.checkpoint.content import Phase, rank_directory
 from fairlead.runtime.checkpoint.manifest import Manifest
 from fairlead.runtime.errors import CheckpointMismatch
@@ -51,6 +47,10 @@ class Tensors:
         self._parameters = {id(item) for module in self._modules.values() for item in module.parameters()}
         self._staging = Staging()
         self._saved: tuple[str, ...] = ()
+        if self._is_sharded() or self._sharded_others():
+            # Now, as no save may wait for an import; the first call of the other imports the first.
+            for name in ("torch._dynamo", "torch.distributed.checkpoint.state_dict"):
+                importlib.import_module(name)
 
     def describe(self) -> dict[str, Any]:
         return {"shared": list(self._saved), "tensors": self._place()}
@@ -62,18 +62,48 @@ class Tensors:
         self._saved = tuple(sorted({*self._modules, *optimizers, *others}))
         if not self._saved:
             return set(), []
-        tree = {**self._tree(optimizers), "others": others}
+        is_sharded = self._is_sharded() or bool(others)
+        tree = {**self._tree(optimizers, is_sharded=is_sharded), "others": others}
         if asynchronous:
             tree = self._staging.copy(tree)
-        group, folder = self._group(), self._folder(self._place())
+        return set(self._saved), self._writing(tree, is_sharded=is_sharded)
+
+    def _writing(self, tree: dict[str, Any], *, is_sharded: bool) -> list[Phase]:
+        channel, group, folder = self._peers(), self._group(), self._folder(self._place())
+        values: dict[str, tuple[distcp.ObjectPath, Any]] = {}
+        share: set[str] | None = None
+        entries: list[Any] = []
+
+        def agree(directory: Path) -> None:
+            nonlocal share
+            (directory / folder).mkdir(parents=True, exist_ok=True)
+            values.update((distcp.flat_name(path), (path, value)) for path, value in distcp.flatten(tree))
+            own = {name: distcp.num_bytes(value) for name, (_, value) in values.items()}
+            digest = hashlib.sha256(repr(own).encode()).hexdigest()
+            heads = channel.gather([is_sharded, digest])
+            if any(sharded for sharded, _ in heads):
+                return
+            alike = all(other == digest for _, other in heads)
+            share = distcp.share_out([own] * len(heads) if alike else channel.gather(own))[channel.rank]
 
         def write(directory: Path) -> None:
-            (directory / folder).mkdir(parents=True, exist_ok=True)
+            if share is not None:
+                chosen = [value for name, value in values.items() if name in share]
+                entries.extend(distcp.write(directory / folder, channel.rank, chosen))
+                return
+            import torch.distributed.checkpoint as dcp
+
             # Files are flushed when their checksums are taken; once is enough.
             writer = dcp.FileSystemWriter(directory / folder, sync_files=False)
             self._together(lambda: dcp.save(tree, storage_writer=writer, process_group=group, no_dist=group is None))
 
-        return set(self._saved), [write]
+        def finish(directory: Path) -> None:
+            if share is not None:
+                everything = channel.gather(entries)
+                if channel.rank == 0:
+                    distcp.write_metadata(directory / folder, [entry for part in everything for entry in part])
+
+        return [agree, write, finish]
 
     def loading(self, manifest: Manifest) -> list[Phase]:
         """The phases that load what was saved for all ranks."""
@@ -83,9 +113,17 @@ class Tensors:
         place = manifest.content.get("tensors", GANG)
         tree: dict[str, Any] = {}
         chosen: dict[str, torch.optim.Optimizer] = {}
-        group = self._group()
+        channel, group = self._peers(), self._group()
+        is_sharded = False
+        reader: distcp.Reader
+
+        def agree(directory: Path) -> None:
+            nonlocal is_sharded
+            own = self._is_sharded() or bool(self._sharded_others())
+            is_sharded = any(channel.gather(own)) if place == GANG else own
 
         def prepare(directory: Path) -> None:
+            nonlocal is_sharded, reader
             if place == RANK and manifest.world_size != self._world_size:
                 raise CheckpointMismatch(
                     f"{manifest.world_size} ranks without torch.distributed saved it, and {self._world_size} run now"
@@ -94,27 +132,28 @@ class Tensors:
             if unknown:
                 raise CheckpointMismatch(f"it holds {', '.join(unknown)}, which run.resume() was not given")
             chosen.update((name, value) for name, value in self._optimizers().items() if name in shared)
-            tree.update(self._tree(chosen), others={name: _state(self._state[name]) for name in self._others(shared)})
-            reader = dcp.FileSystemReader(directory / self._folder(place))
-            self._fit(tree, set(reader.read_metadata().state_dict_metadata))
+            reader = distcp.Reader(directory / self._folder(place))
+            # The keys of dicts in an optimizer's state may be numbers: only a step of the optimizer's own tells.
+            is_sharded = is_sharded or any(path[0] == "moments" and len(path) > 3 for path in reader.paths.values())
+            others = {name: _state(self._state[name]) for name in self._others(shared)}
+            tree.update(self._tree(chosen, is_sharded=is_sharded), others=others)
+            self._fit(tree, set(reader.paths))
+            if not is_sharded:
+                self._expect(tree, reader)
 
         def load(directory: Path) -> None:
-            reader = dcp.FileSystemReader(directory / self._folder(place))
+            if not is_sharded:
+                self._read(tree, reader)
+                return
+            import torch.distributed.checkpoint as dcp
+
+            source = dcp.FileSystemReader(directory / self._folder(place))
             alone = group is None or place == RANK
             chosen_group = None if alone else group
-            self._together(lambda: dcp.load(tree, storage_reader=reader, process_group=chosen_group, no_dist=alone))
+            self._together(lambda: dcp.load(tree, storage_reader=source, process_group=chosen_group, no_dist=alone))
 
         def assign(directory: Path) -> None:
-            if self._modules:
-                set_model_state_dict(self._root(), tree["modules"])
-            if chosen:
-                set_optimizer_state_dict(
-                    self._root(),
-                    list(chosen.values()),
-                    {"state": tree["moments"], "param_groups": next(iter(tree["groups"].values()), [])},
-                    # A parameter that was never trained has no state, and that is as it was.
-                    options=StateDictOptions(strict=False),
-                )
+            self._assign(tree, list(chosen.values()), is_sharded=is_sharded)
             for name, state in tree["others"].items():
                 value: Any = self._state[name]
                 if hasattr(value, "load_state_dict"):
@@ -122,7 +161,71 @@ class Tensors:
                 else:
                     value.update(state)
 
-        return [prepare, load, assign]
+        return [agree, prepare, load, assign]
+
+    def _expect(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
+        """Refuse, before anything is changed, what does not fit the program."""
+        for path, value in distcp.flatten({"modules": tree["modules"], "others": tree["others"]}):
+            reader.expect(path, value)
+        for key in tree["groups"]:
+            if not any(path[:2] == ("groups", key) for path in reader.paths.values()):
+                raise CheckpointMismatch("it holds no optimizer of the same groups of parameters")
+
+    def _read(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
+        """Read into the tree: tensors of modules in their place, the state of optimizers as it was saved."""
+        for path, value in list(distcp.flatten({"modules": tree["modules"], "others": tree["others"]})):
+            read = reader.read(distcp.flat_name(path))
+            if isinstance(value, torch.Tensor):
+                value.detach().copy_(read)
+            else:
+                distcp.put(tree, path, read)
+        groups: dict[str, Any] = tree["groups"]
+        names = self._names()
+        found: dict[str, Any] = {"moments": {}, "groups": {}}
+        for name, path in reader.paths.items():
+            if (path[0] == "moments" and path[1] in names) or (path[0] == "groups" and path[1] in groups):
+                distcp.put(found, path, reader.read(name))
+        tree["moments"] = found["moments"]
+        tree["groups"] = {
+            key: [like(saved, own) for saved, own in zip(found["groups"][key], groups[key], strict=True)]
+            for key in groups
+        }
+
+    def _assign(self, tree: dict[str, Any], optimizers: list[torch.optim.Optimizer], *, is_sharded: bool) -> None:
+        groups: list[Any] = next(iter(tree["groups"].values()), [])
+        if not is_sharded:
+            if self._modules:
+                whole_state.load_module_state(self._root(), tree["modules"])
+            whole_state.load_optimizer_state(self._root(), optimizers, tree["moments"], groups)
+            return
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_model_state_dict,
+            set_optimizer_state_dict,
+        )
+
+        if self._modules:
+            set_model_state_dict(self._root(), tree["modules"])
+        if optimizers:
+            set_optimizer_state_dict(
+                self._root(),
+                optimizers,
+                {"state": tree["moments"], "param_groups": groups},
+                # A parameter that was never trained has no state, and that is as it was.
+                options=StateDictOptions(strict=False),
+            )
+
+    def _is_sharded(self) -> bool:
+        return not all(whole_state.is_whole(module) for module in self._modules.values())
+
+    def _names(self) -> set[str]:
+        """The names of parameters in the tree of optimizers."""
+        return set(whole_state.names(self._root()).values())
+
+    def _peers(self) -> "Channel":
+        """The ranks that save the same tensors together: all, or this one for itself."""
+        channel = self._channel() if dist_runs() else None
+        return channel if isinstance(channel, Gloo) else Alone()
 
     def _root(self) -> torch.nn.Module:
         """One module that holds all of them, so that an optimizer may span several."""
@@ -132,16 +235,24 @@ class Tensors:
             root.add_module(f"_{name}", module)
         return root
 
-    def _tree(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Any]:
+    def _tree(self, optimizers: Mapping[str, torch.optim.Optimizer], *, is_sharded: bool) -> dict[str, Any]:
         if not self._modules:
             return {"modules": {}, "moments": {}, "groups": {}}
-        modules, optim = get_state_dict(self._root(), list(optimizers.values()))
-        state: Any = optim.get("state", {})
-        groups: Any = optim.get("param_groups", [])
+        modules: Any
+        moments: Any
+        groups: Any
+        if is_sharded:
+            from torch.distributed.checkpoint.state_dict import get_state_dict
+
+            modules, optim = get_state_dict(self._root(), list(optimizers.values()))
+            moments, groups = optim.get("state", {}), optim.get("param_groups", [])
+        else:
+            modules = whole_state.module_state(self._root())
+            moments, groups = whole_state.optimizer_state(self._root(), optimizers.values())
         # Ranks of a pipeline hold different parameters: a key of its own for each set keeps their groups apart.
         names = repr([group["params"] for group in groups])
         key = hashlib.sha256(names.encode()).hexdigest()[:16]
-        return {"modules": dict(modules), "moments": state, "groups": {key: groups} if groups else {}}
+        return {"modules": dict(modules), "moments": moments, "groups": {key: groups} if groups else {}}
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         return {
@@ -193,7 +304,10 @@ class Tensors:
 
     def _together(self, call: Callable[[], object]) -> None:
         """Make a call that fails on all ranks when it fails on one, and raise only where the reason is."""
-        quiet()
+        import torch.distributed.checkpoint as dcp
+
+        # One rank, or ranks on their own, are no mistake here.
+        warnings.filterwarnings("ignore", message="torch.distributed is")
         try:
             call()
         except dcp.CheckpointException as error:  # derives from BaseException
@@ -293,8 +407,3 @@ def _any_sharded(state: Any) -> bool:
 
 def _state(value: Any) -> Any:
     return value.state_dict() if hasattr(value, "state_dict") else dict(value)
-
-
-def quiet() -> None:
-    """One rank, or ranks on their own, are no mistake here."""
-    warnings.filterwarnings("ignore", message="torch.distributed is")

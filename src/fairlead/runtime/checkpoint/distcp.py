@@ -1,0 +1,252 @@
+"""Files of PyTorch's distributed checkpoint, written and read without its code, which takes seconds to import.
+
+For tensors that are whole on the rank that writes them. What is written here ``torch.distributed.checkpoint`` reads,
+and the other way round: shards are put together. Imports nothing of torch that ``import torch`` has not.
+"""
+
+import copyreg
+import io
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fairlead.runtime.errors import CheckpointMismatch
+
+PACKAGE = "torch.distributed.checkpoint"
+VERSION = "1.0.0"
+METADATA = ".metadata"
+
+ObjectPath = tuple[Any, ...]
+"""Keys from the outermost container to a value: text in a dict, a number in a list."""
+
+
+class _Record:
+    """Stands for an object of a class of PyTorch's that is not imported; see ``_record``."""
+
+    args: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
+
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+        else:
+            self.values = state
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        if self.args:
+            return type(self), self.args
+        fields = {name: value for name, value in self.__dict__.items() if name not in ("args", "values")}
+        return copyreg.__newobj__, (type(self),), self.values or fields or None  # type: ignore[attr-defined] # no types
+
+
+_classes: dict[tuple[str, str], type[_Record]] = {}
+
+
+def _class(module: str, name: str) -> type[_Record]:
+    if (module, name) not in _classes:
+        _classes[module, name] = type(name, (_Record,), {"__module__": module, "__qualname__": name})
+    return _classes[module, name]
+
+
+def _record(name: str, *args: Any, module: str = "metadata", **fields: Any) -> Any:
+    record = _class(f"{PACKAGE}.{module}", name)(*args)
+    record.__dict__.update(fields)
+    return record
+
+
+class _Pickler(pickle._Pickler):
+    """Writes the classes of records by their names alone; pickle's own way would import them."""
+
+    def save_global(self, obj: Any, name: Any = None) -> None:
+        if not (isinstance(obj, type) and issubclass(obj, _Record)):
+            super().save_global(obj, name)  # type: ignore[misc] # as below
+            return
+        own: Any = self  # the types do not have what follows, as this class of pickle's is no public one
+        own.save(obj.__module__)
+        own.save(obj.__qualname__)
+        own.write(pickle.STACK_GLOBAL)
+        own.memoize(obj)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return _class(module, name) if module.startswith(PACKAGE) else super().find_class(module, name)
+
+
+def flatten(value: Any, path: ObjectPath = ()) -> Iterator[tuple[ObjectPath, Any]]:
+    """Yield what a tree of dicts and lists holds; a list without tensors and dicts is one value."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from flatten(item, (*path, str(key)))
+    elif isinstance(value, list) and _is_tree(value):
+        for index, item in enumerate(value):
+            yield from flatten(item, (*path, index))
+    else:
+        yield path, value
+
+
+def _is_tree(value: list[Any]) -> bool:
+    return any(
+        isinstance(item, (torch.Tensor, Mapping)) or (isinstance(item, list) and _is_tree(item)) for item in value
+    )
+
+
+def flat_name(path: ObjectPath) -> str:
+    """Return the name under which a checkpoint has the value."""
+    return ".".join(map(str, path))
+
+
+def put(tree: Any, path: ObjectPath, value: Any) -> None:
+    """Put a value into a tree, making the dicts and lists on its way."""
+    for key, following in zip(path, (*path[1:], None), strict=True):
+        if isinstance(tree, list):
+            tree.extend([None] * (key + 1 - len(tree)))
+            is_missing = tree[key] is None
+        else:
+            is_missing = key not in tree
+        if following is None:
+            tree[key] = value
+            return
+        if is_missing:
+            tree[key] = [] if isinstance(following, int) else {}
+        tree = tree[key]
+
+
+def share_out(holdings: list[dict[str, int]]) -> list[set[str]]:
+    """Give each value to one of the ranks that hold it, so that each writes about as much.
+
+    Args:
+        holdings: For each rank the names of its values and their bytes.
+    """
+    holders: dict[str, list[int]] = {}
+    for rank, holding in enumerate(holdings):
+        for name in holding:
+            holders.setdefault(name, []).append(rank)
+    shares: list[set[str]] = [set() for _ in holdings]
+    sizes = [0] * len(holdings)
+    for name, ranks in holders.items():
+        chosen = min(ranks, key=lambda rank: sizes[rank])
+        shares[chosen].add(name)
+        sizes[chosen] += holdings[chosen][name]
+    return shares
+
+
+def num_bytes(value: Any) -> int:
+    """Return the size of a tensor, 1 for anything else, which is small."""
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 1
+
+
+def write(directory: Path, rank: int, values: Iterable[tuple[ObjectPath, Any]]) -> list[Any]:
+    """Write values into the file of a rank; returns what ``write_metadata`` needs of them, as plain JSON."""
+    entries: list[Any] = []
+    name = f"__{rank}_0.distcp"
+    with (directory / name).open("wb") as file:
+        for path, value in values:
+            begin, tensor = file.tell(), None
+            if isinstance(value, torch.Tensor):
+                value = value.detach().cpu()
+                if value.layout == torch.strided and value.untyped_storage().nbytes() != num_bytes(value):
+                    value = value.clone()  # else all that it is a part of is written
+                tensor = [str(value.dtype).removeprefix("torch."), list(value.size())]
+            torch.save(value, file)
+            entries.append([path, name, begin, file.tell() - begin, tensor])
+    return entries
+
+
+def write_metadata(directory: Path, entries: Iterable[list[Any]]) -> None:
+    """Write what says where each value is, from the entries of all ranks."""
+    values: dict[str, Any] = {}
+    paths: dict[str, ObjectPath] = {}
+    places: dict[Any, Any] = {}
+    for path, file, offset, length, tensor in entries:
+        name = flat_name(path)
+        index = _record("MetadataIndex", fqn=name, index=None)
+        values[name] = _record("BytesStorageMetadata")
+        if tensor is not None:
+            dtype, size = getattr(torch, tensor[0]), torch.Size(tensor[1])
+            begin = torch.Size([0] * len(size))
+            index = _record("MetadataIndex", fqn=name, index=0, offset=begin)
+            properties = _record("TensorProperties")
+            contiguous = _record("_MEM_FORMAT_ENCODING", 0)
+            properties.__setstate__((dtype, torch.strided, False, contiguous, False))
+            chunk = _record("ChunkStorageMetadata", offsets=begin, sizes=size)
+            values[name] = _record("TensorStorageMetadata", properties=properties, size=size, chunks=[chunk])
+        paths[name] = tuple(path)
+        places[index] = _record("_StorageInfo", module="filesystem", relative_path=file, offset=offset, length=length)
+    metadata = _record(
+        "Metadata",
+        state_dict_metadata=values,
+        planner_data=paths,
+        storage_data=places,
+        storage_meta=_record("StorageMeta", checkpoint_id=None, save_id=None, load_id=None, modules=[]),
+        version=VERSION,
+    )
+    with (directory / METADATA).open("wb") as stream:
+        _Pickler(stream, 4).dump(metadata)
+
+
+class Reader:
+    """Values of a checkpoint, each put together from its shards.
+
+    Attributes:
+        paths: The path of each value by its flat name.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        with (directory / METADATA).open("rb") as stream:
+            # The run wrote this itself, and its checksum was verified.
+            metadata: Any = _Unpickler(stream).load()
+        self.paths: dict[str, ObjectPath] = metadata.planner_data
+        self._values: dict[str, Any] = metadata.state_dict_metadata
+        self._places = {
+            (index.fqn, None if (offset := getattr(index, "offset", None)) is None else tuple(offset)): place
+            for index, place in metadata.storage_data.items()
+        }
+
+    def size(self, name: str) -> tuple[int, ...] | None:
+        """Return the size of a tensor; None for anything else."""
+        size = getattr(self._values[name], "size", None)
+        return None if size is None else tuple(size)
+
+    def expect(self, path: ObjectPath, value: Any) -> None:
+        """Refuse what cannot be loaded in the place of the value.
+
+        Raises:
+            CheckpointMismatch: There is none, or it is of another size.
+        """
+        name = flat_name(path)
+        shown = name.removeprefix("modules._")
+        if name not in self._values:
+            raise CheckpointMismatch(f"it holds nothing for {shown}, which the program has")
+        size = tuple(value.size()) if isinstance(value, torch.Tensor) else None
+        if size != self.size(name):
+            raise CheckpointMismatch(f"{shown} has the size {self.size(name)} there and {size} in the program")
+
+    def read(self, name: str) -> Any:
+        """Return one value; tensors are in main memory."""
+        value = self._values[name]
+        if self.size(name) is None:
+            return self._load(self._places[name, None], is_tensor=False)
+        whole: torch.Tensor | None = None
+        for chunk in value.chunks:
+            part: torch.Tensor = self._load(self._places[name, tuple(chunk.offsets)], is_tensor=True)
+            if len(value.chunks) == 1:
+                return part
+            if whole is None:
+                whole = torch.empty(value.size, dtype=part.dtype)
+            ends = zip(chunk.offsets, chunk.sizes, strict=True)
+            whole[tuple(slice(begin, begin + length) for begin, length in ends)] = part
+        return whole
+
+    def _load(self, place: Any, *, is_tensor: bool) -> Any:
+        with (self._directory / place.relative_path).open("rb") as file:
+            file.seek(place.offset)
+            data = io.BytesIO(file.read(place.length))
+        return torch.load(data, map_location="cpu" if is_tensor else None, weights_only=is_tensor)
