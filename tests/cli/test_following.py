@@ -176,7 +176,7 @@ def test_a_whole_terminal_session_shows_a_line_of_progress_and_leaves_no_colour_
 ) -> None:
     write(("left", 0), ("right", 0))
     for env, coloured in (({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "xterm"}, True)):
-        inner = "stty cols 40; {fairlead} run runs.yaml; {fairlead} status"
+        inner = "unset COLUMNS LINES; stty cols 40; {fairlead} run runs.yaml; {fairlead} status"
         ended = process(shell=f"script -qec '{inner}' /dev/null < /dev/null", env=env)
         assert ended.code == 0
         assert "is Succeeded" in ended.out
