@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fairlead.cluster.port import EventRecord
 from fairlead.policy.placement.node_eligibility import SPOT_MARKS, spot_label
+from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu, Taint, TaintEffect
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training
@@ -25,7 +26,6 @@ FALLBACK_S = 3600.0
 ENOUGH = 5
 """So many runs of one name are worth more than those of all names."""
 
-_NUMBER = re.compile(r"-\d+$")
 _POOL_LABELS = (
     "karpenter.sh/nodepool", "cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup",
     "kubernetes.azure.com/agentpool",
@@ -71,11 +71,11 @@ def record(
     everybody = [seen[run.uid] for run in kept]
     alike: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
     for run in kept:
-        alike[_kind(run)].append(seen[run.uid])
+        alike[kind_of(run.spec)].append(seen[run.uid])
     began_at = kept[0].created_at if kept else now
     arrivals = []
     for run in kept:
-        peers = alike[_kind(run)]
+        peers = alike[kind_of(run.spec)]
         history = peers if sum(peer.is_over for peer in peers) >= ENOUGH else everybody
         arrivals.append(
             Arrival(
@@ -177,11 +177,6 @@ def _bare(spec: Training) -> Training:
         capacity=spec.capacity,
         checkpoint=Checkpoint(every_s=spec.checkpoint.every_s),
     )
-
-
-def _kind(run: Workload) -> tuple[str, str]:
-    """Runs of one team and name are alike; a number that a repeated name was given does not count."""
-    return run.spec.team, _NUMBER.sub("", run.spec.name)
 
 
 def _hardware(node: Node) -> Hardware:
