@@ -1,0 +1,58 @@
+"""Which jobs go to the cloud: waits stay within what is allowed, and nothing holds more than there is."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import burst
+from benchmarks.candidates.bursting import Held, Job, Waits, book, leaving
+
+
+def drawn(seed: int, num: int = 120) -> list[burst.Arrival]:
+    rng = np.random.default_rng(seed)
+    at = np.cumsum(rng.exponential(0.06, num))
+    jobs = [
+        Job(
+            name=i, arrived_h=float(at[i]), hours=float(rng.exponential(0.8) + 0.05), gpus=int(rng.choice([1, 2, 4, 8]))
+        )
+        for i in range(num)
+    ]
+    return [burst.Arrival(job=job, hours=job.hours) for job in jobs]
+
+
+def test_bookings_never_overlap_beyond_a_node() -> None:
+    jobs = [each.job for each in drawn(1, 30)]
+    held = [Held(node=0, until_h=10.0, gpus=8), Held(node=1, until_h=9.5, gpus=3)]
+    found = book(jobs, held, 9.0, nodes=2, size=8)
+    assert len(found) == len(jobs)
+    for each in found:
+        at = each.start_h + 1e-6
+        others = sum(b.job.gpus for b in found if b.node == each.node and b.start_h <= at < b.start_h + b.job.hours)
+        assert others + sum(h.gpus for h in held if h.node == each.node and at < h.until_h) <= 8
+
+
+def test_waits_stay_near_what_is_allowed_and_cost_less_than_waiting_for_nothing() -> None:
+    arrivals = drawn(2)
+    found, none = burst.replay(arrivals, 0.1), burst.replay(arrivals, None)
+    assert none.average_wait_h == 0.0
+    assert found.average_wait_h <= 0.12
+    assert found.cloud_cost_usd < none.cloud_cost_usd
+
+
+def test_a_job_that_is_not_worth_its_wait_leaves_and_one_that_is_stays() -> None:
+    waits = Waits(allowed_h=0.05, num_jobs=10, waited_h=0.0)
+    held = [Held(node=0, until_h=1.0, gpus=8)]
+    small = Job(name=0, arrived_h=0.0, hours=0.1, gpus=1)
+    large = Job(name=1, arrived_h=0.0, hours=8.0, gpus=8)
+    assert leaving([small, large], held, 0.0, waits, nodes=1, size=8) == [small]
+
+
+def test_rows_say_cost_and_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{i},{each.job.arrived_h},{each.hours},{each.job.gpus}" for i, each in enumerate(drawn(3, 25))]
+    (tmp_path / "load1.csv").write_text("\n".join(["job,arrival_h,runtime_h,gpus", *lines]))
+    burst.main(["--data", str(tmp_path), "--allowed", "0.05", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["policy"] for row in rows] == ["fairlead", "fairlead, within 2x", "no-wait"]
+    assert set(rows[0]) == {"file", "policy", "cloud_cost_usd", "average_wait_h"}
