@@ -1,0 +1,152 @@
+"""The bill of each node, and who pays which part of it. Money is whole micro-dollars, always."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from fairlead.ledger.apportionment import apportion
+from fairlead.ledger.usage import HOUR_MS, WHOLE, Interval, Use
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch(Generic[Key]):
+    """A time in which a node was there at one price, and what was held of it.
+
+    Attributes:
+        rate: Micro-dollars for an hour of the node.
+        rest: Who pays for what nobody held.
+        held: By payer and use, units of the node times milliseconds.
+    """
+
+    node: str
+    start_ms: int
+    end_ms: int
+    rate: int
+    rest: Key
+    held: Mapping[tuple[Key, Use], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line(Generic[Key]):
+    """What one payer pays on one node for one use.
+
+    Attributes:
+        unit_ms: Units of the node times milliseconds, of which ``WHOLE`` times ``HOUR_MS`` are an hour of the node.
+    """
+
+    node: str
+    key: Key
+    use: Use
+    microusd: int
+    unit_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement(Generic[Key]):
+    """All lines of some nodes; ``billed`` has the bill of each node, in micro-dollars, which its lines sum to."""
+
+    billed: Mapping[str, int]
+    lines: tuple[Line[Key], ...]
+
+    @property
+    def billed_microusd(self) -> int:
+        """All nodes together."""
+        return sum(self.billed.values())
+
+
+def statement(stretches: Iterable[Stretch[Key]]) -> Statement[Key]:
+    """Add up the bill of each node and divide it among those who held it.
+
+    A node's bill is its price times the time that it was there, rounded to the nearest micro-dollar once for the node.
+    It is divided by time, price and share; what nobody held is idle. Where clocks or an overbooked node have more held
+    than there was, everybody's part shrinks alike.
+    """
+    weights: defaultdict[str, defaultdict[tuple[Key, Use], int]] = defaultdict(lambda: defaultdict(int))
+    amounts: defaultdict[str, defaultdict[tuple[Key, Use], int]] = defaultdict(lambda: defaultdict(int))
+    exact: defaultdict[str, int] = defaultdict(int)
+    for stretch in stretches:
+        length_ms = stretch.end_ms - stretch.start_ms
+        exact[stretch.node] += stretch.rate * length_ms
+        node_weights, node_amounts = weights[stretch.node], amounts[stretch.node]
+        there = WHOLE * length_ms
+        idle = max(0, there - sum(stretch.held.values()))
+        held = dict(stretch.held)
+        if idle:
+            held[stretch.rest, Use.IDLE] = held.get((stretch.rest, Use.IDLE), 0) + idle
+        total = there if idle else sum(held.values())
+        for payer, unit_ms in held.items():
+            # With more held than there was, the stretch costs what it costs, divided among them.
+            node_weights[payer] += stretch.rate * (unit_ms if total == there else unit_ms * there // total)
+            node_amounts[payer] += unit_ms
+    billed = {node: (2 * amount + HOUR_MS) // (2 * HOUR_MS) for node, amount in exact.items()}
+    lines = []
+    for node, by_payer in weights.items():
+        parts = apportion(billed[node], list(by_payer.values()))
+        lines += [
+            Line(node=node, key=payer[0], use=payer[1], microusd=part, unit_ms=amounts[node][payer])
+            for payer, part in zip(by_payer, parts, strict=True)
+        ]
+    return Statement(billed=billed, lines=tuple(lines))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PriceChange:
+    """From a time on an hour of a node costs so many micro-dollars; None for a node that is paid for no longer."""
+
+    from_ms: int
+    rate: int | None
+
+
+def priced_spans(changes: Sequence[PriceChange], start_ms: int, end_ms: int) -> list[tuple[int, int, int]]:
+    """Cut a window where the price changes: beginnings, ends and micro-dollars for an hour, without unpriced times."""
+    ordered = sorted(changes, key=lambda each: each.from_ms)
+    spans = []
+    for index, change in enumerate(ordered):
+        until = ordered[index + 1].from_ms if index + 1 < len(ordered) else end_ms
+        low, high = max(change.from_ms, start_ms), min(until, end_ms)
+        if change.rate is not None and low < high:
+            spans.append((low, high, change.rate))
+    return spans
+
+
+def stretches_of(
+    prices: Mapping[str, Sequence[PriceChange]],
+    intervals: Iterable[Interval],
+    start_ms: int,
+    end_ms: int,
+    *,
+    key: Callable[[Interval], Key],
+    rest: Callable[[str], Key],
+) -> list[Stretch[Key]]:
+    """Sum intervals up within a window, for each node and price.
+
+    Args:
+        prices: Of each node.
+        key: Who pays for an interval.
+        rest: Who pays for what nobody held of a node.
+    """
+    by_node: defaultdict[str, list[Interval]] = defaultdict(list)
+    for each in intervals:
+        by_node[each.node].append(each)
+    found = []
+    for node, changes in prices.items():
+        for low, high, rate in priced_spans(changes, start_ms, end_ms):
+            held: defaultdict[tuple[Key, Use], int] = defaultdict(int)
+            for each in by_node[node]:
+                if (overlap_ms := each.overlap_ms(low, high)) > 0:
+                    held[key(each), each.use] += overlap_ms * each.share
+            found.append(Stretch(node=node, start_ms=low, end_ms=high, rate=rate, rest=rest(node), held=dict(held)))
+    return found
+
+
+def cost_of(intervals: Iterable[Interval], prices: Mapping[str, Sequence[PriceChange]]) -> int | None:
+    """Return what some intervals cost, in micro-dollars; None when no price is known of any time of theirs."""
+    amount, is_priced = 0, False
+    for each in intervals:
+        for low, high, rate in priced_spans(prices.get(each.node, ()), each.start_ms, each.end_ms):
+            amount, is_priced = amount + rate * (high - low) * each.share, True
+    denominator = HOUR_MS * WHOLE
+    return (2 * amount + denominator) // (2 * denominator) if is_priced else None

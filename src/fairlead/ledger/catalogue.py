@@ -1,0 +1,72 @@
+"""Prices of instance types, as tables with the columns of SkyPilot's catalogue have them."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+
+from fairlead.ledger.prices import parse_dollars
+
+COLUMNS = ("InstanceType", "Price")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One row. Prices are micro-dollars for an hour; None where the table has none."""
+
+    type: str
+    region: str = ""
+    zone: str = ""
+    gpu: str = ""
+    num_gpus: str = ""
+    cpus: str = ""
+    memory_gib: str = ""
+    price: int | None = None
+    spot_price: int | None = None
+
+
+def read_catalogue(text: str) -> tuple[Instance, ...]:
+    """Read a table; lines that begin with ``#`` say where it is from.
+
+    Raises:
+        ValueError: A column is missing, or a row is wrong; its line is named.
+    """
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line and line[0] != "#"]
+    rows = csv.DictReader(line for _, line in lines)
+    missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
+    if missing:
+        raise ValueError(f"there is no column {' and no column '.join(missing)}")
+    return tuple(_instances(rows, [number for number, _ in lines[1:]]))
+
+
+def source_of(text: str) -> str:
+    """What the first lines of a table say of it; empty if they say nothing."""
+    return " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+
+
+def bundled() -> str:
+    """The small table that comes with Fairlead."""
+    return resources.files("fairlead.ledger").joinpath("catalogue.csv").read_text(encoding="utf-8")
+
+
+def _instances(rows: "csv.DictReader[str]", numbers: list[int]) -> Iterator[Instance]:
+    for number, row in zip(numbers, rows, strict=False):
+        try:
+            yield Instance(
+                type=row["InstanceType"],
+                region=row.get("Region") or "",
+                zone=row.get("AvailabilityZone") or "",
+                gpu=row.get("AcceleratorName") or "",
+                num_gpus=row.get("AcceleratorCount") or "",
+                cpus=row.get("vCPUs") or "",
+                memory_gib=row.get("MemoryGiB") or "",
+                price=_price(row.get("Price")),
+                spot_price=_price(row.get("SpotPrice")),
+            )
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+
+
+def _price(text: str | None) -> int | None:
+    # Tables of others have prices with more decimals than anybody is billed.
+    return parse_dollars(f"{float(text):.6f}") if text else None

@@ -1,0 +1,142 @@
+"""Cloud or own: the cheapest way to pay for nodes under a load that was recorded.
+
+The load is how many nodes were busy at each time. The first node is busy most of the time, the tenth less: as levels of
+the load are nested, each level is paid for by itself, and the cheapest way for each is the cheapest mix of all. Nothing
+is estimated: load and prices are given. Money is micro-dollars, prices are for an hour of a node.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from fairlead.ledger.usage import HOUR_MS
+
+
+class Payment(StrEnum):
+    """A way to pay for a node. The first two are paid for whether it is busy or not."""
+
+    OWNED = "owned"
+    RESERVED = "reserved"
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Paid for all the time."""
+        return self in (Payment.OWNED, Payment.RESERVED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One more node of the mix: how long it was busy, how it is paid for, and what it costs."""
+
+    busy_ms: int
+    payment: Payment
+    microusd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """The cheapest mix, busiest node first, over a time."""
+
+    length_ms: int
+    levels: tuple[Level, ...]
+
+    @property
+    def microusd(self) -> int:
+        """All of it."""
+        return sum(level.microusd for level in self.levels)
+
+    def count(self, payment: Payment) -> int:
+        """Nodes that are paid for in that way."""
+        return sum(level.payment is payment for level in self.levels)
+
+
+def level_times(changes: Sequence[tuple[int, int]]) -> list[int]:
+    """Return for each level of a load, from the first node on, how many milliseconds it was busy.
+
+    Args:
+        changes: Times in milliseconds with the number of nodes that are busy from then on, rising in time; after the
+            last none is.
+
+    Raises:
+        ValueError: Times fall, or a number is negative.
+    """
+    busy: list[int] = []
+    for (at, count), (until, _) in pairwise(changes):
+        if until < at or count < 0:
+            raise ValueError("times rise, and numbers of nodes are not negative")
+        busy += [0] * (count - len(busy))
+        for level in range(count):
+            busy[level] += until - at
+    return busy
+
+
+def load_of(spans: Iterable[tuple[int, int, int]], size: int = 1) -> list[tuple[int, int]]:
+    """Return how many nodes are busy from when on, of spans that each hold something.
+
+    Args:
+        spans: Beginning and end in milliseconds, and how much is held, in units of which a node has ``size``.
+    """
+    deltas: defaultdict[int, int] = defaultdict(int)
+    for start, end, held in spans:
+        deltas[start] += held
+        deltas[end] -= held
+    changes, now = [], 0
+    for at in sorted(deltas):
+        now += deltas[at]
+        changes.append((at, -(-now // size)))
+    return changes
+
+
+def cheapest_mix(
+    busy_ms: Sequence[int], length_ms: int, prices: dict[Payment, int], *, most: dict[Payment, int] | None = None
+) -> Mix:
+    """Choose for each level the cheapest way to pay, within bounds on how many nodes each way has.
+
+    Args:
+        busy_ms: Of each level, falling; none longer than ``length_ms``.
+        most: Most nodes of a way; without one it has no bound. On-demand has none.
+
+    Raises:
+        ValueError: There is no price for on-demand nodes, or a level is busy longer than there was time.
+    """
+    if Payment.ON_DEMAND not in prices:
+        raise ValueError("a price of on-demand nodes is needed: what nothing else may carry goes there")
+    if any(level > length_ms for level in busy_ms):
+        raise ValueError("no node is busy longer than there was time")
+    bounds = {way: len(busy_ms) if most is None else most.get(way, len(busy_ms)) for way in prices}
+    bounds[Payment.ON_DEMAND] = len(busy_ms)
+    # Fixed nodes belong to the busiest levels, and of two ways that are paid by the hour the cheaper one to the busier:
+    # exchanging two levels that lie otherwise costs no more. How many of each is left, which is dynamic programming.
+    ways = sorted(prices, key=lambda way: (not way.is_fixed, prices[way]))
+    best: dict[int, tuple[int, tuple[Payment, ...]]] = {0: (0, ())}
+    for way in ways:
+        after: dict[int, tuple[int, tuple[Payment, ...]]] = {}
+        for level, (amount, chosen) in best.items():
+            cost = amount
+            for more in range(min(bounds[way], len(busy_ms) - level) + 1):
+                if more:
+                    cost += _cost(way, busy_ms[level + more - 1], length_ms, prices)
+                if level + more not in after or cost < after[level + more][0]:
+                    after[level + more] = cost, (*chosen, *[way] * more)
+        best = after
+    levels = (
+        Level(busy_ms=busy, payment=way, microusd=_cost(way, busy, length_ms, prices))
+        for busy, way in zip(busy_ms, best[len(busy_ms)][1], strict=True)
+    )
+    return Mix(length_ms=length_ms, levels=tuple(levels))
+
+
+def break_even(fixed: int, hourly: int) -> float | None:
+    """Return the share of time from which on a node is cheaper at a fixed price than by the hour; None if never."""
+    if fixed == 0:
+        return 0.0
+    return fixed / hourly if fixed <= hourly else None
+
+
+def _cost(way: Payment, busy_ms: int, length_ms: int, prices: dict[Payment, int]) -> int:
+    paid_ms = length_ms if way.is_fixed else busy_ms
+    return (2 * prices[way] * paid_ms + HOUR_MS) // (2 * HOUR_MS)

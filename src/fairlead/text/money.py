@@ -1,0 +1,11 @@
+"""Money as people read it."""
+
+MICROUSD = 1_000_000
+
+
+def describe_microusd(amount: int) -> str:
+    """Micro-dollars as dollars: in cents from a dollar on, and with as many decimals as it takes below."""
+    if amount >= MICROUSD or amount == 0:
+        return f"${(amount + 5_000) // 10_000 / 100:,.2f}"
+    text = f"{amount / MICROUSD:.6f}".rstrip("0")
+    return f"${text + '0' * max(0, 4 - len(text))}"

@@ -1,0 +1,60 @@
+"""Cloud or own: the mix is the cheapest of all, and a load is divided into levels."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.ledger.comparison import Payment, break_even, cheapest_mix, level_times, load_of
+from fairlead.ledger.usage import HOUR_MS
+
+LENGTH_MS = 100 * HOUR_MS
+rates = st.integers(0, 20_000_000)
+
+
+@given(
+    st.lists(st.integers(0, LENGTH_MS), max_size=5).map(lambda busy: sorted(busy, reverse=True)),
+    st.dictionaries(st.sampled_from([Payment.OWNED, Payment.RESERVED, Payment.SPOT]), rates),
+    rates,
+    st.dictionaries(st.sampled_from([Payment.OWNED, Payment.RESERVED, Payment.SPOT]), st.integers(0, 5)),
+)
+def test_no_other_mix_costs_less(
+    busy: list[int], others: dict[Payment, int], on_demand: int, most: dict[Payment, int]
+) -> None:
+    prices = {**others, Payment.ON_DEMAND: on_demand}
+    mix = cheapest_mix(busy, LENGTH_MS, prices, most=most)
+
+    def cost(way: Payment, busy_ms: int) -> float:
+        return prices[way] * (LENGTH_MS if way.is_fixed else busy_ms) / HOUR_MS
+
+    allowed = (
+        ways for ways in product(prices, repeat=len(busy)) if all(ways.count(way) <= most.get(way, 5) for way in others)
+    )
+    least = min(sum(cost(way, level) for way, level in zip(ways, busy, strict=True)) for ways in allowed)
+    assert abs(mix.microusd - least) <= len(busy)
+    assert all(mix.count(way) <= most.get(way, 5) for way in others)
+    assert sum(mix.count(way) for way in Payment) == len(busy)
+
+
+def test_a_load_is_divided_into_levels_that_are_nested() -> None:
+    changes = load_of([(0, 10, 8), (2, 4, 4), (3, 8, 8)], size=8)
+    assert changes == [(0, 1), (2, 2), (3, 3), (4, 2), (8, 1), (10, 0)]
+    assert level_times(changes) == [10, 6, 1]
+    assert level_times([]) == []
+    with pytest.raises(ValueError, match="times rise"):
+        level_times([(5, 1), (4, 0)])
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(ValueError, match="on-demand"):
+        cheapest_mix([1], 1, {Payment.SPOT: 1})
+    with pytest.raises(ValueError, match="longer than there was time"):
+        cheapest_mix([2], 1, {Payment.ON_DEMAND: 1})
+
+
+def test_owning_pays_off_from_the_share_of_the_price_by_the_hour_on() -> None:
+    assert break_even(5, 10) == 0.5
+    assert break_even(10, 10) == 1.0
+    assert break_even(11, 10) is None
+    assert break_even(0, 0) == 0.0
