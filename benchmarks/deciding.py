@@ -11,7 +11,7 @@ import time
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.programs import Program
 from fairlead.control.loop import run_pass
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node, Phase

@@ -13,7 +13,7 @@ from random import Random
 
 from ortools.sat.python import cp_model
 
-from fairlead.policy.placement.placement import rooms
+from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.state.snapshot import Gpu, Node

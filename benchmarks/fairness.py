@@ -24,6 +24,8 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     arguments = parser.parse_args()
+    if not (arguments.data / TRACE).exists():
+        parser.error(f"there is no {TRACE} in {arguments.data}")
     trace = read_trace(arguments.data)
     rows = [(name, "replayed", replay(trace, choose)) for name, choose in POLICIES.items()]
     rows += [

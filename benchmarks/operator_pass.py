@@ -26,7 +26,7 @@ from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import changed, state_plain
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Phase, Status

@@ -2,10 +2,15 @@
 
 import os
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.runtime.podfiles import is_locked
 from fairlead.state.snapshot import Intent
+
+PATIENCE_S = 60.0
 
 
 def end_everything(home: Path) -> None:
@@ -18,7 +23,17 @@ def end_everything(home: Path) -> None:
     while cluster.supervisor_alive() and cluster.store.has_work():
         cluster.nudge()
         cluster.wait(0.5)
-    pid = cluster.supervisor_pid()
-    if pid is not None:
-        os.kill(pid, signal.SIGTERM)
+    # A shim that has not quite ended starts another supervisor, and one that has just begun has no number yet.
+    deadline = time.monotonic() + PATIENCE_S
+    while (cluster.supervisor_alive() or _has_shims(home)) and time.monotonic() < deadline:
+        pid = cluster.supervisor_pid()
+        if pid is not None and not cluster.store.has_work():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        cluster.nudge()
+        time.sleep(0.02)
     cluster.close()
+
+
+def _has_shims(home: Path) -> bool:
+    return any(is_locked(lock) for lock in home.glob("runs/*/pods/*/shim.lock"))

@@ -19,18 +19,22 @@ if TYPE_CHECKING:
     from fairlead.api import find as find
     from fairlead.runtime.session import Stopped as Stopped
     from fairlead.runtime.session import run as run
+    from fairlead.sweeps import Sweep as Sweep
+    from fairlead.sweeps import SweepHandle as SweepHandle
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "RunHandle": "fairlead.api",
+    "Sweep": "fairlead.sweeps",
+    "SweepHandle": "fairlead.sweeps",
     "Training": "fairlead.api",
     "find": "fairlead.api",
     "run": "fairlead.runtime.session",
     "Stopped": "fairlead.runtime.session",
 }
 
-__all__ = ["RunHandle", "Stopped", "Training", "__version__", "errors", "find", "run"]
+__all__ = ["RunHandle", "Stopped", "Sweep", "SweepHandle", "Training", "__version__", "errors", "find", "run"]
 
 
 def __getattr__(name: str) -> Any:

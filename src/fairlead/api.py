@@ -3,24 +3,27 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import LogQuery, parse_moment
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.control.admission import Admission, admit
+from fairlead.cluster.port import Spec as AnySpec
+from fairlead.control.admission import Admission, admit, free_name
 from fairlead.control.opening import open_named
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound
 from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.policy.kinds.table import KINDS, leaf
 from fairlead.specs.training import Training as TrainingSpec
+from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
 
 if TYPE_CHECKING:
     from fairlead.specs.keys import Spec
+    from fairlead.specs.pipeline import Pipeline
 
 
 class Training:
@@ -98,7 +101,7 @@ class RunHandle:
     @property
     def workload(self) -> Workload:
         """All that is known of it now."""
-        return self._cluster.get(self.uid)
+        return leaf(self._cluster.get(self.uid))
 
     @property
     def name(self) -> str:
@@ -223,29 +226,25 @@ def find(name: str, *, team: str | None = None, context: str | None = None, name
     """
     cluster = open_named(context, namespace)
     try:
-        return RunHandle(cluster, cluster.find(name, team).uid)
+        return RunHandle(cluster, leaf(cluster.find(name, team)).uid)
     except NotFound:
         cluster.close()
         raise
 
 
-def submit(cluster: ClusterClient, admitted: Admission) -> Workload:
+def submit(cluster: ClusterClient, admitted: Admission[AnySpec]) -> Workload[AnySpec]:
     """Submit an admitted spec and see that somebody looks after it. A name that a finished run has gets a number."""
-    spec = replace(admitted.spec, name=free_name(cluster, admitted.spec))
+    spec = renamed(admitted.spec, free_name(cluster, admitted.spec))
     return cluster.launch(spec, directory=admitted.directory)
 
 
-def free_name(cluster: ClusterClient, spec: TrainingSpec) -> str:
-    """The spec's name, or with a number behind it the first one that no finished run has."""
-    taken, wanted = cluster.finished_names(spec.team), spec.name
-    name, number = wanted, 2
-    while name in taken:
-        name, number = f"{wanted[:45]}-{number}", number + 1
-    return name
+def read(
+    path: str | os.PathLike[str], changed: "Callable[[Pipeline], Pipeline] | None" = None
+) -> tuple[WorkloadSpec, ...]:
+    """Every workload of a file; of each pipeline the run that carries it out.
 
-
-def read(path: str | os.PathLike[str]) -> tuple[TrainingSpec, ...]:
-    """Every training run of a file.
+    Args:
+        changed: What to make of each pipeline first; None for nothing.
 
     Raises:
         InvalidSpec: Something in it is wrong.
@@ -257,22 +256,40 @@ def read(path: str | os.PathLike[str]) -> tuple[TrainingSpec, ...]:
     source = os.fspath(path)
     if not Path(path).exists():
         raise NotFound(f"There is no file {source!r} here ({Path.cwd()}).")
-    return only_trainings(load_file(path), source)
+    return only_workloads(load_file(path), source, changed)
 
 
-def only_trainings(specs: tuple["Spec", ...], source: str) -> tuple[TrainingSpec, ...]:
-    """The specs of a source, each of which has to be a training run.
+def only_workloads(
+    specs: tuple["Spec", ...], source: str, changed: "Callable[[Pipeline], Pipeline] | None" = None
+) -> tuple[WorkloadSpec, ...]:
+    """The specs of a source, each of which has to be a workload, or a pipeline, which becomes one.
 
     Raises:
         Conflict: One is something that this cluster has no use for.
     """
-    others = [f"{type(spec).__name__} {spec.name!r}" for spec in specs if not isinstance(spec, TrainingSpec)]
+    workloads: list[WorkloadSpec] = []
+    others = []
+    for spec in specs:
+        if type(spec).__name__ == "Pipeline":
+            workloads.append(_driven(cast("Pipeline", spec), changed))
+        elif type(spec).__name__ in KINDS:
+            workloads.append(cast(WorkloadSpec, spec))
+        else:
+            others.append(f"{type(spec).__name__} {spec.name!r}")
     if others:
         raise Conflict(
             f"{source}: {', '.join(others)}: the local cluster is one machine of one user and has no teams and pools; "
             "what they ask for would not be honoured. Keep them in a file of their own."
         )
-    return tuple(spec for spec in specs if isinstance(spec, TrainingSpec))
+    return tuple(workloads)
+
+
+def _driven(pipeline: "Pipeline", changed: "Callable[[Pipeline], Pipeline] | None") -> TrainingSpec:
+    # Here and not above: most files hold no pipeline.
+    from fairlead.cluster.local.home import Home
+    from fairlead.control.pipelines.submission import as_training
+
+    return as_training(pipeline if changed is None else changed(pipeline), Home.open())
 
 
 def _only(specs: tuple[Any, ...], source: str) -> TrainingSpec:

@@ -3,6 +3,7 @@
 FairleadError
   InvalidSpec        a spec file or a value in it breaks a rule
   CannotFit          no node, even an empty one, can hold the workload
+  UnknownModel       a model's description says too little, or no formula covers it
   NotFound           no workload of that name
   NameTaken          an unfinished workload has that name already
   Conflict           the workload's state does not allow what was asked
@@ -29,6 +30,10 @@ class InvalidSpec(FairleadError):
 
 class CannotFit(FairleadError):
     """The workload can never run on this cluster as it is."""
+
+
+class UnknownModel(FairleadError):
+    """A description of a model does not say enough, or describes what no formula covers."""
 
 
 class NotFound(FairleadError):

@@ -148,7 +148,7 @@ def test_a_run_without_output_says_what_it_is_doing(call: Call) -> None:
     assert call("run", "--name", "silent", "--", "true").code == 0
     ended = call("logs", "silent")
     assert (ended.code, ended.out) == (0, "")
-    assert "silent has no such output; it is Succeeded" in ended.err
+    assert "silent has no output; it is Succeeded" in ended.err
 
 
 def test_following_events_ends_when_the_runs_are_over(call: Call) -> None:

@@ -21,7 +21,7 @@ def interrupting(at: int, *, after: bool) -> Callable[..., object]:
         calls += 1
         if calls == at and not after:
             raise KeyboardInterrupt
-        found = submit(*arguments)  # type: ignore[arg-type]
+        found: object = submit(*arguments)  # type: ignore[arg-type]
         if calls == at:
             raise KeyboardInterrupt
         return found

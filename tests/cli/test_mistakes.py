@@ -91,7 +91,7 @@ def test_what_may_be_ignored_is_ignored_only_on_request(call: Call) -> None:
         (("logs", "done", "--since", "1h", "--until", "2h"), "--since is later than --until"),
         (("logs", "done", "--since", "yesterday"), "'yesterday' is no point in time; give how long ago, such as 10m"),
         (("logs", "done", "--until", "2026-13-01"), "'2026-13-01' is no point in time"),
-        (("logs", "done", "--grep", "loss ("), "is no regular expression: missing ), unterminated subpattern"),
+        (("logs", "done", "--grep", "loss ("), "is not a regular expression: missing ), unterminated subpattern"),
         (("logs", "done", "--rank", "0;3"), "'0;3' names no ranks; give one, such as 3, or several"),
         (("logs", "done", "--rank", "3-1"), "'3-1' names no ranks"),
         (("logs", "done", "--rank", "4"), "done has 1 rank, from 0"),
@@ -213,6 +213,18 @@ def test_a_file_in_place_of_the_state_directory_is_told(call: Call, monkeypatch:
     looked = call("doctor")
     assert looked.code == 1
     assert "!!  state" in looked.out
+
+
+def test_doctor_names_the_policy_of_the_machine_and_finds_one_that_there_is_not(call: Call, desk: Path) -> None:
+    call("status")
+    write("home/policy", "preempting\n")
+    write("home/teams.yaml", "kind: Team\nname: vision\n")
+    assert "runs that wait start by `preempting`; 1 team described" in call("doctor").out
+    write("home/policy", "presumptuous\n")
+    looked = call("doctor")
+    assert looked.code == 1
+    assert "!!  policy" in looked.out
+    assert "give one of" in looked.out
 
 
 def test_a_database_of_a_newer_version_is_left_alone(call: Call, desk: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import fairlead
 from fairlead.cluster.local.process_metrics import usages
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.plan import CreatePod, Plan
 from fairlead.state.reasons import Code

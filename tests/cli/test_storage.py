@@ -1,5 +1,6 @@
 """A state directory that is full, read-only, not ours or damaged: told at once, and over when it is mended."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.disk_errors import NEEDED_BYTES
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.room import NEEDED_BYTES, hold_reserve, release_reserve, trouble
+from fairlead.cluster.local.room import hold_reserve, release_reserve, trouble
 from fairlead.cluster.local.store import Observation
 from fairlead.cluster.local.tables import PodRow
+from fairlead.control.loop import run_pass
 from fairlead.errors import NoRoom
 from fairlead.specs.training import Training
-from fairlead.state.plan import Change
+from fairlead.state.plan import Change, Event
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progress
 from tests.cli.conftest import Call, Past
 from tests.disks import NEEDS_ROOT, WHY, fill, small_disk
@@ -107,6 +111,29 @@ def test_runs_are_ended_and_deleted_on_a_full_disk(desk: Path, disk: Path, call:
     # In what is left of the reserve.
     deleted = call("delete", "--yes", "two", "one")
     assert (deleted.code, deleted.err.count("is deleted.")) == (0, 2)
+
+
+@pytest.mark.skipif(NEEDS_ROOT, reason=WHY)
+def test_a_run_with_more_events_than_the_reserve_has_room_for_is_deleted_on_a_full_disk(
+    disk: Path,
+) -> None:
+    cluster = LocalCluster.open()
+    uids = [Past(cluster=cluster).submit(name, phase=Phase.FAILED).uid for name in ("one", "two")]
+    told = Event(type="Restarting", reason=Reason(code=Code.PROGRAM_FAILED, message="x" * 1000))
+    for _ in range(300):
+        for uid in uids:
+            cluster.store.note(uid, told, time.time())
+        cluster.store.relieve()
+    hold_reserve(cluster.home)
+    cluster.close()  # the write-ahead log goes with the last that had the database open
+    fill(disk)
+    cluster = LocalCluster.open()
+    cluster.set_intent(uids[0], Intent.DELETE)
+    with contextlib.suppress(NoRoom):
+        run_pass(cluster, time.time())
+    assert [run.spec.name for run in cluster.workloads()] == ["two"]
+    assert len(cluster.events(uids[1])) > 300
+    cluster.close()
 
 
 @pytest.mark.skipif(NEEDS_ROOT, reason=WHY)

@@ -8,19 +8,28 @@ from fairlead.cli.main import COMMANDS, group
 
 GOLDEN = Path(__file__).with_name("surface.txt")
 # These print one thing in one form: a schema, which is JSON, a shell script, objects for kubectl, logs as JSON lines,
-# what another program says.
-WITHOUT_JSON = {"schema", "completion", "render", "operator", "exec"}
+# what another program says; a group has commands below it.
+WITHOUT_JSON = {"schema", "completion", "render", "operator", "exec", "prices"}
 
 
 def surface() -> str:
     """A block for each command: its arguments in order, then its options."""
-    context = click.Context(group)
     blocks = [_block("fairlead", group)]
+    blocks += [_block(f"fairlead {name}", command) for name, command in commands().items()]
+    return "\n".join(blocks)
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by its words; those of a group after it."""
+    context = click.Context(group)
+    found = {}
     for name in COMMANDS:
         command = group.get_command(context, name)
         assert command is not None
-        blocks.append(_block(f"fairlead {name}", command))
-    return "\n".join(blocks)
+        found[name] = command
+        if isinstance(command, click.Group):
+            found |= {f"{name} {word}": below for word, below in command.commands.items()}
+    return found
 
 
 def _block(name: str, command: click.Command) -> str:
@@ -41,18 +50,13 @@ def test_the_flag_surface_is_the_golden_one() -> None:
 
 
 def test_every_command_speaks_json() -> None:
-    context = click.Context(group)
-    for name in set(COMMANDS) - WITHOUT_JSON:
-        command = group.get_command(context, name)
-        assert command is not None
-        assert any("--json" in parameter.opts for parameter in command.params), name
+    for name, command in commands().items():
+        if name not in WITHOUT_JSON:
+            assert any("--json" in parameter.opts for parameter in command.params), name
 
 
 def test_every_option_and_argument_is_explained() -> None:
-    context = click.Context(group)
-    for name in COMMANDS:
-        command = group.get_command(context, name)
-        assert command is not None
+    for name, command in commands().items():
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, (name, parameter.name)

@@ -5,10 +5,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from fairlead.cluster.port import Cluster, LogLine
+from fairlead.cluster.port import Cluster, LogLine, WorkloadStore
+from fairlead.policy.kinds.table import leaf
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase, Pod, PodPhase, Workload
 from tests.builders import change, members, plan, status
+
+
+class WholeCluster(Cluster, WorkloadStore, Protocol):
+    """Both sides of an adapter."""
 
 
 class Harness(Protocol):
@@ -21,7 +26,7 @@ class Harness(Protocol):
     moment_s: float
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> WholeCluster:
         """The adapter as it is now; another object after a crash."""
         ...
 
@@ -95,7 +100,7 @@ def apply(harness: Harness, workload: Workload, **changes: Any) -> bool:
 
 def see(harness: Harness, workload: Workload) -> Workload:
     """The workload as it is now."""
-    return next(each for each in harness.cluster.workloads() if each.uid == workload.uid)
+    return leaf(next(each for each in harness.cluster.workloads() if each.uid == workload.uid))
 
 
 def shown(harness: Harness) -> set[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from fairlead.errors import ClusterError, Conflict, FairleadError, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import CHANGEABLE
+from fairlead.policy.kinds.table import leaf
 from fairlead.specs.training import Checkpoint, Retry
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code, Reason
@@ -312,12 +313,14 @@ class KeepingContract:
             moved_cost_s=0.25,
             nodes=3,
             room_since=7.5,
+            spot_there=True,
+            spot_since=4.5,
         )
         apply(harness, run, status=full)
         assert see(harness, run).status == full
 
     def test_what_a_change_leaves_out_stays(self, harness: Harness) -> None:
-        run = harness.cluster.set_intent(harness.cluster.submit(harness.program()).uid, Intent.SUSPEND)
+        run = leaf(harness.cluster.set_intent(harness.cluster.submit(harness.program()).uid, Intent.SUSPEND))
         apply(harness, run, event=event())
         after = see(harness, run)
         assert (after.status, after.intent, after.spec) == (run.status, run.intent, run.spec)
@@ -341,7 +344,7 @@ class KeepingContract:
         for _ in range(3):
             runs.insert(0, harness.cluster.submit(harness.program()).uid)
             harness.advance(harness.moment_s / 20)
-        oldest = next(w for w in harness.cluster.workloads() if w.uid == runs[-1])
+        oldest = leaf(next(w for w in harness.cluster.workloads() if w.uid == runs[-1]))
         apply(harness, oldest, status=status(Phase.SUCCEEDED), intent=Intent.STOP)
         assert [w.uid for w in harness.cluster.workloads()] == runs
         assert [w.uid for w in harness.cluster.workloads(limit=2)] == runs[:2]

@@ -23,6 +23,7 @@ from fairlead.specs.training import Launch, Training
 from fairlead.state.snapshot import PodPhase
 from tests.builders import change, members, notices, plan, training
 from tests.cluster.contract import ClusterContract
+from tests.cluster.family_contract import FamilyContract
 
 PASS_S = 0.01
 PATIENCE_S = 30.0
@@ -146,7 +147,7 @@ def harness(tmp_path: Path) -> Iterator[LocalHarness]:
     harness.close()
 
 
-class TestLocalCluster(ClusterContract):
+class TestLocalCluster(ClusterContract, FamilyContract):
     """Every promise of the port, kept by files, locks and processes."""
 
 

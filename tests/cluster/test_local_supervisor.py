@@ -21,6 +21,7 @@ from fairlead.specs.resources import Resources
 from fairlead.specs.training import Launch, Retry, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Workload
+from tests.waiting import until
 
 PYTHON = sys.executable
 
@@ -86,6 +87,39 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def script(desk: Desk, text: str) -> str:
     (desk.workdir / "script.py").write_text(text)
     return f"{PYTHON} script.py"
+
+
+def test_commands_that_come_together_start_one_supervisor(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    class Counted(subprocess.Popen[bytes]):
+        def __init__(self, argv: list[str], **changes: Any) -> None:
+            started.append(argv)
+            super().__init__(argv, **changes)
+
+    monkeypatch.setattr(subprocess, "Popen", Counted)
+    run = desk.submit("true")
+    for _ in range(5):
+        assert desk.cluster.supervisor_alive()
+        other = desk.cluster.another()
+        other.nudge()
+        other.close()
+    desk.ended(run)
+    assert [argv[2] for argv in started] == ["fairlead.control.supervisor"]
+    pid = desk.cluster.supervisor_pid()
+    assert pid is not None
+    assert str(desk.cluster.home.path) in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_a_supervisor_that_cannot_begin_leaves_the_lock_to_the_next(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    run = desk.submit("true")
+    until(lambda: not desk.cluster.supervisor_alive())
+    monkeypatch.undo()
+    desk.cluster.nudge()
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
 
 
 # The first start lasts; the next ends well at once.

@@ -24,6 +24,10 @@ def test_a_run_that_was_pending_because_it_was_suspended_is_suspended(tmp_path: 
             "detail": [],
         }
         database.execute("UPDATE workloads SET status = ?", (json.dumps({**json.loads(text), "reason": reason}),))
+        # As version 1 had made it.
+        database.execute("DROP INDEX children")
+        for column in ("kind", "parent"):
+            database.execute(f"ALTER TABLE workloads DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 1")
     again = LocalCluster.open(tmp_path)
     (found,) = again.snapshot().workloads

@@ -12,6 +12,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.policy.kinds.defaults import complete
 from fairlead.runtime.ranks import rank_environment
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.training import Launch, Training
 from fairlead.state.plan import CreatePod
@@ -24,6 +25,8 @@ OF_TORCHRUN = {
     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE",
 }  # fmt: skip
 STALE = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "elsewhere", "FAIRLEAD_ELASTIC": "1", "LOCAL_DIR": "kept"}
+# They tell its place in a split and where another run's checkpoints are.
+STALE |= {"FAIRLEAD_PARALLEL": '{"tensor": 8}', "FAIRLEAD_CHECKPOINT_FROM": "/of/another"}
 
 
 def run_of(spec: Training) -> Workload:
@@ -86,6 +89,12 @@ def test_both_clusters_set_the_same_variables(changes: dict[str, Any]) -> None:
 def test_a_run_submitted_by_a_rank_of_another_has_no_part_in_that_one() -> None:
     env = on_this_machine(training())
     assert {name: env[name] for name in STALE if name in env} == {"LOCAL_DIR": "kept"}
+
+
+@pytest.mark.parametrize("name", ["FAIRLEAD_CHECKPOINT_FROM", "FAIRLEAD_PARALLEL"])
+def test_what_a_key_of_the_spec_says_cannot_be_set_beside_it(name: str) -> None:
+    with pytest.raises(BrokenRules, match="set by Fairlead itself"):
+        training(env={name: "/elsewhere"})
 
 
 @pytest.mark.parametrize(

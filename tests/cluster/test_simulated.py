@@ -15,6 +15,7 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Node, Phase, Workload
 from tests import builders
 from tests.cluster.contract import ClusterContract
+from tests.cluster.family_contract import FamilyContract
 
 NODE = Node(name="node-0", cpu_milli=4000, memory_bytes=32 * 1024**3)
 
@@ -84,7 +85,7 @@ def harness() -> SimulatedHarness:
     return SimulatedHarness()
 
 
-class TestSimulatedCluster(ClusterContract):
+class TestSimulatedCluster(ClusterContract, FamilyContract):
     """Every promise of the port, kept by plain data."""
 
 

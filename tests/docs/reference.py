@@ -15,9 +15,11 @@ import click
 from fairlead.cli.main import COMMANDS, group
 from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import KINDS
-from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section
+from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap
+from fairlead.specs.tables.pipeline_keys import PIPELINE
 from fairlead.specs.tables.pool_keys import POOL
 from fairlead.specs.tables.simulation_keys import SIMULATION
+from fairlead.specs.tables.sweep_keys import SWEEP
 from fairlead.specs.tables.team_keys import TEAM
 from fairlead.specs.tables.training_keys import TRAINING
 
@@ -30,12 +32,16 @@ def keys_of(section: Section, prefix: str = "") -> Iterator[tuple[str, Key, Sect
         yield prefix + key.name, key, section
         if isinstance(key.kind, Section):
             yield from keys_of(key.kind, f"{prefix}{key.name}.")
+        if isinstance(key.kind, SectionMap):
+            yield from keys_of(key.kind.item, f"{prefix}{key.name}.NAME.")
 
 
-def table(section: Section) -> str:
-    """Every key with its type, default and example."""
+def table(section: Section, *, told_elsewhere: tuple[str, ...] = ()) -> str:
+    """Every key with its type, default and example; of a mapping that is told elsewhere only itself."""
     lines = ["| key | type | default | example | |", "|---|---|---|---|---|"]
     for name, key, owner in keys_of(section):
+        if name.startswith(tuple(f"{each}." for each in told_elsewhere)):
+            continue
         cells = (f"`{name}`", describe_type(key), describe_default(key, owner), f"`{key.name}: {key.example}`", key.doc)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
@@ -46,6 +52,8 @@ def describe_type(key: Key) -> str:
     if isinstance(key.kind, Section):
         lone = key.kind.key(key.kind.shorthand) if key.kind.shorthand else None
         return "mapping" if lone is None else f"mapping, or {describe_type(lone)}"
+    if isinstance(key.kind, SectionMap):
+        return "mapping of names to mappings"
     if isinstance(key.kind, MapField):
         return "mapping of names to texts"
     if isinstance(key.kind, OverlayField):
@@ -57,7 +65,7 @@ def describe_default(key: Key, owner: Section) -> str:
     """The default as it would be written; what an absent value means is in the key's sentence."""
     if key.required:
         return "required"
-    if isinstance(key.kind, (Section, MapField, ListField, OverlayField)):
+    if isinstance(key.kind, (Section, SectionMap, MapField, ListField, OverlayField)):
         return "-"
     values = default_of(key, owner.type)
     assert MISSING not in values, key.name
@@ -76,6 +84,9 @@ def commands() -> str:
         assert command is not None
         with click.Context(command, info_name=name, parent=context, terminal_width=100) as own:
             blocks.append(f"## {name}\n\n```text\n{command.get_help(own)}\n```")
+            for word, below in command.commands.items() if isinstance(command, click.Group) else ():
+                with click.Context(below, info_name=word, parent=own, terminal_width=100) as inner:
+                    blocks.append(f"## {name} {word}\n\n```text\n{below.get_help(inner)}\n```")
     return "\n\n".join(blocks)
 
 
@@ -86,9 +97,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "Pool": lambda: table(POOL),
         "Simulation": lambda: table(SIMULATION),
     },
+    "pipelines.md": {"Pipeline": lambda: table(PIPELINE)},
+    "tuning.md": {"Sweep": lambda: table(SWEEP, told_elsewhere=("trial",))},
     "commands.md": {"commands": commands},
 }
-assert set(PARTS["specs.md"]) == set(KINDS)
+assert {*PARTS["specs.md"], *PARTS["pipelines.md"], *PARTS["tuning.md"]} == set(KINDS)
 
 
 def up_to_date(page: str) -> str:

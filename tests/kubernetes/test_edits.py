@@ -34,6 +34,10 @@ def told_of_changes(cluster: KubernetesCluster, uid: str) -> list[str]:
     return [each.reason.message for each in cluster.events(uid) if each.type == "Changed"]
 
 
+def ignored(cluster: KubernetesCluster, uid: str) -> list[str]:
+    return [each.reason.message for each in cluster.events(uid) if each.type == "Ignored"]
+
+
 def pods_env(cluster: KubernetesCluster, spec: Training, name: str) -> dict[str, str]:
     pod = cluster.client.get(f"/api/v1/namespaces/{spec.team}/pods/{name}")
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
@@ -93,6 +97,25 @@ def test_a_running_run_is_not_edited_and_kubectl_says_why(
         assert "it is Running with the spec that it was started with. Suspend it first" in str(refused.value)
         assert "`kubectl annotate training train fairlead.dev/intent=suspend --overwrite`" in str(refused.value)
         assert live_pods(cluster, namespace) == ["train-0-0"]
+
+
+def test_a_wish_that_there_is_not_changes_nothing_and_is_told_once(
+    access: Access, cluster: KubernetesCluster, namespace: str
+) -> None:
+    spec = gang(namespace, nodes=1)
+    with operating(access, namespace):
+        cluster.submit(spec)
+        uid = comes_to(cluster, "train", Phase.RUNNING).uid
+        edit(cluster, spec, {}, "halt")
+        told = 'the annotation fairlead.dev/intent is "halt", which changes nothing; it may be run, suspend, stop'
+        until(lambda: ignored(cluster, uid) == [told], lambda: cluster.events(uid))
+        edit(cluster, spec, {}, "suspend")
+        comes_to(cluster, "train", Phase.SUSPENDED)
+        edit(cluster, spec, {"priority": 3}, "go:2")
+        until(lambda: len(ignored(cluster, uid)) == 2 and told_of_changes(cluster, uid), lambda: cluster.events(uid))
+        edit(cluster, spec, {}, "run:3")
+        assert comes_to(cluster, "train", Phase.RUNNING).spec.priority == 3
+    assert ignored(cluster, uid)[1:] == [told.replace("halt", "go")]
 
 
 def test_a_waiting_gang_that_is_edited_is_placed_by_the_new_spec(

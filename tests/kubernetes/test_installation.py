@@ -204,6 +204,9 @@ def test_a_namespace_that_was_there_is_neither_changed_nor_deleted(fresh: Contro
     space = fresh.request("POST", "/api/v1/namespaces", {"metadata": {"name": "tools"}})
     installed = fairlead("install", "--namespace", "tools", "--replicas", "0")
     assert "left as it is  namespaces/tools" in installed.out
+    told = fairlead("doctor", "--cluster", "kubernetes").out
+    assert "in tools with 0 replicas, and none runs elsewhere: runs wait" in told
+    assert "-> fairlead operator --context test, or fairlead install --replicas 2 --context test" in told
     elsewhere = fairlead("install")
     assert elsewhere.code == 6
     assert "is installed in namespace tools" in elsewhere.err

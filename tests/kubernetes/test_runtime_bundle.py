@@ -222,7 +222,7 @@ def test_an_archive_that_leaves_its_directory_is_refused(name: str, tmp_path: Pa
     parts.mkdir()
     with tarfile.open(parts / "000", mode="w") as archive:
         archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    with pytest.raises(ValueError, match="no file below it"):
+    with pytest.raises(ValueError, match="a path outside it"):
         unpack(str(parts), str(tmp_path / "work"))
 
 
@@ -277,9 +277,7 @@ def test_files_that_do_not_come_end_the_pod_with_a_sentence(container: Container
     assert code == 1
     ending = read_ending(container.pod(1), ranks=range(1))
     assert ending is not None
-    assert ending.message == (
-        f"the working directory did not arrive: {place} is not there any more; submit the run again"
-    )
+    assert ending.message == (f"the working directory did not arrive: {place} no longer exists; submit the run again")
     assert (container.pod_dir / "exit.json").exists()
 
 

@@ -13,7 +13,7 @@ from fairlead.cluster.kubernetes.operator.runs import snapshot_cache as picture
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import changed, state_plain
 from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCache
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.specs.team import Quota, Team
 from fairlead.state.snapshot import Progress, Snapshot
 

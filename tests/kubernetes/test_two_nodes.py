@@ -71,6 +71,7 @@ def access(cluster: RealCluster) -> Access:
 def the_example(**changes: Any) -> Training:
     """The run of the example's own file, for two nodes with one rank each."""
     (spec,) = read(EXAMPLES / "language_model.yaml")
+    assert isinstance(spec, Training)
     run = f"{spec.run} --steps {STEPS}"
     return replace(spec, run=run, nodes=2, ranks_per_node=1, **changes)
 

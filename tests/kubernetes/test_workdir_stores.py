@@ -142,7 +142,7 @@ def test_what_was_changed_in_the_store_is_not_run(person: Person, tmp_path: Path
     with pytest.raises(StoreUnavailable, match="differs from what was sent; remove it"):
         fetch(place, str(tmp_path / "work"), str(tmp_path))
     system.rm_file(path)
-    with pytest.raises(StoreUnavailable, match="is not there any more; submit the run again"):
+    with pytest.raises(StoreUnavailable, match="no longer exists; submit the run again"):
         fetch(place, str(tmp_path / "work"), str(tmp_path))
 
 

@@ -174,6 +174,30 @@ def test_what_is_echoed_is_counted_now_and_then_and_at_the_end(tmp_path: Path, c
     assert counts[-1] == (len(said) - 1, {"0": [1000, 5000], "1": [1000, 5000]})
 
 
+def test_counts_come_again_when_silence_follows_much_output(tmp_path: Path, capfdbinary: Any) -> None:
+    log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
+    stream = Stream(log, "0", "o")
+    stream.feed(b"".join(b"%04d\n" % i for i in range(2000)), 1.0)
+    capfdbinary.readouterr()
+
+    def told(now: float) -> list[str]:
+        log.tick(now)
+        return [str(line) for line in capfdbinary.readouterr().out.decode().splitlines()]
+
+    counts = ['-# {"0":[2000,10000]}']
+    assert [told(now) for now in (10.0, 17.0, 18.0, 62.0, 90.0)] == [[], counts, [], counts, []]
+    stream.feed(b"more\n", 100.0)
+    assert told(101.0) == ["0| more"]
+    assert told(116.0) == ['-# {"0":[2001,10005]}']
+
+
+def test_silence_after_little_output_is_left_alone(tmp_path: Path, capfdbinary: Any) -> None:
+    log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
+    Stream(log, "3", "e").feed(b"one\n", 1.0)
+    log.tick(1000.0)
+    assert capfdbinary.readouterr().out == b"3! one\n"
+
+
 def test_little_output_is_echoed_as_it_is(tmp_path: Path, capfdbinary: Any) -> None:
     log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
     Stream(log, "3", "e").feed(b"one\ntwo\n", 1.0)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, combinations, product
 
-from fairlead.policy.placement.placement import place, rooms
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import place
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, Workload

@@ -4,7 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from fairlead.policy.placement.placement import place, rooms
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import place
 from fairlead.policy.queue.dominant_shares import asked, capacity, dominant_share
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code

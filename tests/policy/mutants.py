@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.policy import decide as deciding
 from fairlead.policy.kinds import changes, lifecycle, training
 from fairlead.policy.kinds.retries import Again
-from fairlead.policy.placement import placement
+from fairlead.policy.placement import free_capacity, placement
 from fairlead.policy.placement.placement import Placement
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry, Training
@@ -48,8 +49,8 @@ class Mutant:
         return f"{self.by.__name__} breaks {self.breaks.__name__}"
 
 
-decide, place, rooms, move = training.decide, placement.place, placement.rooms, lifecycle.move
-current_pods, notices = training._current_pods, changes.notices
+decide, place, rooms, move = deciding.decide, placement.place, free_capacity.rooms, lifecycle.move
+current_pods, notices = deciding._current_pods, changes.notices
 change_of, requeue, wait_for = changes.change_to, changes.requeue, changes.wait
 started = changes.started
 counter = itertools.count()

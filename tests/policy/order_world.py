@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.plan import Plan

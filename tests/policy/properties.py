@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from fairlead.policy.kinds import training
+from fairlead.policy import decide as deciding
 from fairlead.policy.kinds.lifecycle import MOVES
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
@@ -189,7 +189,7 @@ def decisions_are_deterministic(world: World) -> Iterator[str]:
     for decision in world.decisions:
         reordered = replace(decision.before, pods=decision.before.pods[::-1])
         for snapshot in (decision.before, reordered):
-            if decision.whole and training.decide(snapshot, decision.now) != decision.plan:
+            if decision.whole and deciding.decide(snapshot, decision.now) != decision.plan:
                 yield f"another plan at {decision.now}"
 
 
@@ -197,7 +197,7 @@ def decisions_settle(world: World) -> Iterator[str]:
     """At any one instant the passes come to an end: then the same truth gives an empty plan, and again."""
     yield from (f"no end of passes at {at}" for at in world.unsettled)
     for now, snapshot in world.quiet:
-        left = [change for change in training.decide(snapshot, now).changes if not _resumes(change, snapshot)]
+        left = [change for change in deciding.decide(snapshot, now).changes if not _resumes(change, snapshot)]
         if left:
             yield f"something is left to do at {now}: {left}"
 

@@ -10,9 +10,9 @@ from fairlead.policy.queue import fair_order as turns
 from fairlead.policy.queue.dominant_shares import Capacity
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Quota, Team
-from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 from tests.builders import node, training
 from tests.policy import queue_properties as properties
@@ -39,7 +39,7 @@ def scavengers_first(waiting: Iterable[Workload], ledger: Ledger, standing: Stan
 class UnlimitedLedger(Ledger):
     """Lets teams hold what they like."""
 
-    def exceeds(self, spec: Training) -> str | None:
+    def exceeds(self, spec: GangSpec) -> str | None:
         return None
 
 

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from fairlead.policy.placement.placement import place, rooms
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import place
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity, dominant_share
 from fairlead.policy.queue.durations import Durations
 from fairlead.specs.team import Quota

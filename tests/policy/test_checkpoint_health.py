@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.policy.decide import decide
 from fairlead.policy.kinds.checkpoint_health import SILENT_S, unsaved, warned, warning
-from fairlead.policy.kinds.training import decide
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progress, RankExit, Snapshot, Workload
@@ -149,3 +149,18 @@ def test_a_run_that_stopped_without_its_checkpoint_says_so() -> None:
     (change,) = decide(ended, NOW + 60).changes
     assert change.status is not None
     assert change.status.reason.message.endswith(str(unsaved(lost)))
+
+
+def test_an_interval_that_the_run_chose_is_what_it_is_late_by() -> None:
+    wish = Checkpoint(every_auto=True)
+    assert warning(running(wish, said(step=9, saves_failed=0)), NOW + SILENT_S - 1) is None
+    assert warning(running(wish, said(step=9)), NOW + SILENT_S + 1) is not None
+    chose = said(checkpoint_at=NOW, saves_failed=0, checkpoint_interval_s=600.0, checkpoint_interval_why="a reason")
+    assert warning(running(wish, chose), NOW + 1799) is None
+    found = warning(running(wish, chose), NOW + 1801)
+    assert found is not None
+    assert found.message == (
+        "no checkpoint for 30m 1s, although `checkpoint.every` is auto, now 10m: no save was complete since"
+    )
+    assert found.remedy is not None
+    assert "`checkpoint.to` names another" in found.remedy

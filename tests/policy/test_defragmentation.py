@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change, Plan

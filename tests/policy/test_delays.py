@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster.kubernetes.devices import gpus_of
+from fairlead.policy.decide import decide
 from fairlead.policy.gpu.device_inventory import handed_out
 from fairlead.policy.gpu.mig import GB
-from fairlead.policy.kinds.training import decide
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources

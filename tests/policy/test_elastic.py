@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.policy.decide import decide
 from fairlead.policy.kinds.defaults import complete
-from fairlead.policy.kinds.training import decide
 from fairlead.policy.placement.placement import Placement
 from fairlead.policy.queue.dominant_shares import Capacity
 from fairlead.policy.queue.quotas import protected

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from fairlead.policy.gpu.gpu_sharing import Need, choices, describe_shared, need_of
 from fairlead.policy.placement import node_arrays as frame
 from fairlead.policy.placement import placement
-from fairlead.policy.placement.placement import place, rooms, why_never, why_waiting
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import place, why_never, why_waiting
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.sharing import Sharing

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from fairlead.policy.decide import decide
 from fairlead.policy.kinds.failures import hung
 from fairlead.policy.kinds.hangs import explain
-from fairlead.policy.kinds.training import STACKS_GRACE_S, decide
+from fairlead.policy.kinds.training import STACKS_GRACE_S
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Snapshot, Whereabouts, Workload
 from tests.builders import node, status, training

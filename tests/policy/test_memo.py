@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.packed_capacity import PackedRooms
 from fairlead.policy.placement.packing import Packing

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairlead.policy import decide as deciding
 from fairlead.policy.disruption import defragmentation, preemption
 from fairlead.policy.disruption import eviction as making_room
 from fairlead.policy.kinds import changes, training
@@ -14,6 +15,7 @@ from tests.policy.properties import PROPERTIES
 from tests.policy.world import play
 
 MODULES = (
+    deciding,
     training,
     starting,
     changes,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.node_eligibility import (
     PRICE_LABEL,
     SPOT_MARKS,
@@ -13,7 +14,7 @@ from fairlead.policy.placement.node_eligibility import (
     tolerates,
     tolerations,
 )
-from fairlead.policy.placement.placement import place, rooms, why_never, why_waiting
+from fairlead.policy.placement.placement import place, why_never, why_waiting
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Training

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from fairlead.errors import ClusterError
-from fairlead.policy.placement.placement import place, rooms, why_never, why_waiting
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import place, why_never, why_waiting
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Gpu, Grant, Node, Pod, PodPhase
@@ -102,8 +103,9 @@ def test_one_node_is_decided_without_numpy() -> None:
     program = """
 import sys
 import fairlead.cli.main
-from fairlead.policy.placement.placement import place, rooms
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import place
+from fairlead.policy.decide import decide
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 node = Node(name="a", cpu_milli=8000, memory_bytes=1 << 30)

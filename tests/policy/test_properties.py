@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
-from fairlead.policy.kinds import training
+from fairlead.policy import decide as deciding
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry
 from fairlead.state.snapshot import Intent
@@ -47,7 +47,7 @@ def test_passing_over_quiet_runs_and_those_that_only_wait_changes_no_plan(scenar
     world = play(scenario)
     whole = [decision for decision in world.decisions if decision.whole]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_is_quiet", lambda workload, pods, now: False)
-        patch.setattr(training, "_only_waits", lambda workload: False)
-        judged = [training.decide(decision.before, decision.now) for decision in whole]
+        patch.setattr(deciding, "_is_quiet", lambda workload, pods, now: False)
+        patch.setattr(deciding, "_only_waits", lambda workload: False)
+        judged = [deciding.decide(decision.before, decision.now) for decision in whole]
     assert judged == [decision.plan for decision in whole]

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.policy.decide import decide
 from fairlead.policy.kinds.lifecycle import active_until, move, upgraded
-from fairlead.policy.kinds.training import decide
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason

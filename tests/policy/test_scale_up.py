@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.policy.scaling.scale_up import MOST_PLACEHOLDERS, is_asking
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Training

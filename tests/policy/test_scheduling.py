@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.policy.queue.start_forecast import expected_starts
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.policy.placement import gang_placement as gangs
 from fairlead.policy.placement.fleet_arrays import Fleet, Spot
 from fairlead.policy.placement.gang_placement import members, place_gang

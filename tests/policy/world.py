@@ -13,12 +13,12 @@ from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod, RefusePod, ReturnNode
 from fairlead.cluster.simulated.programs import Program
 from fairlead.errors import NameTaken, NotFound
-from fairlead.policy.kinds import training
-from fairlead.policy.scaling.elastic import next_look
+from fairlead.policy import decide as deciding
+from fairlead.policy.next_decision import decision_times
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
 
 MOST_PASSES = 24
 """At one instant. A resumed run whose pods still live takes five, and so does one that is preempted without grace."""
@@ -178,12 +178,12 @@ class World:
         """One move."""
         if isinstance(move, Race):
             before, now = self.cluster.snapshot(), self.now
-            plan = training.decide(before, now)
+            plan = deciding.decide(before, now)
             self.make(move.move)
             self._apply(before, now, plan, whole=False)
         elif isinstance(move, Crash):
             before, now = self.cluster.snapshot(), self.now
-            plan = training.decide(before, now)
+            plan = deciding.decide(before, now)
             self._apply(before, now, Plan(changes=plan.changes[: move.num_applied]), whole=False)
             self.cluster = SimulatedCluster.load(self.cluster.save(), self.behave)
         elif isinstance(move, Wait):
@@ -206,7 +206,7 @@ class World:
     def run_pass(self) -> bool:
         """Look, decide, apply; whether anything was done."""
         before, now = self.cluster.snapshot(), self.now
-        plan = training.decide(before, now)
+        plan = deciding.decide(before, now)
         self._apply(before, now, plan, whole=True)
         return any(self.decisions[-1].applied)
 
@@ -287,16 +287,8 @@ class World:
 
     def _deadlines(self) -> Iterator[float]:
         """Times to come at which the decision may change although nothing happens."""
-        now, times = self.cluster.clock.now(), list[float]()
-        for workload in self.cluster.snapshot().workloads:
-            status, spec = workload.status, workload.spec
-            if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
-                times.append(status.retry_at)
-            if spec.max_duration_s is not None and status.started_at is not None and not status.phase.is_final:
-                times.append(status.started_at + spec.max_duration_s)
-            if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):
-                times.append(now + spec.stall_timeout_s)
-            times.append(next_look(workload, now))
+        now = self.cluster.clock.now()
+        times = decision_times(self.cluster.snapshot(), now)
         # A moment later, as the difference of two times may be rounded down.
         return (at + MOMENT_S for at in times if now < at + MOMENT_S < math.inf)
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fairlead
 from fairlead.runtime import session
-from fairlead.runtime.checkpoint import remote, store
+from fairlead.runtime.checkpoint import directory, remote, store
 
 
 def train(steps: int, results: Path, pace_s: float = 0.0, every_steps: int | None = None) -> None:
@@ -48,28 +48,28 @@ def train(steps: int, results: Path, pace_s: float = 0.0, every_steps: int | Non
 
 def train_and_hang_in_a_save(steps: int, results: Path, hang_at: int) -> None:
     """As ``train``, but the save of one step never gets to its end."""
-    commit = store.Directory.commit
+    commit = directory.Directory.commit
 
-    def hang(self: store.Directory, draft: store.Draft, manifest: Any) -> None:
+    def hang(self: directory.Directory, draft: store.Draft, manifest: Any) -> None:
         if draft.step >= hang_at:
             (results / "in-the-middle").touch()
             time.sleep(3600)
         commit(self, draft, manifest)
 
-    store.Directory.commit = hang  # type: ignore[method-assign] # this process is the test's own
+    directory.Directory.commit = hang  # type: ignore[method-assign] # this process is the test's own
     train(steps, results, 0.02, 4)
 
 
 def train_with_a_failing_disk(steps: int, results: Path, fail_at: int) -> None:
     """As ``train``, but rank 1 cannot write its part of one checkpoint."""
-    put = store.Directory.put
+    put = directory.Directory.put
 
-    def fail(self: store.Directory, draft: store.Draft, workplace: Path) -> None:
+    def fail(self: directory.Directory, draft: store.Draft, workplace: Path) -> None:
         if draft.step == fail_at and dist.get_rank() == 1:
             raise OSError(28, "No space left on device")
         put(self, draft, workplace)
 
-    store.Directory.put = fail  # type: ignore[method-assign] # this process is the test's own
+    directory.Directory.put = fail  # type: ignore[method-assign] # this process is the test's own
     session.LAST_TRIES_S = (0.1,)
     train(steps, results, 0.0, 4)
 

@@ -8,9 +8,10 @@ import pytest
 
 from fairlead.runtime.channels import Alone
 from fairlead.runtime.checkpoint.content import Files
+from fairlead.runtime.checkpoint.directory import Directory, open_store
 from fairlead.runtime.checkpoint.manifest import DamagedError, FileFacts, Manifest, files_below, seal
 from fairlead.runtime.checkpoint.restoring import Rejected, restore
-from fairlead.runtime.checkpoint.store import Directory, Draft, Store, open_store
+from fairlead.runtime.checkpoint.store import Draft, Store
 from fairlead.runtime.errors import MissingExtra, Misuse
 
 

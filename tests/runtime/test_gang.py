@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.runtime.checkpoint.store import open_store
+from fairlead.runtime.checkpoint.directory import open_store
 from tests.ports import free_port
 from tests.runtime.gang import Gang, contract, read_events, read_report
 

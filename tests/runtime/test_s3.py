@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.checkpoint.store import open_store
+from fairlead.runtime.checkpoint.directory import open_store
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.session import Run

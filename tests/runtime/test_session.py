@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairlead.runtime import session
-from fairlead.runtime.checkpoint import randomness, store
+from fairlead.runtime.checkpoint import directory, randomness
 from fairlead.runtime.checkpoint.problems import at_the_root, clause, may_pass
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch, Misuse, StoreUnavailable
@@ -54,7 +54,7 @@ def count(opened: Run, steps: int, *, save_at: tuple[int, ...] = ()) -> tuple[in
 
 
 def steps_in(to: Path) -> list[int]:
-    return store.Directory(to).steps()
+    return directory.Directory(to).steps()
 
 
 def kinds(directory: Path) -> list[str]:
@@ -200,7 +200,7 @@ def test_stop_notice_whose_save_fails_says_so_and_still_ends_with_143(
 
     with pytest.raises(Stopped) as stopped, open_run() as run:
         run.resume(state={})
-        monkeypatch.setattr(store.Directory, "commit", fail)
+        monkeypatch.setattr(directory.Directory, "commit", fail)
         os.kill(os.getpid(), signal.SIGTERM)
         run.checkpoint(1)
     assert (stopped.value.code, stopped.value.saved) == (143, False)
@@ -295,16 +295,16 @@ def test_save_function_that_fails_costs_the_checkpoint_only(
 def test_last_save_waits_for_room_and_is_tried_again(
     open_run: Callable[..., Run], to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, tries = store.Directory.commit, []
+    commit, tries = directory.Directory.commit, []
 
-    def fail_twice(self: store.Directory, *given: Any) -> None:
+    def fail_twice(self: directory.Directory, *given: Any) -> None:
         tries.append(1)
         if len(tries) < 3:
             raise OSError(28, "No space left on device")
         commit(self, *given)
 
     monkeypatch.setattr(session, "LAST_TRIES_S", (0.01, 0.01, 0.01))
-    monkeypatch.setattr(store.Directory, "commit", fail_twice)
+    monkeypatch.setattr(directory.Directory, "commit", fail_twice)
     with open_run() as run:
         run.resume(state={})
         run.checkpoint(7)
@@ -328,7 +328,7 @@ def test_last_save_that_cannot_succeed_is_given_up_and_reported(
         run.checkpoint(5, force=True)
         assert run._saver is not None
         run._saver.wait()
-        monkeypatch.setattr(store.Directory, "commit", fail)
+        monkeypatch.setattr(directory.Directory, "commit", fail)
         run.checkpoint(7)
     report = read_report(tmp_path)
     assert (report["saves_failed"], report["save_failed_step"], report["checkpoint_step"]) == (2, 7, 5)
@@ -443,3 +443,20 @@ def test_random_state_survives_pickling() -> None:
     expected = random.random()
     randomness.restore(state)
     assert random.random() == expected
+
+
+def test_a_chosen_interval_is_told_and_goes_on_with_the_run(open_run: Callable[..., Run], tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), open_run(every_auto=True) as run:
+        run.resume(state={})
+        assert "checkpoint_interval_s" not in read_report(tmp_path)
+        run.checkpoint(3, force=True)
+        assert run._saver is not None
+        run._saver.wait()
+        assert read_report(tmp_path)["checkpoint_interval_s"] >= 30
+        assert "none was seen" in read_report(tmp_path)["checkpoint_interval_why"]
+        run.checkpoint(4, force=True)
+        run._saver.wait()
+        raise RuntimeError("an accident")
+    with open_run(every_auto=True, attempt=1) as run:
+        assert run.resume(state={}) == 4
+        assert "1 seen" in read_report(tmp_path)["checkpoint_interval_why"]

@@ -70,7 +70,7 @@ def test_our_own_table_says_what_starting_saving_and_sharing_cost(tmp_path: Path
     assert arrival.profile == Profile(iteration_s=1, stages_s=(0.2, 0.7, 0))
     with pytest.raises(InvalidSpec, match="give all four, iteration_s above 0, or none"):
         read_trace(write(tmp_path, f"submit_s,duration_s{stages}\n0,1,1,,,\n"))
-    with pytest.raises(InvalidSpec, match=r"trace.csv:2: capacity.spot: .maybe. is not true or false"):
+    with pytest.raises(InvalidSpec, match=r"trace.csv:2: capacity.spot: .maybe. is not true, false or auto"):
         read_trace(write(tmp_path, "submit_s,duration_s,spot\n0,1,maybe\n"))
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.training import Capacity, Checkpoint, Launch, Logs, Retry, Training
+from fairlead.specs.training import Capacity, Checkpoint, Launch, Logs, Metrics, Retry, Training
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=40)
@@ -53,6 +54,26 @@ TRAININGS = st.builds(
     checkpoint=CHECKPOINTS,
     retry=st.builds(Retry, program=st.integers(0, 9), infrastructure=st.integers(0, 99)),
     logs=st.builds(Logs, max_bytes=st.integers(2**22, 2**40)),
+    metrics=optional(
+        st.builds(Metrics, pattern=st.sampled_from(["name=value", r"iter (?P<step>\d+): loss (?P<loss>\S+)"]))
+    ),
+    model=optional(
+        st.builds(
+            ModelShape,
+            config=optional(st.just("models/config.json")),
+            layers=optional(st.integers(1, 100)),
+            sequence=optional(st.integers(1, 10_000)),
+        )
+    ),
+    parallel=optional(
+        st.builds(
+            Parallel,
+            choose=optional(st.sampled_from(Choose)),
+            tensor=optional(st.integers(1, 8)),
+            shard=optional(st.sampled_from(Shard)),
+            recompute=optional(st.sampled_from(Recomputed)),
+        )
+    ),
     priority=st.integers(0, 1000),
     max_duration_s=optional(SECONDS),
     stall_timeout_s=optional(SECONDS),

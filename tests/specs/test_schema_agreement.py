@@ -15,7 +15,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.schema import json_schema
 from fairlead.specs.keys import API_VERSION, KINDS
-from fairlead.specs.tables.field_types import Key, ListField, MapField, Section
+from fairlead.specs.tables.field_types import Key, ListField, MapField, Section, SectionMap
 
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -38,6 +38,50 @@ PARSERS_ALONE = (
     "it is for a part of one GPU",
     "so that `sharing` has no say",
     "ends before it begins",
+    "there is no step",
+    "in a circle",
+    "is none of the",
+    "is no output of its needs",
+    "is not set",
+    "a step cannot need itself",
+    "is not a condition",
+    "a condition has names",
+    "compares with `is`",
+    "either a list in",
+    # To JSON Schema 1.0 is an integer, and 0.5 a number where a cluster's API takes only whole ones or text.
+    "1.0 is not a whole number",
+    "is a number with a point",
+    "nothing to watch",
+    "; give five, minute",
+    "has a minute of",
+    "never comes",
+    "it is what `capacity: {spot: auto}` goes by",
+    "`spot: auto` needs to know",
+    "it is before the work can be done",
+    "an elastic gang has no `spot: auto`",
+    "is not a regular expression",
+    "names no group",
+    "names only",
+    "is not a range",
+    "ends below its beginning",
+    "lists a value twice",
+    "has nothing between two",
+    "needs numbers above 0",
+    "its condition",
+    "has no end of values",
+    "there are more than 10000 combinations",
+    "grid needs values that are listed",
+    "needs an `objective`",
+    "learns from an `objective`",
+    "has to know how many steps",
+    "does not use it",
+    "never comes to `after`",
+    "none is given; give at least one",
+    "is no parameter of this sweep",
+    "nothing in the trial has",
+    "is set for each trial by the sweep",
+    "differs from it in nothing but case",
+    "characters; give at most 45",
 )
 WORDS = st.sampled_from(
     ["", " ", "a", "Bad Name", "10m", "1h30m", "-1s", "200 steps", "0 steps", "16Gi", "1.5G", "16gb", "500m", "0.5",
@@ -65,6 +109,9 @@ def values(key: Key) -> st.SearchStrategy[Any]:
     right: st.SearchStrategy[Any] = st.just(yaml.safe_load(key.example))
     if isinstance(key.kind, Section):
         right = right | mappings(key.kind)
+    if isinstance(key.kind, SectionMap):
+        named = st.sampled_from(["prepare", "evaluate", "b", "B"])
+        right = right | st.dictionaries(named, mappings(key.kind.item), max_size=2)
     return st.integers(0, 9).flatmap(lambda dice: JUNK if dice == 0 else right)
 
 
@@ -141,6 +188,7 @@ def test_the_schema_is_a_schema() -> None:
 
 def every_key(section: Section) -> list[tuple[Key, Section]]:
     inner = [each for key in section.keys if isinstance(key.kind, Section) for each in every_key(key.kind)]
+    inner += [each for key in section.keys if isinstance(key.kind, SectionMap) for each in every_key(key.kind.item)]
     return [(key, section) for key in section.keys] + inner
 
 
@@ -149,7 +197,7 @@ def test_the_schema_explains_every_key_and_shows_patterns_that_editors_read(kind
     text = json.dumps(SCHEMA["$defs"][kind])
     for key, _ in every_key(KINDS[kind]):
         assert json.dumps(key.doc)[1:-1] in text
-        assert isinstance(key.kind, (MapField, ListField, Section)) or key.example
+        assert isinstance(key.kind, (MapField, ListField, Section, SectionMap)) or key.example
     for pattern in re.findall(r'"pattern": "((?:[^"\\]|\\.)*)"', text):
         # Editors read JavaScript's regular expressions, which know none of these.
         assert not re.search(r"\(\?P|\\A|\\Z|\(\?#|\\h", pattern), pattern

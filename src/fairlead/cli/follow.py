@@ -17,7 +17,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import FairleadError, NotFound
-from fairlead.state.snapshot import Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, Phase, Workload, is_leaf
 
 EXIT_CODES = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 3}
 DELETED = 5
@@ -43,18 +43,19 @@ class View(Protocol):
 
     def line(self, run: Workload, line: LogLine) -> None: ...
 
-    def event(self, run: Workload, event: EventRecord) -> None: ...
+    def event(self, run: AnyWorkload, event: EventRecord) -> None: ...
 
-    def progress(self, runs: list[Workload]) -> None:
+    def progress(self, runs: list[AnyWorkload]) -> None:
         """Called a few times a second with the runs that are not over."""
 
-    def end(self, run: Workload) -> None: ...
+    def end(self, run: AnyWorkload) -> None: ...
 
 
-def follow(cluster: ClusterClient, runs: list[Workload], *, json_: bool = False) -> int:
+def follow(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False) -> int:
     """Show the runs until all are over; the exit code that tells how. Ctrl-C or a closed pipe leaves them running."""
     try:
-        with _view(cluster, json_, several=len(runs) > 1) as view:
+        several = len(runs) > 1 or not all(map(is_leaf, runs))
+        with _view(cluster, json_, several=several) as view:
             codes = _until_over(cluster, runs, view)
     except (KeyboardInterrupt, BrokenPipeError) as error:
         if isinstance(error, BrokenPipeError):
@@ -73,9 +74,10 @@ def _view(cluster: ClusterClient, json_: bool, *, several: bool) -> View:
     return Terminal(cluster, several=several) if terminal else Plain(cluster, several=several)
 
 
-def _until_over(cluster: ClusterClient, runs: list[Workload], view: View) -> set[int]:
-    """Exit codes of the runs, each once."""
+def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> set[int]:
+    """Exit codes of the runs, each once; of parents their children are shown too, and do not count."""
     going = [_Watch(cluster, run) for run in runs]
+    own = {run.uid for run in runs}
     codes: set[int] = set()
     troubles = Troubles(cluster)
     while True:
@@ -85,19 +87,20 @@ def _until_over(cluster: ClusterClient, runs: list[Workload], view: View) -> set
                 if any(event.type in EXIT_CODES for event in watch.see()):
                     now = watch.look()  # it may have ended in between, and its end is told once
                 for each in watch.news(is_over=now.status.phase.is_final):
-                    if isinstance(each, LogLine):
-                        view.line(now, each)
-                    else:
+                    if isinstance(each, EventRecord):
                         view.event(now, each)
+                    elif is_leaf(now):
+                        view.line(now, each)
             except NotFound:
                 message(f"\n{watch.run.spec.name} was deleted.")
-                codes.add(DELETED)
+                codes |= {DELETED} if watch.run.uid in own else set()
                 going.remove(watch)
                 continue
+            going += watch.joining()
             if now.status.phase.is_final:
                 going.remove(watch)
                 view.end(now)
-                codes.add(EXIT_CODES[now.status.phase])
+                codes |= {EXIT_CODES[now.status.phase]} if now.uid in own else set()
         if not going:
             return codes
         view.progress([watch.run for watch in going])
@@ -112,7 +115,7 @@ class _Watch:
     all pods once more since the event was seen.
     """
 
-    def __init__(self, cluster: ClusterClient, run: Workload) -> None:
+    def __init__(self, cluster: ClusterClient, run: AnyWorkload) -> None:
         self.run = run
         self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
@@ -123,20 +126,34 @@ class _Watch:
         self._held_until = 0.0
         self._last_event = 0
         self._nudged = time.monotonic()
-        threading.Thread(target=self._read, daemon=True).start()
+        # Of a parent those children are followed that are not over, and all that come.
+        self._children = {child.uid for child in self._all_children() if child.status.phase.is_final}
+        if is_leaf(run):
+            threading.Thread(target=self._read, daemon=True).start()
+        else:
+            self._is_read = True
 
     @property
     def is_waiting(self) -> bool:
         """Whether an event waits for the output before it."""
         return bool(self._events)
 
-    def look(self) -> Workload:
+    def look(self) -> AnyWorkload:
         """The run as it is; somebody looks after it."""
         if time.monotonic() - self._nudged > NUDGE_S:
             self._cluster.nudge()
             self._nudged = time.monotonic()
         self.run = self._cluster.get(self.run.uid)
         return self.run
+
+    def joining(self) -> "list[_Watch]":
+        """Children that nobody follows yet."""
+        new = [child for child in self._all_children() if child.uid not in self._children]
+        self._children |= {child.uid for child in new}
+        return [_Watch(self._cluster, child) for child in new]
+
+    def _all_children(self) -> tuple[AnyWorkload, ...]:
+        return () if is_leaf(self.run) else self._cluster.children(self.run.uid)
 
     def see(self) -> tuple[EventRecord, ...]:
         """Events since, which ``news`` shows in their place."""

@@ -11,36 +11,57 @@ import click
 from fairlead import __version__, errors
 from fairlead.cli.streams import discard
 
-# Each command lives in a file of its own, imported only when it is used.
-COMMANDS = {
-    "init": ("init", "Write a spec file and a program to start from."),
-    "run": ("run", "Submit runs and follow them."),
-    "plan": ("plan", "Show what a file would do, without doing it."),
-    "status": ("status", "List runs, or show one with its reasons."),
-    "show": ("show_run", "Show a run's spec and code, or how two runs differ."),
-    "queue": ("queue", "List what waits, in its turn, with expected starts."),
-    "logs": ("logs", "Show the output of a run's ranks."),
-    "events": ("events", "Show what happened to runs, and why."),
-    "top": ("top", "Show resource usage of runs."),
-    "exec": ("exec", "Run a command in a rank's environment."),
-    "port-forward": ("port_forward", "Forward local ports to a rank."),
-    "attach": ("attach", "Follow runs until they end."),
-    "stop": ("intents", "Stop runs after a checkpoint."),
-    "suspend": ("intents", "Pause runs and release what they hold."),
-    "resume": ("resume", "Continue suspended, stopped or failed runs."),
-    "delete": ("intents", "Stop runs and delete their records and files."),
-    "prune": ("prune", "Delete finished runs that are old."),
-    "simulate": ("simulate", "Simulate a trace of runs on a cluster."),
-    "validate": ("validate", "Check spec files and report every problem."),
-    "render": ("render", "Print specs as Kubernetes objects."),
-    "install": ("install", "Install Fairlead on a Kubernetes cluster."),
-    "uninstall": ("uninstall", "Remove Fairlead from a Kubernetes cluster."),
-    "schema": ("schema", "Print the JSON Schema of spec files."),
-    "operator": ("operator", "Run the operator of a Kubernetes cluster."),
-    "clusters": ("clusters", "List the clusters that runs can use."),
-    "doctor": ("doctor", "Check the setup and report problems."),
-    "completion": ("completion", "Print the completion script of a shell."),
+# By what people do. Each command lives in a file of its own, imported only when it is used.
+SECTIONS = {
+    "Run and change runs": {
+        "init": ("init", "Write a spec file and a program to start from."),
+        "run": ("run", "Submit runs and follow them."),
+        "plan": ("plan", "Show what a file would do, without doing it."),
+        "apply": ("apply", "Let pipelines run by themselves."),
+        "attach": ("attach", "Follow runs until they end."),
+        "stop": ("intents", "Stop runs after a checkpoint."),
+        "suspend": ("intents", "Pause runs and release what they hold."),
+        "resume": ("resume", "Continue suspended, stopped or failed runs."),
+        "delete": ("intents", "Stop runs and delete their records and files."),
+        "prune": ("prune", "Delete finished runs that are old."),
+    },
+    "See what runs do": {
+        "status": ("status", "List runs, or show one with its reasons."),
+        "queue": ("queue", "List what waits, in its turn, with expected starts."),
+        "logs": ("logs", "Show the output of a run's ranks."),
+        "events": ("events", "Show what happened to runs, and why."),
+        "show": ("show_run", "Show a run's spec and code, or how two runs differ."),
+        "top": ("top", "Show resource usage of runs."),
+        "exec": ("exec", "Run a command in a rank's environment."),
+        "port-forward": ("port_forward", "Forward local ports to a rank."),
+    },
+    "Compare results": {
+        "compare": ("compare", "Compare the specs, metrics and code of runs."),
+        "sweep": ("sweep", "Show the trials of a sweep, and which is best."),
+        "lineage": ("lineage", "Show where an output of a pipeline came from."),
+    },
+    "Simulate, and know the costs": {
+        "simulate": ("simulate", "Simulate a trace of runs on a cluster."),
+        "cost": ("cost", "Show what runs and idle nodes cost."),
+        "prices": ("prices", "Set and list prices of nodes."),
+    },
+    "Check specs": {
+        "validate": ("validate", "Check spec files and report every problem."),
+        "render": ("render", "Print specs as Kubernetes objects."),
+        "schema": ("schema", "Print the JSON Schema of spec files."),
+    },
+    "Set up clusters": {
+        "install": ("install", "Install Fairlead on a Kubernetes cluster."),
+        "uninstall": ("uninstall", "Remove Fairlead from a Kubernetes cluster."),
+        "operator": ("operator", "Run the operator of a Kubernetes cluster."),
+        "clusters": ("clusters", "List the clusters that runs can use."),
+    },
+    "Set up this machine": {
+        "doctor": ("doctor", "Check the setup and report problems."),
+        "completion": ("completion", "Print the completion script of a shell."),
+    },
 }
+COMMANDS = {name: command for section in SECTIONS.values() for name, command in section.items()}
 USAGE, TROUBLE, OUR_MISTAKE, DETACHED = 2, 7, 70, 130
 EXIT_CODES = (
     (errors.InvalidSpec, USAGE),
@@ -71,8 +92,11 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
+        # One width for all sections, so that the sentences stand in one column.
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", sentence) for name, (_, sentence) in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

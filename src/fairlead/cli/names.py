@@ -6,7 +6,7 @@ from click.shell_completion import CompletionItem
 from fairlead.cli.target import target_in
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import FairleadError
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import AnyWorkload, Workload
 
 
 class RunName(click.ParamType[str]):
@@ -24,8 +24,8 @@ class RunName(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def find(cluster: ClusterClient, text: str) -> Workload:
-    """The run that a user means: the unfinished one of that name, else the newest.
+def find(cluster: ClusterClient, text: str) -> AnyWorkload:
+    """The workload that a user means: the unfinished one of that name, else the newest.
 
     Raises:
         NotFound: Nothing of that name.
@@ -35,6 +35,17 @@ def find(cluster: ClusterClient, text: str) -> Workload:
     return cluster.find(name, team if slash else None)
 
 
-def find_all(cluster: ClusterClient, texts: tuple[str, ...]) -> list[Workload]:
-    """The runs that a user means, each once, before anything is done to any: a wrong name changes nothing."""
+def find_run(cluster: ClusterClient, text: str) -> Workload:
+    """The run that a user means, which has to have pods.
+
+    Raises:
+        NotFound, Conflict: As ``find``; or it has children instead.
+    """
+    from fairlead.policy.kinds.table import leaf  # here and not above: few commands need it
+
+    return leaf(find(cluster, text))
+
+
+def find_all(cluster: ClusterClient, texts: tuple[str, ...]) -> list[AnyWorkload]:
+    """The workloads that a user means, each once, before anything is done to any: a wrong name changes nothing."""
     return list({run.uid: run for run in (find(cluster, text) for text in texts)}.values())

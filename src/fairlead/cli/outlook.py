@@ -1,12 +1,23 @@
-"""When a run that waits will start, as far as that can be told."""
+"""When a run that waits will start and what it will cost, as far as that can be told."""
+
+from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from fairlead.cli.show import describe_time
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import NotAllowed
-from fairlead.state.snapshot import Intent, Phase, Workload
+from fairlead.policy.capacity.spot_deadline import Expectation, expect
+from fairlead.specs.gang import GangSpec
+from fairlead.state.reasons import JUST_SUBMITTED
+from fairlead.state.snapshot import Intent, Phase, Status, Workload
+from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_duration
+
+if TYPE_CHECKING:
+    from fairlead.policy.queue.cost_forecast import Forecast
+    from fairlead.specs.training import Training
 
 
 def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
@@ -21,6 +32,50 @@ def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
     except NotAllowed:
         return None
     return expected_starts(snapshot, time.time()).get(workload.uid)
+
+
+def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
+    """What a run with `spot: auto` is expected to cost if it is submitted now; None for any other, or unknown nodes."""
+    if not spec.capacity.auto:
+        return None
+    try:
+        return expect(spec, cluster.snapshot(), time.time())
+    except NotAllowed:
+        return None
+
+
+def describe_expectation(found: Expectation) -> str:
+    """What it costs, beside what it would on on-demand alone, and when it is done."""
+    done = f"done by {describe_time(found.done_by)} at the latest"
+    if found.cost is None or found.saved is None:
+        return f"{done}; what it costs is not known, as nobody says what spot and on-demand nodes cost here"
+    less = "as much as on-demand" if found.saved < 0.005 else f"{100 * found.saved:.0f} % less than on-demand"
+    cost = f"${found.cost:.0f}" if found.cost >= 10 else f"${found.cost:.2f}"
+    return f"about {cost}, {less}; {done}"
+
+
+def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ...]:
+    """What a run would cost that is submitted now, by kinds of nodes; nothing where no price is known."""
+    # Here and not above: only what plans needs it.
+    from fairlead.policy.queue.cost_forecast import forecasts
+
+    try:
+        snapshot = cluster.snapshot()
+    except NotAllowed:
+        return ()
+    now = time.time()
+    status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
+    run = Workload(uid="planned", spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
+    return forecasts(run, snapshot, now)
+
+
+def describe_forecast(found: Forecast) -> str:
+    """Say what it costs an hour and in all."""
+    where = found.node if found.num_nodes == 1 else f"{found.num_nodes} nodes such as {found.node}"
+    hourly = f"{describe_microusd(found.microusd_per_hour)} an hour on {where}"
+    if found.microusd is None:
+        return f"{hourly}; what it costs in all is not known, as nobody says how long it takes"
+    return f"{hourly}, {'at most' if found.is_limit else 'about'} {describe_microusd(found.microusd)} in all"
 
 
 def describe_start(at: float) -> str:

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from fairlead.cluster.port import Spec
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
 
 if TYPE_CHECKING:
     from fairlead.specs.formats.settings import Setting
+    from fairlead.specs.pipeline import Pipeline
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -40,19 +42,46 @@ class Overrides:
     env: tuple[str, ...] = ()
     label: tuple[str, ...] = ()
 
-    def of(self, spec: Training) -> Training:
+    def of(self, spec: Spec) -> Spec:
         """The spec with all of them.
 
         Raises:
             InvalidSpec: A key is unknown or given twice, or a value is wrong.
-            click.UsageError: A pair is none, or two options say the same.
+            click.UsageError: A pair is none, two options say the same, or the spec is no Training.
         """
+        if self == Overrides():
+            return spec
+        if not isinstance(spec, Training):
+            kind = type(spec).__name__
+            raise click.UsageError(
+                f"--set, --nodes, --gpu, --env and --label are for a Training; {spec.name} is a {kind}."
+            )
+        return cast(Spec, self._of_training(spec))
+
+    def _of_training(self, spec: Training) -> Training:
         variables, labels = _pairs(self.env, "--env"), _pairs(self.label, "--label")
         if self.settings or self.nodes is not None or self.gpu is not None:
             spec = self._with_settings(spec, {*(("env", name) for name in variables), *(("labels", n) for n in labels)})
         if variables:
             spec = _changed(spec, "--env", env={**spec.env, **variables})
         return _changed(spec, "--label", labels={**spec.labels, **labels}) if labels else spec
+
+    def of_pipeline(self, pipeline: "Pipeline") -> "Pipeline":
+        """The pipeline with variables and labels; its other keys are its file's to say.
+
+        Raises:
+            click.UsageError: Another option is given, or a pair is none.
+        """
+        if self.settings or self.nodes is not None or self.gpu is not None:
+            raise click.UsageError(
+                f"{pipeline.name} is a Pipeline, for which --env and --label can be given; "
+                "change other keys in its file."
+            )
+        variables, labels = _pairs(self.env, "--env"), _pairs(self.label, "--label")
+        try:
+            return replace(pipeline, env={**pipeline.env, **variables}, labels={**pipeline.labels, **labels})
+        except BrokenRules as error:
+            raise click.UsageError(f"--env or --label: {error.problems[0][1]}") from error
 
     def _with_settings(self, spec: Training, pairs: set[tuple[str, ...]]) -> Training:
         # Here and not above: few commands need what reads YAML.

@@ -11,6 +11,7 @@ import click
 from fairlead.cli.show import describe_time, message
 from fairlead.cli.target import KUBERNETES, LOCAL, VARIABLES, Target, target_of
 from fairlead.errors import Conflict, NotAllowed, NotFound
+from fairlead.state.snapshot import is_leaf
 from fairlead.text.quantities import plural
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def record_history(target: Target) -> "tuple[Recording, tuple[Team, ...]]":
     cluster = target.quietly()
     try:
         workloads, events = cluster.history()
-        recording = record(workloads, events, cluster.nodes(), time.time())
+        recording = record(filter(is_leaf, workloads), events, cluster.nodes(), time.time())
         try:
             teams = cluster.snapshot().teams
         except NotAllowed:

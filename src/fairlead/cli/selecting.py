@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from fairlead.cli.families import without_children
 from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import message
 from fairlead.cli.target import target_in
@@ -15,7 +16,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import Selection
 from fairlead.errors import FairleadError
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
-from fairlead.state.snapshot import Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, Phase
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -158,10 +159,10 @@ def chosen(
     everything: bool,
     yes: bool,
     verb: str,
-    can: Callable[[Workload], bool],
+    can: Callable[[AnyWorkload], bool],
     asks: bool = False,
-    warn: Callable[[list[Workload]], None] | None = None,
-) -> list[Workload]:
+    warn: Callable[[list[AnyWorkload]], None] | None = None,
+) -> list[AnyWorkload]:
     """The runs that are meant; who chooses by what they are is shown them, and asked.
 
     Args:
@@ -176,7 +177,8 @@ def chosen(
         NotFound: There is no run of a name.
     """
     by_selection = is_by_selection(names, selection, everything=everything)
-    runs = list(filter(can, cluster.select(selection))) if by_selection else find_all(cluster, names)
+    runs = [run for run in cluster.select(selection) if can(run)] if by_selection else find_all(cluster, names)
+    runs = without_children(runs)
     if warn is not None:
         warn(runs)
     if not runs:
@@ -202,7 +204,7 @@ def confirm(question: str, *, yes: bool, told: bool = True) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def describe_runs(runs: list[Workload]) -> str:
+def describe_runs(runs: list[AnyWorkload]) -> str:
     """How many they are and which, as far as that can be taken in."""
     names = [run.spec.name for run in runs]
     named = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

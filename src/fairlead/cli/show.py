@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
+from fairlead.cli.families import by_family
 from fairlead.cluster.port import EventRecord
 from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
-from fairlead.state.snapshot import Progress, Workload
+from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
 from fairlead.text.quantities import describe_duration
 
 json_option = click.option("--json", "json_", is_flag=True, help="JSON instead of text.")
@@ -27,9 +28,28 @@ def as_json(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def run_json(workload: Workload) -> dict[str, Any]:
-    """A run as an object for programs."""
+def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
+    """What is wrong with a run although it runs; None while nothing is, and for a parent."""
+    return warning(workload, now) if is_leaf(workload) else None
+
+
+def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:
+    """How far a workload of any kind is, in one line; ``-`` when nobody can tell."""
+    from fairlead.policy.kinds.table import parent_of  # here and not above: a listing of runs needs no records of kinds
+
+    if is_leaf(workload):
+        return describe_progress(workload.progress, short=short)
+    kind = parent_of(workload.spec)
+    return "-" if kind is None else kind.progress(workload)
+
+
+def run_json(workload: AnyWorkload) -> dict[str, Any]:
+    """A workload as an object for programs."""
+    detail: Any = workload.status.detail
+    own = {} if is_leaf(workload) else {"detail": None if detail is None else asdict(detail)}
     return {
+        "kind": type(workload.spec).__name__,
+        "parent": workload.parent,
         "name": workload.spec.name,
         "team": workload.spec.team,
         "uid": workload.uid,
@@ -38,15 +58,16 @@ def run_json(workload: Workload) -> dict[str, Any]:
         "intent": workload.intent.value,
         "reason": asdict(workload.status.reason),
         "attempt": workload.status.attempt,
-        "ranks": workload.gang.world_size,
-        "nodes": workload.gang.nodes,
+        "ranks": workload.gang.world_size if is_leaf(workload) else None,
+        "nodes": workload.gang.nodes if is_leaf(workload) else None,
         "created_at": workload.created_at,
         "started_at": workload.status.started_at,
         "active_s": active_until(workload.status, time.time()),
         "finished_at": workload.status.finished_at,
         "last_failure": None if workload.status.last_failure is None else asdict(workload.status.last_failure),
-        "warning": None if (wrong := warning(workload, time.time())) is None else asdict(wrong),
+        "warning": None if (wrong := warning_of(workload, time.time())) is None else asdict(wrong),
         "progress": None if workload.progress is None else asdict(workload.progress),
+        **own,
     }
 
 
@@ -74,23 +95,23 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def run_rows(workloads: Sequence[Workload]) -> list[tuple[str, ...]]:
-    """Runs as rows of the listing below its header; with their teams where there are several."""
+def run_rows(workloads: Sequence[AnyWorkload]) -> list[tuple[str, ...]]:
+    """Workloads as rows of the listing, with its header; teams where there are several, children indented."""
     has_teams = len({each.spec.team for each in workloads}) > 1
     team = ("TEAM",) if has_teams else ()
     header = ("NAME", *team, "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON")
-    return [header, *(_run_row(each, has_teams=has_teams) for each in workloads)]
+    return [header, *(_run_row(each, depth, has_teams=has_teams) for depth, each in by_family(workloads))]
 
 
-def _run_row(workload: Workload, *, has_teams: bool) -> tuple[str, ...]:
+def _run_row(workload: AnyWorkload, depth: int, *, has_teams: bool) -> tuple[str, ...]:
     # What is wrong with one that runs goes before the reason why it does.
-    wrong = warning(workload, time.time())
+    wrong = warning_of(workload, time.time())
     return (
-        workload.spec.name,
+        f"{'  ' * depth}{workload.spec.name}",
         *((workload.spec.team,) if has_teams else ()),
         workload.status.phase.value,
-        str(workload.gang.world_size),
-        describe_progress(workload.progress, short=True),
+        str(workload.gang.world_size) if is_leaf(workload) else "-",
+        progress_of(workload, short=True),
         f"{describe_duration(max(0.0, time.time() - workload.created_at))} ago",
         workload.status.reason.message if wrong is None else wrong.message,
     )

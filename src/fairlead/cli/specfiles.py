@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.api import only_trainings, read
+from fairlead.api import only_workloads, read
 from fairlead.errors import InvalidSpec
-from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlead.specs import Spec
+    from fairlead.specs.pipeline import Pipeline
 
 STDIN = "-"
 STDIN_SOURCE = "<stdin>"
@@ -32,15 +35,18 @@ def directory_of(file: str) -> Path:
     return Path.cwd() if file == STDIN else Path(file).parent
 
 
-def trainings(file: str) -> tuple[Training, ...]:
-    """The training runs in a file or in the standard input.
+def workloads(file: str, changed: "Callable[[Pipeline], Pipeline] | None" = None) -> tuple[WorkloadSpec, ...]:
+    """The workloads in a file or in the standard input; of each pipeline the run that carries it out.
+
+    Args:
+        changed: What to make of each pipeline first; None for nothing.
 
     Raises:
         InvalidSpec: Something in it is wrong.
         NotFound: There is no such file.
         Conflict: It holds something that this cluster has no use for.
     """
-    return only_trainings(load(file), STDIN_SOURCE) if file == STDIN else read(file)
+    return only_workloads(load(file), STDIN_SOURCE, changed) if file == STDIN else read(file, changed)
 
 
 def load(file: str) -> "tuple[Spec, ...]":

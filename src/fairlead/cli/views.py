@@ -6,12 +6,21 @@ from dataclasses import asdict
 from typing import Any
 
 from fairlead.cli.commands.logs import format_line, is_terminal
-from fairlead.cli.show import as_json, describe_event, describe_progress, describe_reason, event_json, message, run_json
+from fairlead.cli.show import (
+    as_json,
+    describe_event,
+    describe_progress,
+    describe_reason,
+    event_json,
+    message,
+    progress_of,
+    run_json,
+    warning_of,
+)
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Phase, Progress, Workload
+from fairlead.state.snapshot import AnyWorkload, Phase, Progress, Workload, is_leaf
 from fairlead.text.quantities import describe_duration, plural
 
 PLAIN_PROGRESS_S = 5.0
@@ -36,26 +45,26 @@ class Plain:
     def line(self, run: Workload, line: LogLine) -> None:
         print(format_line(line, run, with_name=self._several, terminal=self._terminal))
 
-    def event(self, run: Workload, event: EventRecord) -> None:
+    def event(self, run: AnyWorkload, event: EventRecord) -> None:
         flush()
         if not _is_end(run, event):
             message(_say_event(run, event, self._several))
 
-    def progress(self, runs: list[Workload]) -> None:
+    def progress(self, runs: list[AnyWorkload]) -> None:
         flush()
         if time.monotonic() - self._looked < PLAIN_PROGRESS_S:
             return
         self._looked = time.monotonic()
         for run in runs:
-            wrong = warning(run, time.time())
-            says = [] if run.progress is None else [describe_progress(run.progress)]
+            wrong = warning_of(run, time.time())
+            says = [] if run.progress is None and is_leaf(run) else [progress_of(run)]
             says += [] if wrong is None else [wrong.message]
             told = "; ".join(says)
             if told and told != self._told.get(run.uid):
                 self._told[run.uid] = told
                 message(f"* {f'{run.spec.name}: ' if self._several else ''}{told}")
 
-    def end(self, run: Workload) -> None:
+    def end(self, run: AnyWorkload) -> None:
         flush()
         message(_conclusion(self._cluster, run))
 
@@ -82,14 +91,14 @@ class Terminal:
     def line(self, run: Workload, line: LogLine) -> None:
         self._print(format_line(line, run, with_name=self._several, terminal=True))
 
-    def event(self, run: Workload, event: EventRecord) -> None:
+    def event(self, run: AnyWorkload, event: EventRecord) -> None:
         if not _is_end(run, event):
             self._print(_say_event(run, event, self._several), style=self._style("dim"))
 
-    def progress(self, runs: list[Workload]) -> None:
+    def progress(self, runs: list[AnyWorkload]) -> None:
         self._live.update(_bars(runs, self._style("bold")))
 
-    def end(self, run: Workload) -> None:
+    def end(self, run: AnyWorkload) -> None:
         self._print(_conclusion(self._cluster, run))
 
     def _style(self, style: str) -> str:
@@ -116,22 +125,22 @@ class Json:
     def line(self, run: Workload, line: LogLine) -> None:
         self._print("log", run, asdict(line))
 
-    def event(self, run: Workload, event: EventRecord) -> None:
+    def event(self, run: AnyWorkload, event: EventRecord) -> None:
         self._print("event", run, event_json(event))
         flush()
 
-    def progress(self, runs: list[Workload]) -> None:
+    def progress(self, runs: list[AnyWorkload]) -> None:
         flush()
         for run in runs:
             if run.progress is not None and run.progress != self._told.get(run.uid):
                 self._told[run.uid] = run.progress
                 self._print("progress", run, asdict(run.progress))
 
-    def end(self, run: Workload) -> None:
+    def end(self, run: AnyWorkload) -> None:
         self._print("end", run, run_json(run))
         flush()
 
-    def _print(self, kind: str, run: Workload, content: dict[str, Any]) -> None:
+    def _print(self, kind: str, run: AnyWorkload, content: dict[str, Any]) -> None:
         print(as_json({**content, "type": kind, "run": run.spec.name}))
 
 
@@ -141,17 +150,17 @@ def flush() -> None:
         sys.stdout.flush()
 
 
-def _is_end(run: Workload, event: EventRecord) -> bool:
+def _is_end(run: AnyWorkload, event: EventRecord) -> bool:
     """Whether ``end`` will say of the run what the event says."""
     state = run.status
     return state.phase.is_final and event.type == state.phase.value and event.at >= state.since
 
 
-def _say_event(run: Workload, event: EventRecord, with_name: bool) -> str:
+def _say_event(run: AnyWorkload, event: EventRecord, with_name: bool) -> str:
     return f"* {f'{run.spec.name}: ' if with_name else ''}{describe_event(event.type, event.reason)}"
 
 
-def _conclusion(cluster: ClusterClient, run: Workload) -> str:
+def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
     """How a run ended, and what to do next."""
     name, state = run.spec.name, run.status
     told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason)}"
@@ -164,7 +173,7 @@ def _conclusion(cluster: ClusterClient, run: Workload) -> str:
     return told
 
 
-def _bars(runs: list[Workload], name_style: str) -> Any:
+def _bars(runs: list[AnyWorkload], name_style: str) -> Any:
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 1))
@@ -173,13 +182,14 @@ def _bars(runs: list[Workload], name_style: str) -> Any:
     return grid
 
 
-def _bar(run: Workload, name_style: str) -> list[Any]:
+def _bar(run: AnyWorkload, name_style: str) -> list[Any]:
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
     progress, state = run.progress, run.status
-    wrong = warning(run, time.time())
-    name = Text(f"{run.spec.name} {state.phase.value}, {plural(run.gang.world_size, 'rank')}", style=name_style)
+    wrong = warning_of(run, time.time())
+    size = plural(run.gang.world_size, "rank") if is_leaf(run) else progress_of(run)
+    name = Text(f"{run.spec.name} {state.phase.value}, {size}", style=name_style)
     if progress is None or progress.step is None:
         return [name, Text(state.reason.message if wrong is None else wrong.message)]
     cells: list[Any] = [name]
@@ -194,7 +204,7 @@ def _bar(run: Workload, name_style: str) -> list[Any]:
     return cells
 
 
-def _time_left(run: Workload) -> float | None:
+def _time_left(run: AnyWorkload) -> float | None:
     """Seconds to the last step at the pace of this start; None before there is one."""
     progress = run.progress
     if progress is None or not progress.step or not progress.total_steps:

@@ -5,17 +5,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from fairlead.cli.show import as_json, describe_progress, message, run_json, run_rows, table
+from fairlead.cli.show import as_json, message, progress_of, run_json, run_rows, table
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import NotFound
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import AnyWorkload
 
 LOOK_S = 1.0
 # What changes all the time is shown as it is this often at most.
 LEAST_S = 0.3
 NONE = "No runs."
 
-Look = Callable[[], list[Workload]]
+Look = Callable[[], list[AnyWorkload]]
 
 
 def watch(cluster: ClusterClient, look: Look, *, json_: bool) -> NoReturn:
@@ -30,11 +30,11 @@ def watch(cluster: ClusterClient, look: Look, *, json_: bool) -> NoReturn:
 def _changes(
     cluster: ClusterClient,
     look: Look,
-    key: Callable[[Workload], Any],
-    say: Callable[[Workload], str],
-    describe_gone: Callable[[Workload], str],
+    key: Callable[[AnyWorkload], Any],
+    say: Callable[[AnyWorkload], str],
+    describe_gone: Callable[[AnyWorkload], str],
 ) -> NoReturn:
-    known: dict[str, tuple[Workload, Any]] = {}
+    known: dict[str, tuple[AnyWorkload, Any]] = {}
     while True:
         runs = look()
         _print(say(run) for run in runs if known.get(run.uid, (run, None))[1] != key(run))
@@ -83,15 +83,15 @@ def _print(lines: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _said(run: Workload) -> str:
-    progress = describe_progress(run.progress)
+def _said(run: AnyWorkload) -> str:
+    progress = progress_of(run)
     step = "" if progress == "-" else f", {progress}"
     return f"{run.spec.name} is {run.status.phase.value}{step}: {run.status.reason.message}"
 
 
-def _gone(run: Workload) -> str:
+def _gone(run: AnyWorkload) -> str:
     return f"{time.strftime('%T')} {run.spec.name} is deleted"
 
 
-def _gone_json(run: Workload) -> str:
+def _gone_json(run: AnyWorkload) -> str:
     return as_json({"name": run.spec.name, "uid": run.uid, "deleted": True})

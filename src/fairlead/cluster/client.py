@@ -1,4 +1,4 @@
-"""What faces need of a cluster beyond the port: names, pods, output, and whether anybody looks after it.
+"""What faces need of a cluster beyond its workloads: names, pods, output, and whether anybody looks after it.
 
 The command line and the Python API speak to this alone; which cluster is behind it is chosen once.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
-from fairlead.cluster.port import Cluster, EventRecord, LogLine
+from fairlead.cluster.port import EventRecord, LogLine, Spec, WorkloadStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fairlead.cluster.selection import Selection
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.training import Training
-    from fairlead.state.snapshot import Node, Pod, Workload
+    from fairlead.state.series import Point
+    from fairlead.state.snapshot import AnyWorkload, Node, Pod, Snapshot, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,19 @@ class OwnCheckpoints:
     num_bytes: int
 
 
-class ClusterClient(Cluster, Protocol):
-    """A cluster as people meet it. What reads works without anybody looking after the cluster."""
+class ClusterClient(WorkloadStore, Protocol):
+    """A cluster as people meet it. What reads works without anybody looking after the cluster.
+
+    It changes no pod and carries out no plan, which a loop with rights of its own does.
+    """
+
+    def snapshot(self) -> Snapshot:
+        """What a loop would see, to plan with; as ``Cluster.snapshot``."""
+        ...
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something has changed, or after the timeout; as ``Cluster.wait``."""
+        ...
 
     @property
     def has_containers(self) -> bool:
@@ -72,8 +84,8 @@ class ClusterClient(Cluster, Protocol):
         ...
 
     def launch(
-        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
-    ) -> Workload:
+        self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload[Spec]:
         """Submit an admitted spec with its files, and see that somebody looks after it.
 
         Args:
@@ -100,11 +112,15 @@ class ClusterClient(Cluster, Protocol):
         """Those that go when the workload is deleted; None where its checkpoints are not this cluster's to remove."""
         ...
 
+    def cost_of(self, workload: Workload) -> int | None:
+        """Micro-dollars of a workload so far; None where no price of what it held is known."""
+        ...
+
     def nodes(self) -> tuple[Node, ...]:
         """What there is, held by others or not."""
         ...
 
-    def get(self, uid: str) -> Workload:
+    def get(self, uid: str) -> AnyWorkload:
         """One workload.
 
         Raises:
@@ -112,7 +128,7 @@ class ClusterClient(Cluster, Protocol):
         """
         ...
 
-    def find(self, name: str, team: str | None = None) -> Workload:
+    def find(self, name: str, team: str | None = None) -> AnyWorkload:
         """The unfinished or else newest workload of that name; a uid, or the unique beginning of one, serves as well.
 
         Raises:
@@ -121,11 +137,11 @@ class ClusterClient(Cluster, Protocol):
         """
         ...
 
-    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+    def unfinished(self, team: str | None = None) -> tuple[AnyWorkload, ...]:
         """Workloads that are not over, oldest first; None for the team or teams that this face shows."""
         ...
 
-    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         """Workloads that match, of those that this face shows; newest first."""
         ...
 
@@ -137,7 +153,7 @@ class ClusterClient(Cluster, Protocol):
         """Names that a new workload of the team is not to have, because workloads that are over have them."""
         ...
 
-    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+    def history(self) -> tuple[tuple[AnyWorkload, ...], tuple[EventRecord, ...]]:
         """Workloads of all teams that we may look at, over or not, and what remains of their events."""
         ...
 
@@ -165,6 +181,10 @@ class ClusterClient(Cluster, Protocol):
         """
         ...
 
+    def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
+        """Metrics of a workload over time, by name; none where only the last values are kept."""
+        ...
+
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
         """What is not there any more of a workload's output, as far as that can be told at once."""
         ...
@@ -177,23 +197,23 @@ class ClusterClient(Cluster, Protocol):
         """
         ...
 
-    def where(self, workload: Workload) -> str:
+    def where(self, workload: AnyWorkload) -> str:
         """Where a workload is, as the end of a sentence with a blank before it; nothing for the only place there is."""
         ...
 
-    def named(self, *workloads: Workload) -> str:
+    def named(self, *workloads: AnyWorkload) -> str:
         """The workloads as arguments of a command that means this cluster."""
         ...
 
-    def kept_at(self, workload: Workload) -> str:
+    def kept_at(self, workload: AnyWorkload) -> str:
         """Where what is kept of a workload can be looked at by hand."""
         ...
 
-    def space_of(self, workload: Workload) -> int | None:
+    def space_of(self, workload: AnyWorkload) -> int | None:
         """Bytes on disk that go with a workload when it is deleted; None where that is not this face's to know."""
         ...
 
-    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+    def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
         """Remove workloads that are over and all that is kept of them; False for what is not as given: it stays."""
         ...
 

@@ -1,6 +1,11 @@
 """The variables that the processes of a run find, the same on every cluster. A pure function of run and pod."""
 
+import json
+
 from fairlead.state.snapshot import Workload
+
+# What a program is told of the split of its run, as `runtime/parallel.py` reads it.
+PARALLEL_PARTS = ("choose", "data", "shard", "tensor", "pipeline", "micro_batch", "recompute", "batch")
 
 
 def environment(
@@ -39,10 +44,14 @@ def environment(
         env["FAIRLEAD_CHECKPOINT_FROM"] = spec.checkpoint.origin
     if workload.spec.most_nodes is not None:
         env["FAIRLEAD_ELASTIC"] = "1"
+    if spec.parallel is not None:
+        env["FAIRLEAD_PARALLEL"] = json.dumps({name: getattr(spec.parallel, name) for name in PARALLEL_PARTS})
     if spec.checkpoint.every_s is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
     if spec.checkpoint.every_steps is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
+    if spec.checkpoint.every_auto:
+        env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master)
     return env

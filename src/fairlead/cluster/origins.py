@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fairlead.errors import Conflict
-from fairlead.runtime.checkpoint.store import Directory
+from fairlead.runtime.checkpoint.directory import Directory
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import NAME

@@ -2,9 +2,11 @@
 
 import json
 import types
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from fairlead.state.snapshot import Status
 
 Value = TypeVar("Value")
 _HINTS: dict[type, dict[str, Any]] = {}
@@ -36,6 +38,19 @@ def build(kind: type[Value], content: Any) -> Value:
 def load_all(kind: type[Value], text: str) -> tuple[Value, ...]:
     """The tuple of dataclasses that ``dump`` wrote."""
     return tuple(_build(kind, item) for item in json.loads(text))
+
+
+def with_detail(kind: str, status: Status) -> Status:
+    """Return a status as it was read, its detail as the value that a kind says it is."""
+    if status.detail is None:
+        return status
+    # Here and not above: only parents have any.
+    from fairlead.policy.kinds.record import ParentKind
+    from fairlead.policy.kinds.table import KINDS
+
+    record = KINDS[kind]
+    assert isinstance(record, ParentKind), f"a {kind} has no detail"
+    return replace(status, detail=build(record.detail, status.detail))
 
 
 def _build(kind: Any, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fairlead.state.snapshot import Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, Phase
 
 UNFINISHED = frozenset(phase for phase in Phase if not phase.is_final)
 FINISHED = frozenset(phase for phase in Phase if phase.is_final)
@@ -20,7 +20,7 @@ class Selection:
     phases: frozenset[Phase] = frozenset()
     labels: tuple[tuple[str, str | None], ...] = ()
 
-    def matches(self, run: Workload) -> bool:
+    def matches(self, run: AnyWorkload) -> bool:
         """Whether a run is one of them."""
         if self.phases and run.status.phase not in self.phases:
             return False

@@ -2,21 +2,36 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Generic
 
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.port import Spec
+from fairlead.control.pipelines.command import refuse_elsewhere
 from fairlead.errors import CannotFit, Conflict
 from fairlead.policy.kinds.defaults import complete
+from fairlead.policy.kinds.table import map_runs
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_memory
 
 IGNORABLE = ("image", "shm")
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
+else:
+    from typing import TypeVar
+
+    Spec_co = TypeVar("Spec_co", covariant=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admission(Generic[Spec_co]):
     """A spec as the cluster will run it.
 
     Attributes:
@@ -26,16 +41,16 @@ class Admission:
         taken: What is taken along, as a sentence; None for nothing.
     """
 
-    spec: Training
+    spec: Spec_co
     notes: tuple[str, ...]
     directory: Path | None = None
     taken: str | None = None
 
 
 def admit(
-    cluster: ClusterClient, spec: Training, directory: Path | None, *, ignore: frozenset[str] = frozenset()
-) -> Admission:
-    """Admit a spec to a cluster, which keeps it in its own terms.
+    cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
+) -> Admission[Spec]:
+    """Admit a spec to a cluster, which keeps it in its own terms; of a parent each run that it describes.
 
     Args:
         directory: Of the spec file, to which a relative ``workdir`` is relative; None for a run that keeps its files.
@@ -45,10 +60,34 @@ def admit(
         Conflict: Something cannot be honoured by this cluster, or ``ignore`` names what can be.
         CannotFit: The gang would not fit even if nothing else ran, as far as this cluster tells beforehand.
     """
+    runs: list[Admission] = []
+
+    def of(run: Training) -> Training:
+        runs.append(_admit_run(cluster, run, directory, ignore))
+        return runs[-1].spec
+
+    admitted = map_runs(spec, of)
+    notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
+    taken = next((run for run in runs if run.directory is not None), None)
+    if taken is None:
+        return Admission(spec=admitted, notes=notes)
+    return Admission(spec=admitted, notes=notes, directory=taken.directory, taken=taken.taken)
+
+
+def _admit_run(cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str]) -> Admission:
     prepared = cluster.prepare(spec, directory)
+    if prepared.spec.parallel is not None:
+        # Imported by the few that say how they are split.
+        from fairlead.control.model_config import read_config
+        from fairlead.policy.strategy.resolution import resolve
+
+        resolved = resolve(prepared.spec, read_config(prepared.spec, directory))
+        divided = replace(prepared.spec, parallel=resolved.parallel)
+        prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
     if not cluster.has_containers:
         checked = check(prepared.spec, cluster.nodes(), ignore=ignore)
         return replace(checked, notes=(*prepared.notes, *checked.notes))
+    refuse_elsewhere(spec)
     if ignore:
         raise Conflict(f"`{min(ignore)}` is honoured on this cluster; leave `--ignore {min(ignore)}` out.")
     # Nodes may come and go there, so whether it fits is the operator's to say.
@@ -108,3 +147,12 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
     if never is not None:
         raise CannotFit(f"{never.message}\n{never.remedy}" if never.remedy else never.message)
     return Admission(spec=completed.spec, notes=(*notes, *completed.notes))
+
+
+def free_name(cluster: ClusterClient, spec: WorkloadSpec) -> str:
+    """The spec's name, or with a number behind it the first one that no finished run has."""
+    taken, wanted = cluster.finished_names(spec.team), spec.name
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted[:45]}-{number}", number + 1
+    return name

@@ -1,7 +1,7 @@
 """One pass of the loop over any cluster: load, decide, apply."""
 
 from fairlead.cluster.port import Cluster
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 
 
 def run_pass(cluster: Cluster, now: float) -> bool:

@@ -89,9 +89,6 @@ class Operator:
         self._client = client
         self._settings = settings
         self.view = Informers(client, idle_s=settings.idle_s)
-        self.cluster = KubernetesCluster(
-            client, view=self.view, namespace=settings.watch_namespace, rules=POLICIES[settings.policy]
-        )
         self.election = Election(
             client,
             namespace=settings.namespace,
@@ -109,7 +106,14 @@ class Operator:
             pods,
             may_act=lambda: self.election.is_leader,
         )
-        self.cluster.outlook = self._askings.outlook
+        self.cluster = KubernetesCluster(
+            client,
+            view=self.view,
+            namespace=settings.watch_namespace,
+            rules=POLICIES[settings.policy],
+            outlook=self._askings.outlook,
+            meanwhile=self._follow,
+        )
         self.agent = Agent(
             self.cluster,
             pods,
@@ -117,7 +121,6 @@ class Operator:
             is_making_way=self._askings.is_making_way,
             create_s=settings.lease_s - settings.deadline_s,
         )
-        self.cluster.meanwhile = self._follow
         self._listener = Listener(self.cluster)
         self._hindrances = StartBlockers(self.view)
         self._teller = EventRecorder(self.view, may_act=lambda: self.election.is_leader)

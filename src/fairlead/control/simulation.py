@@ -19,17 +19,15 @@ from fairlead.control.loop import run_pass
 from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
 from fairlead.policy.kinds.defaults import complete
+from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.placement.placement import why_never
-from fairlead.policy.scaling.elastic import next_look
-from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
-from fairlead.state.capacity_requests import PATIENCE_S
 from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
-from fairlead.state.snapshot import Node, Phase, Snapshot, Workload
+from fairlead.state.snapshot import Node, Phase, Workload
 from fairlead.traces.arrivals import Arrival
 
 HOLDING = frozenset((Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
@@ -115,7 +113,7 @@ def simulate(
         active = cluster.snapshot().workloads
         if not pending and not active:
             break
-        until = min((began + pending[0].at_s if pending else math.inf), _next_deadline(cluster.snapshot(), now))
+        until = min((began + pending[0].at_s if pending else math.inf), next_decision_at(cluster.snapshot(), now))
         if until == cluster.next_at == math.inf and not surroundings.may_help:
             break  # what is left waits for something that never comes
         until = min(until, surroundings.next_at)
@@ -251,25 +249,3 @@ def _told(
         ended_s=None if finished is None else _after(began, finished),
         spent=spent_by(pods, prices),
     )
-
-
-def _next_deadline(snapshot: Snapshot, now: float) -> float:
-    """When a decision may next change without anything happening.
-
-    A backoff ends, a run has had its time or may grow, or nodes were asked for long enough.
-    """
-    times = [math.inf]
-    bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
-    for workload in snapshot.workloads:
-        status, limit = workload.status, workload.spec.max_duration_s
-        if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
-            times.append(status.retry_at)
-        if limit is not None and status.started_at is not None and not status.phase.is_final:
-            times.append(status.started_at + limit)
-        if status.phase is Phase.PENDING and status.asked_at is not None:
-            since = max(status.asked_at, bound.get(workload.uid) or 0.0)
-            times += [since + REPLY_PATIENCE_S, since + PATIENCE_S]
-        if status.phase is Phase.PENDING and status.ask_again_at is not None:
-            times.append(status.ask_again_at)
-        times.append(next_look(workload, now))
-    return min(time for time in times if time > now)

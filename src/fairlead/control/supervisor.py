@@ -1,4 +1,4 @@
-"""The background process of the local cluster: ``python -m fairlead.control.supervisor HOME``.
+"""The background process of the local cluster: ``python -m fairlead.control.supervisor HOME [LOCK]``.
 
 One for each state directory, proved by a lock. It may be killed at any instant: whoever comes next, started by a shim
 or by any command, works on from the database and the files.
@@ -16,10 +16,12 @@ from pathlib import Path
 
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.room import explained, hold_reserve
+from fairlead.cluster.local.room import hold_reserve
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
+from fairlead.control.pipelines.triggers import Triggers
 from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
 from fairlead.runtime.podfiles import take_lock
@@ -42,11 +44,17 @@ RESERVE_EVERY_S = 2.0
 PATIENCE_S = 60.0
 
 
-def main(path: Path | None = None) -> None:
-    """Run until nothing has been unfinished for a while; return at once when another supervisor runs."""
+def main(path: Path | None = None, lock: int | None = None) -> None:
+    """Run until nothing has been unfinished for a while; return at once when another supervisor runs.
+
+    Args:
+        lock: A descriptor that holds the lock, from the command that started this.
+    """
     home = Home.open(path)
+    if lock is not None:
+        os.set_inheritable(lock, False)
     while True:
-        lock = take_lock(home.lock)
+        lock = lock if lock is not None else take_lock(home.lock)
         if lock is None:
             return
         try:
@@ -54,10 +62,11 @@ def main(path: Path | None = None) -> None:
                 return
         finally:
             os.close(lock)
+            lock = None
         # A command that came between the last look and the release saw the lock held and started nobody.
         cluster = LocalCluster(home)
         try:
-            if not cluster.store.has_work():
+            if not cluster.store.has_work() and not home.has_triggers:
                 return
         finally:
             cluster.close()
@@ -69,10 +78,7 @@ def _serve_when_there_is_room(home: Home, lock: int) -> bool:
     while True:
         try:
             _log_to(home)
-            pid = str(os.getpid()).encode()
-            # Over what is there, which needs no room on a full disk.
-            os.pwrite(lock, pid, 0)
-            os.ftruncate(lock, len(pid))
+            home.sign_lock(lock, os.getpid())
             cluster = LocalCluster(home, is_loops=True)
             try:
                 _serve(home, cluster)
@@ -80,7 +86,7 @@ def _serve_when_there_is_room(home: Home, lock: int) -> bool:
                 cluster.close()
             return True
         except (ClusterError, OSError) as error:
-            found = explained(home, error) if isinstance(error, OSError) else error
+            found = explained(home.path, error) if isinstance(error, OSError) else error
             if str(found) != told:
                 told = str(found)
                 log.error("%s", told)
@@ -103,9 +109,11 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     agent = Agent(home, cluster.store, cluster.node())
     agent.sweep()
     cluster.sweep()
+    cluster.store.settle_shares(cluster.share_of)
     wake = _listen(home)
     log.info("started, process %d", os.getpid())
     idle_since = time.monotonic()
+    triggers = Triggers(home, cluster)
     reserve_at, told, told_at = 0.0, "", 0.0
     keep_at = 0.0
     try:
@@ -115,7 +123,9 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
-                unfinished = live > 0 or cluster.store.has_work()
+                if home.has_triggers:
+                    changed = triggers.look(time.time()) > 0 or changed
+                unfinished = live > 0 or cluster.store.has_work() or home.has_triggers
                 wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
             except (ClusterError, OSError) as error:
                 if str(error) != told:
@@ -166,6 +176,7 @@ def _step(cluster: LocalCluster, agent: Agent) -> tuple[int, bool]:
         raise
     changed = run_pass(cluster, time.time())
     agent.act(time.time())
+    cluster.tell_budgets()
     return live, changed
 
 
@@ -206,4 +217,5 @@ def _log_to(home: Home) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    given = sys.argv[1:]
+    main(Path(given[0]) if given else None, int(given[1]) if given[1:] else None)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission, admit, left_open
+from fairlead.control.pipelines.command import is_pipeline
+from fairlead.errors import Conflict
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.policy.kinds.spec_updates import check_phase, check_update, updated_status
 from fairlead.specs.formats.differences import Difference
@@ -66,6 +68,8 @@ def plan_update(
     """
     check_intent(run, Intent.RUN)
     given = tuple(settings)
+    if given and is_pipeline(run.spec):
+        raise Conflict(f"{run.spec.name} is a Pipeline; change its file and run it anew: what is unchanged is not run.")
     if spec is None:
         spec = left_open(cluster, run.spec)
     else:

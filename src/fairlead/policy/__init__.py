@@ -1,1 +1,1 @@
-"""What to do next: pure functions, one decision a file. No I/O, no clock, no global, no log above debug."""
+"""Decides what to do next: pure functions, one decision a file. No I/O, no clock, no global, no log above debug."""

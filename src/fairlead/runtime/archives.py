@@ -90,7 +90,7 @@ def wait_for(path: str) -> int:
         if size != seen:
             since, seen = time.monotonic(), size
         if time.monotonic() - since > AWAIT_S:
-            print(f"nobody has sent {os.path.basename(path)} for {AWAIT_S:.0f} s", file=sys.stderr)
+            print(f"{os.path.basename(path)} was not uploaded within {AWAIT_S:.0f} s", file=sys.stderr)
             return 1
         time.sleep(LOOK_EVERY_S)
     return 0
@@ -152,7 +152,7 @@ def _extract_checked(path: str, place: str, directory: str) -> None:
 
 
 def _gone(place: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{place} is not there any more; submit the run again")
+    return StoreUnavailable(f"{place} no longer exists; submit the run again")
 
 
 def _is_named(path: str, digest: str) -> bool:
@@ -176,7 +176,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) 
     root = os.path.realpath(directory)
     place = os.path.realpath(os.path.join(root, member.name))
     if not (member.isfile() or member.isdir()) or os.path.commonpath((root, place)) != root:
-        raise ValueError(f"the working directory's archive holds {member.name!r}, which is no file below it")
+        raise ValueError(f"the working directory's archive holds {member.name!r}, which is a path outside it")
     if member.isdir():
         os.makedirs(place, exist_ok=True)
         return

@@ -143,7 +143,7 @@ class Star:
         try:
             return receive(peer)
         except TimeoutError as error:
-            raise AgreementFailed(f"rank {rank} did not come within {peer.gettimeout():g} s") from error
+            raise AgreementFailed(f"rank {rank} did not connect within {peer.gettimeout():g} s") from error
         except (OSError, ValueError) as error:
             raise AgreementFailed(f"rank {rank} is gone: {error}") from error
 
@@ -207,7 +207,7 @@ def _hello(connection: socket.socket) -> dict[str, Any]:
     try:
         hello = receive(connection)
     except (OSError, ValueError) as error:
-        print(f"fairlead: a connection that is none of this run's ranks was refused ({error})", file=sys.stderr)
+        print(f"fairlead: refused a connection that is not from a rank of this run ({error})", file=sys.stderr)
         return {}
     return hello if isinstance(hello, dict) else {}
 

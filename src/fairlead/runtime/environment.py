@@ -25,10 +25,12 @@ class Environment:
         checkpoint_from: Directory or URL from which a run begins that has no checkpoint of its own; None for none.
         every_s: Seconds between checkpoints; None when time does not count.
         every_steps: Steps between checkpoints; None when steps do not count.
+        every_auto: The seconds between checkpoints are chosen; excludes the two others.
         keep: How many complete checkpoints are kept.
         master_addr: Host of rank 0.
         agree_port: Port on that host for Fairlead's own use; None when nobody reserved one.
         grace_s: Seconds between a stop notice and the end.
+        parallel: The split of a step as JSON, as ``parallel.read_split`` takes it; None when the spec says none.
         elastic: The next start of the run may have another number of ranks, as its spec says.
     """
 
@@ -45,11 +47,13 @@ class Environment:
     checkpoint_from: str | None = None
     every_s: float | None = None
     every_steps: int | None = None
+    every_auto: bool = False
     keep: int = 3
     master_addr: str = "127.0.0.1"
     agree_port: int | None = None
     grace_s: float = 30.0
     elastic: bool = False
+    parallel: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -80,7 +84,8 @@ def read_environment(
     """
     given_every_s = _number(environ, "FAIRLEAD_CHECKPOINT_EVERY_S")
     given_every_steps = _whole(environ, "FAIRLEAD_CHECKPOINT_EVERY_STEPS")
-    if given_every_s is None and given_every_steps is None:
+    every_auto = environ.get("FAIRLEAD_CHECKPOINT_EVERY_AUTO") == "1"
+    if given_every_s is None and given_every_steps is None and not every_auto:
         given_every_s, given_every_steps = every_s, every_steps
     if given_every_s is not None and given_every_steps is not None:
         raise Misuse("a checkpoint is due either after some seconds or after some steps; give one of the two")
@@ -100,11 +105,13 @@ def read_environment(
         checkpoint_from=environ.get("FAIRLEAD_CHECKPOINT_FROM") or checkpoint_from,
         every_s=given_every_s,
         every_steps=given_every_steps,
+        every_auto=every_auto,
         keep=_whole(environ, "FAIRLEAD_CHECKPOINT_KEEP") or (3 if keep is None else keep),
         master_addr=environ.get("MASTER_ADDR") or "127.0.0.1",
         agree_port=_whole(environ, "FAIRLEAD_AGREE_PORT"),
         grace_s=30.0 if grace_s is None else grace_s,
         elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
+        parallel=environ.get("FAIRLEAD_PARALLEL") or None,
     )
 
 

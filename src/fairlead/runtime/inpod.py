@@ -108,6 +108,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "launch": told["launch"],
         "grace_s": told["grace_s"],
         "stall_timeout_s": told.get("stall_timeout_s"),
+        "metrics": told.get("metrics"),
         "cgroup": None,
         "echo": True,
         "log_max_bytes": told["log_max_bytes"],

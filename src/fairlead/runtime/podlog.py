@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlead.runtime.metric_lines import MetricLines
+
 MAX_LINE_BYTES = 1024 * 1024
 GOES_ON = b" ... [longer than 1 MiB: the line goes on below]"
 MAX_TAIL_LINES = 40
@@ -26,6 +28,9 @@ PROGRESS_PERIOD_S = 0.2
 COUNT_EVERY_BYTES = 8 * 1024
 COUNT_PER_LINE_BYTES = 16  # so that many short lines are counted in time too
 COUNT_TIMES_ITSELF = 50  # so that the counts of a thousand ranks take no more than a fiftieth
+# Seconds of silence after which counts come once more: kubelet looks every ten seconds whether to begin a new file, and
+# only the newest is to be had, so one begun after the last words would not say that there were any.
+COUNT_AFTER_S = (15.0, 60.0)
 
 _LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n)")
 
@@ -39,6 +44,8 @@ class Log:
         Whoever keeps what is echoed may drop its beginning, so `-# <counts>` comes now and then, as in the files.
         """
         self._echoed = _Counts() if echo else None
+        self._said_at: float | None = None
+        self._num_quiet = 0
         self._path = path
         self._max_bytes = max_bytes
         self._num_files = max(1, num_files)
@@ -55,6 +62,7 @@ class Log:
         lines = _as_utf8(lines)
         if self._echoed is not None:
             self._repeat(self._echoed, rank, stream, lines)
+            self._said_at, self._num_quiet = now, 0
         if self._num_dropped:
             note = f"{now:.6f} - f {self._num_dropped} lines of output were lost: {self._trouble}\n".encode()
             if self._append(note, len(note), now):
@@ -70,6 +78,14 @@ class Log:
             else:
                 self._num_dropped += num
             lines = lines[num:]
+
+    def tick(self, now: float) -> None:
+        """Repeats the counts of what was echoed when nothing has followed it for a while; to be called now and then."""
+        if self._echoed is None or self._said_at is None or not self._echoed.was_told:
+            return
+        if self._num_quiet < len(COUNT_AFTER_S) and now - self._said_at >= COUNT_AFTER_S[self._num_quiet]:
+            self._num_quiet += 1
+            self._tell(self._echoed)
 
     def close(self) -> None:
         """Writes nothing more; whoever reads what was echoed is told how much it was."""
@@ -177,10 +193,14 @@ class Stream:
     """Cuts what one rank writes to one pipe into lines for the log.
 
     A carriage return ends a line too, as progress bars use it; of such lines the newest is kept, at most five a second.
+
+    Args:
+        metrics: What also reads the lines; None for nobody.
     """
 
-    def __init__(self, log: Log, rank: str, name: str) -> None:
+    def __init__(self, log: Log, rank: str, name: str, metrics: MetricLines | None = None) -> None:
         self._log = log
+        self._metrics = metrics
         self._rank = rank
         self._name = name
         self._rest: list[bytes] = []
@@ -216,10 +236,12 @@ class Stream:
         if self._progress is not None and now - self._progress_at >= PROGRESS_PERIOD_S:
             self._emit([self._progress], now)
             self._progress, self._progress_at = None, now
+        if self._metrics is not None:
+            self._metrics.tick(now)
 
     @property
     def is_waiting(self) -> bool:
-        return self._progress is not None
+        return self._progress is not None or (self._metrics is not None and self._metrics.is_waiting)
 
     def finish(self, now: float) -> None:
         """Writes what is left although no newline came."""
@@ -229,6 +251,8 @@ class Stream:
             lines.append(rest)
         self._rest, self._rest_size, self._progress = [], 0, None
         self._emit(lines, now)
+        if self._metrics is not None:
+            self._metrics.finish(now)
 
     def tail(self) -> list[str]:
         return [line.decode("utf-8", "replace") for line in self._tail]
@@ -265,6 +289,8 @@ class Stream:
             for line in lines[-MAX_TAIL_LINES:]
         )
         self._log.write(now, self._rank, self._name, lines)
+        if self._metrics is not None:
+            self._metrics.feed(lines, now)
 
 
 def _pieces(line: bytes) -> Iterator[bytes]:

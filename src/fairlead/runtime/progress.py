@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.runtime.series import SeriesFile
+
 WRITE_EVERY_S = 0.2
 PRINT_EVERY_S = 1.0
 WINDOW_S = 15.0
@@ -51,6 +53,10 @@ class Reporter:
         self._unwritten = False
         self._mute = False
         self._untold: deque[str] = deque(maxlen=MOST_UNTOLD)
+        self._series = None
+        if directory is not None and rank == 0:
+            self._series = SeriesFile(str(directory / f"rank-{rank}.series.jsonl"), wall())
+        self._told_step: int | None = None
 
     def progress(
         self,
@@ -77,6 +83,12 @@ class Reporter:
                 self._metrics.update((name, detached(value)) for name, value in metrics.items())
             self._counted.add(step, samples=samples, tokens=tokens, now=now)
             self._unwritten = True
+            if self._series is not None:
+                given = metrics if loss is None else {"loss": loss, **metrics}
+                # Numbers cost nothing to look at; tensors are looked at when a report is written.
+                values = {name: float(value) for name, value in given.items() if isinstance(value, (float, int))}
+                if len(values) == len(given):
+                    self._note_point(step, values)
             if now >= self._next:
                 self._write(now)
 
@@ -103,7 +115,15 @@ class Reporter:
         with self._lock:
             if self._unwritten:
                 self._write(self._clock())
+            if self._series is not None:
+                self._series.finish(self._wall())
             self._tell()
+
+    def _note_point(self, step: int, values: Mapping[str, float]) -> None:
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        if finite and self._series is not None:
+            self._told_step = step
+            self._series.add(self._wall(), step, finite)
 
     def _tell(self) -> None:
         """Append the events that wait; on a full disk they wait for room, and of too many the oldest are lost."""
@@ -133,7 +153,13 @@ class Reporter:
         self._unwritten = False
         path = self._directory / f"rank-{self._rank}.json"
         temporary = self._directory / f".rank-{self._rank}.json.{os.getpid()}"
-        report = json.dumps(self._report(now)).encode()
+        said = self._report(now)
+        report = json.dumps(said).encode()
+        if said.get("step") is not None and said["step"] != self._told_step:
+            loss = {} if said["loss"] is None else {"loss": said["loss"]}
+            self._note_point(said["step"], {**loss, **said["metrics"]})
+        if self._series is not None:
+            self._series.write(self._wall())
         try:
             temporary.write_bytes(report)
             temporary.replace(path)
@@ -167,7 +193,7 @@ class Reporter:
     def _complain(self, error: OSError) -> None:
         if not self._mute:
             self._mute = True
-            print(f"fairlead: progress cannot be written ({error}); the training goes on without", file=sys.stderr)
+            print(f"fairlead: progress cannot be written ({error}); the training goes on without it", file=sys.stderr)
 
 
 class Counted:

@@ -12,18 +12,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from fairlead.runtime.arguments import check_number, passes, whole
 from fairlead.runtime.checkpoint.cadence import Cadence
 from fairlead.runtime.checkpoint.content import Content, Files, Objects
+from fairlead.runtime.checkpoint.directory import open_store
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
-from fairlead.runtime.checkpoint.store import Store, open_store
+from fairlead.runtime.checkpoint.store import Store
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.links import Links
+from fairlead.runtime.parallel import Split, read_split
 from fairlead.runtime.progress import Reporter
+from fairlead.runtime.save_interval import Interval, continued
+
+if TYPE_CHECKING:
+    import torch
 
 STOPPED_CODE = 128 + signal.SIGTERM
 # The program is over but for its last checkpoint: a disk that is full, or a store that does not answer, gets so long.
@@ -104,6 +111,8 @@ class Run:
         self._may_pass = False
         self._is_ending = False
         self._next_try_s: float | None = None
+        self._interval: Interval | None = None
+        self._in_background = False
         self._cadence = self._new_cadence(0)
 
     @property
@@ -125,6 +134,36 @@ class Run:
     def dir(self) -> Path:
         """A directory of this run that is kept across restarts; the current directory outside Fairlead."""
         return self._environment.run_dir
+
+    @property
+    def parallel(self) -> Split:
+        """How a step is split over the ranks, as the spec's ``parallel`` says; plain data parallelism without it.
+
+        Raises:
+            Misuse: The split is of another number of ranks, or is still to be chosen.
+        """
+        return read_split(self._environment.parallel, self._environment.world_size)
+
+    def parallelize(self, model: "torch.nn.Module", *, device: str | None = None) -> "torch.nn.Module":
+        """Apply ``parallel`` to a model: DDP, FSDP2, tensor parallel layers, recomputation; returns what to train.
+
+        Call it on every rank after ``init_process_group``, with the model where it computes, and make the optimizer of
+        what it returns. Under FSDP a GPU computes in bf16. The step itself stays the program's: so many micro-batches
+        as ``parallel`` says, the same ones on ranks that share layers.
+
+        Args:
+            device: Where ranks compute; ``cuda`` where there is one, else ``cpu``, when left out.
+
+        Raises:
+            Misuse: The split has a pipeline, or the model no layers that it can divide.
+        """
+        from fairlead.runtime.parallelize import parallelize
+
+        if device is None:
+            import torch
+
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        return parallelize(model, self.parallel, device)
 
     @property
     def attempt(self) -> int:
@@ -377,7 +416,9 @@ class Run:
 
     def _new_cadence(self, step: int) -> Cadence:
         environment = self._environment
-        return Cadence(every_s=environment.every_s, every_steps=environment.every_steps, step=step)
+        return Cadence(
+            every_s=environment.every_s, every_steps=environment.every_steps, step=step, interval=self._interval
+        )
 
     def _wait(self, saver: Saver) -> None:
         began = time.monotonic()
@@ -387,6 +428,9 @@ class Run:
 
     def _save(self, step: int, *, background: bool) -> None:
         assert self._saver is not None
+        self._in_background = background
+        if self._interval is not None:
+            self._saver.beside = self._interval.kept(stopped=self.stop_requested)
         self._cadence.begin(step)
         began = time.monotonic()
         self._saver.save(step, background=background)
@@ -424,6 +468,9 @@ class Run:
             self._failed(saved, saved.problem)
             return
         self._saves_failed = 0
+        if self._interval is not None and self._in_background:
+            self._interval.saved(blocked_s=saved.blocked_s, seconds=saved.seconds)
+            self._tell_interval(self._interval)
         self._reporter.fact(
             checkpoint_step=saved.step, checkpoint_at=time.time(),
             saves_failed=0, save_failed_step=None, save_problem=None,
@@ -435,6 +482,10 @@ class Run:
         )
         if saved.leftover is not None:
             self._note("CleanupFailed", f"Old checkpoints could not be removed: {saved.leftover}.", warn=True)
+
+    def _tell_interval(self, interval: Interval) -> None:
+        if interval.is_measured:
+            self._reporter.fact(checkpoint_interval_s=interval.seconds, checkpoint_interval_why=interval.why())
 
     def _failed(self, saved: Saved, problem: str) -> None:
         self._saves_failed += 1
@@ -464,6 +515,10 @@ class Run:
 
     def _resumed(self, saver: Saver, restored: Restored) -> None:
         saver.unusable.update(item.step for item in restored.rejected)
+        if self._environment.every_auto:
+            starts = self.attempt - restored.attempt
+            self._interval = continued(restored.interval, ranks=self.world_size, starts=starts)
+            self._tell_interval(self._interval)
         self._cadence = self._new_cadence(restored.step)
         if restored.saved_by == 0:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
 import signal
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fairlead.runtime.forking import Warm
+    from fairlead.runtime.metric_lines import MetricLines
 
 # What the other ranks get when one has failed: time for their last lines. The end of an interpreter that has torch in
 # it takes half a second of CPU for each rank, which the gang would wait for and which nobody needs.
@@ -111,6 +113,7 @@ class Shim:
         elif message is not None:
             self._record(message, setup_failed=True, tail=tail)
         else:
+            self._write_parameters()
             if self._start(warm, why):
                 return True
             self._watch()
@@ -246,12 +249,33 @@ class Shim:
         os.close(err_child)
         self._alive[pid] = rank
         name = "-" if rank == _SETUP else str(rank)
-        self._streams[rank] = podlog.Stream(self._log, name, "o"), podlog.Stream(self._log, name, "e")
+        metrics = self._metric_lines(rank)
+        self._streams[rank] = (
+            podlog.Stream(self._log, name, "o", metrics),
+            podlog.Stream(self._log, name, "e", metrics),
+        )
         for fd, stream in zip((out, err), self._streams[rank]):  # noqa: B905 (strict= needs Python 3.10)
             os.set_blocking(fd, False)
             self._pipes[fd] = stream
             self._poll.register(fd, select.POLLIN)
         return False
+
+    def _write_parameters(self) -> None:
+        """Writes the parameters of a sweep's trial where programs look for a file of them."""
+        env = self._pod["env"]
+        if env.get("FAIRLEAD_PARAMS") and env.get("FAIRLEAD_RUN_DIR"):
+            with contextlib.suppress(OSError, ValueError):  # the variable has them too
+                values = json.loads(env["FAIRLEAD_PARAMS"])
+                podfiles.write_json(os.path.join(env["FAIRLEAD_RUN_DIR"], "params.json"), values)
+
+    def _metric_lines(self, rank: int) -> MetricLines | None:
+        """What reads the output of a rank for metrics; None when nobody asked for that."""
+        wanted = self._pod.get("metrics")
+        if wanted is None or rank == _SETUP:
+            return None
+        from fairlead.runtime.metric_lines import MetricLines
+
+        return MetricLines(wanted["pattern"], self._dir, rank, time.time())
 
     def _watch(self) -> None:
         """Until every rank has ended, none of the pod's processes is left and all they wrote is in the log."""
@@ -291,6 +315,7 @@ class Shim:
             self._tick_at = now + TICK_S
             self._follow_stop()
             self._look_for_supervisor(now)
+            self._log.tick(time.time())
         for stream in self._pipes.values():
             stream.tick(time.time())
 

@@ -142,7 +142,7 @@ def _take_native(
         argv = _tool(pid, env(rank))
         if argv is None:
             if not taken[rank].frames:
-                why = "it is no Python that Fairlead could ask, and neither py-spy nor gdb is on its PATH"
+                why = "it is not a Python program that Fairlead can ask, and neither py-spy nor gdb is on its PATH"
                 keep(rank, [f"fairlead: no stacks of process {pid} ({_command(pid)}): {why}"])
             continue
         out = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the tool has ended)

@@ -1,4 +1,4 @@
-"""What people ask for, as frozen values. No I/O, no clock; the standard library only, but for YAML at the edge.
+"""The specs that people write, as frozen values. No I/O, no clock; the standard library only, but for YAML at the edge.
 
 Importing a value's module never loads YAML; ``parse`` and ``load_file`` load it when they are called.
 """

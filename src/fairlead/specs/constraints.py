@@ -1,4 +1,4 @@
-"""What a value must obey, stated once: frozen values enforce it, the parser reports it, the schema shows it."""
+"""The rules of values, stated once: frozen values enforce them, the parser reports them, the schema shows them."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class Limit:
     zero: bool = False
 
     def problem(self, value: object, show: Callable[[float], str] = str) -> str | None:
-        """What is wrong with the value, with bounds spelled by ``show``; None when nothing is."""
+        """Return what is wrong with the value, with bounds spelled by ``show``; None when nothing is."""
         if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
             return f"{value!r} is not a {'whole ' if self.whole else ''}number"
         if self.low <= value <= self.high or (self.zero and value == 0):
@@ -56,7 +56,7 @@ class Text:
     blank: bool = False
 
     def problem(self, value: object) -> str | None:
-        """What is wrong with the value; None when nothing is."""
+        """Return what is wrong with the value; None when nothing is."""
         if not isinstance(value, str):
             return f"{value!r} is not text"
         if len(value) > self.max_length:

@@ -5,42 +5,59 @@ Defaults are the dataclasses' own and bounds are their rules; nothing of that is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fairlead.specs.tables.field_types import Section
 
 if TYPE_CHECKING:
+    from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
     from fairlead.specs.simulation import Simulation
+    from fairlead.specs.sweep import Sweep
     from fairlead.specs.team import Team
     from fairlead.specs.training import Training
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec: TypeAlias = "Training | Team | Pool | Simulation"
+Spec: TypeAlias = "Training | Sweep | Pipeline | Team | Pool | Simulation"
 
 
 class _Kinds(Mapping[str, Section]):
     """The table of each kind, imported when it is first asked for: most files hold runs and nothing else."""
 
-    _homes = ("Training", "Team", "Pool", "Simulation")
+    _homes = ("Training", "Sweep", "Pipeline", "Team", "Pool", "Simulation")
 
     def __getitem__(self, kind: str) -> Section:
         if kind not in self._homes:
-            raise KeyError(kind)
+            added: Section = added_kinds()[kind].SECTION
+            return added
         section: Section = getattr(import_module(f"fairlead.specs.tables.{kind.lower()}_keys"), kind.upper())
         return section
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
+        yield from self._homes
+        yield from added_kinds()
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._homes) + len(added_kinds())
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._homes
+        return kind in self._homes or kind in added_kinds()
 
 
 KINDS: Mapping[str, Section] = _Kinds()
+
+
+@cache
+def added_kinds() -> Mapping[str, Any]:
+    """Return the modules of kinds that do not come with Fairlead, by kind: FAIRLEAD_KINDS names them, with commas.
+
+    Each has ``SECTION``, the table of its keys, and ``KIND``, its record as of ``fairlead.policy.kinds.record``.
+    """
+    names = filter(None, os.environ.get("FAIRLEAD_KINDS", "").split(","))
+    modules = [import_module(name.strip()) for name in names]
+    return {module.SECTION.type.__name__: module for module in modules}

@@ -18,8 +18,8 @@ NAME_MOST = 512
 ITEMS_MOST = 64
 OVERLAY_MOST = 262_144
 SET_BY_FAIRLEAD = re.compile(
-    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|GRACE_S|ELASTIC|CHECKPOINT_(TO|EVERY_S|EVERY_STEPS|KEEP)"
-    "|NODE|POD_IP|INSTRUCTIONS|COMMAND|SETUP)|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
+    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|GRACE_S|ELASTIC|PARALLEL"
+    "|CHECKPOINT_(TO|FROM|EVERY_(S|STEPS|AUTO)|KEEP)|NODE|POD_IP|INSTRUCTIONS|COMMAND|SETUP)|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
     "|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)"
 )
 
@@ -56,7 +56,7 @@ def overlay(pod: Mapping[str, Any]) -> Overlay:
 
 
 def problems(value: Any) -> Iterator[tuple[Path, str]]:
-    """What is wrong in an overlay given as plain data, with the path to it."""
+    """Yield what is wrong in an overlay given as plain data, with the path to it."""
     found = list(_problems(value, POD, ()))
     yield from found
     if not found:
@@ -132,7 +132,7 @@ _TEXTS = (Leaf.TEXT, Leaf.NAME)
 
 
 def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """What would take from Fairlead what it needs for itself."""
+    """Yield what would take from Fairlead what it needs for itself."""
     for part in ("labels", "annotations"):
         for name in pod.get("metadata", {}).get(part, {}):
             if name.startswith(OWN_DOMAIN):

@@ -51,7 +51,7 @@ EITHER = "each instance goes to one run, so that `sharing` has no say; give one 
 
 
 class CapacityType(StrEnum):
-    """How nodes are paid for, which says whether they can be taken away."""
+    """The way in which nodes are paid for, which says whether they can be taken away."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -60,7 +60,7 @@ class CapacityType(StrEnum):
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """The effect of a taint on pods that do not tolerate it."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -110,7 +110,7 @@ class PoolGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What one node of a pool has; ``gpu`` is None for no GPU."""
+    """The hardware of one node of a pool; ``gpu`` is None for no GPU."""
 
     cpu_milli: int
     memory_bytes: int

@@ -21,6 +21,7 @@ GPU_MEMORY = rf"{DECIMAL} ?(?:(?:k|[KMGTPE]i?)B?|B)"
 GPU = rf"(?:{MODEL}(?::{GPU_MEMORY})?(?::{DECIMAL})?|{GPU_MEMORY}(?::{DECIMAL})?)"
 DURATION = "(?=[0-9])" + "".join(rf"(?:{DECIMAL}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
 STEPS = r"[0-9]{1,15} ?steps?"
+EVERY_AUTO = "auto"
 SPAN = r"[0-9]{1,9}\.\.[0-9]{1,9}"
 
 _UNITS = {
@@ -180,19 +181,23 @@ def format_duration(seconds: float) -> str:
     return spelled
 
 
-def parse_every(text: str) -> tuple[float | None, int | None]:
-    """Seconds or steps, whichever is given: ``10m`` or ``200 steps``."""
+def parse_every(text: str) -> tuple[float | None, int | None, bool | None]:
+    """Seconds, steps, or that the seconds are chosen, whichever is given: ``10m``, ``200 steps`` or ``auto``."""
+    if text == EVERY_AUTO:
+        return None, None, True
     if re.fullmatch(STEPS, text):
-        return None, int(text.partition("step")[0])
+        return None, int(text.partition("step")[0]), None
     try:
-        return parse_duration(text), None
+        return parse_duration(text), None, None
     except ValueError:
-        raise ValueError("is neither a duration nor a number of steps" + _like_duration(text)) from None
+        raise ValueError("is neither a duration nor a number of steps nor `auto`" + _like_duration(text)) from None
 
 
-def format_every(every: tuple[float | None, int | None]) -> str:
+def format_every(every: tuple[float | None, int | None, bool | None]) -> str:
     """The spelling that ``parse_every`` reads."""
-    seconds, steps = every
+    seconds, steps, is_auto = every
+    if is_auto:
+        return EVERY_AUTO
     return format_duration(seconds) if seconds is not None else f"{steps} steps"
 
 

@@ -1,4 +1,4 @@
-"""What one node of a workload needs. Every number is exact and in a base unit."""
+"""The resources of one node of a workload. Every number is exact and in a base unit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What each node of a workload gets.
+    """The resources that each node of a workload gets.
 
     Attributes:
         gpu: GPUs of each node; None for no GPU.

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Sharing(StrEnum):
-    """How a part of a GPU is kept apart from the others."""
+    """The ways in which a part of a GPU is kept apart from the others."""
 
     MIG = "mig"
     MPS = "mps"
@@ -12,7 +12,7 @@ class Sharing(StrEnum):
 
 
 class Handing(StrEnum):
-    """How GPUs that are not partitioned are handed out."""
+    """The ways in which GPUs that are not partitioned are handed out."""
 
     WHOLE = "whole"
     MPS = "mps"

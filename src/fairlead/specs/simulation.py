@@ -1,4 +1,4 @@
-"""What a simulation assumes of nodes and programs beside the trace. Only ``fairlead simulate`` reads it."""
+"""The assumptions of a simulation on nodes and programs beside the trace. Only ``fairlead simulate`` reads it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ POOLS_MOST = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """How nodes break, each for itself: exponentially distributed times, then a fixed time of repair."""
+    """The failures of nodes, each for itself: exponentially distributed times, then a fixed time of repair."""
 
     mtbf_s: float
     repair_s: float = 3600.0
@@ -43,11 +43,11 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaims:
-    """How spot nodes are taken away, each for itself.
+    """The reclaims of spot nodes, each for itself.
 
     Attributes:
         every_s: Mean of the exponentially distributed time that a node stays.
-        notice_s: From the notice until the node is gone.
+        notice_s: Time from the notice until the node is gone.
         away_s: How long it is away, where nobody has to ask for nodes.
     """
 
@@ -61,13 +61,13 @@ class Reclaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioning:
-    """How nodes come when they are asked for, up to the ``nodes`` of their pool, and leave when nobody needs them.
+    """An autoscaler: nodes come when they are asked for, up to the ``nodes`` of their pool, and leave when idle.
 
     Attributes:
         min_nodes: Those that are there from the beginning and always.
         delay_s: Median time from the asking until a node is ready; lognormally distributed with the next.
         delay_p90_s: Nine of ten have come by then; None for always ``delay_s``.
-        idle_s: A node without a pod for so long is removed.
+        idle_s: A node without pods is removed after this time.
     """
 
     min_nodes: int = 0
@@ -86,12 +86,12 @@ class Provisioning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """What starting and saving cost every run, where its own line of the trace says nothing.
+    """The costs of starting and saving for every run, where its own line of the trace says nothing.
 
     Attributes:
-        start_up_s: From the placement of a gang until its ranks work.
+        start_up_s: Time from the placement of a gang until its ranks work.
         checkpoint_every_s: Seconds of work between checkpoints of runs whose spec says nothing about it in seconds.
-        checkpoint_s: How long work stands still for each of them.
+        checkpoint_s: How long the work pauses for each checkpoint.
         save_s: Seconds that a checkpoint at a stop notice takes.
         step_s: Seconds of work for each step that runs report, and with it their checkpoints; None when they report
             nothing, so that all of their work counts as lost by whoever would stop them.
@@ -133,7 +133,7 @@ class Interference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What a simulation assumes.
+    """The assumptions of a simulation.
 
     Attributes:
         pools: Names of the pools whose nodes it is about; all of the file when empty.

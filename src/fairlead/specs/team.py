@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
 
@@ -15,6 +16,8 @@ TEAM_RULES: Constraints = {
     "name": NAME,
     "weight": Limit(low=1, high=1_000_000, whole=True),
 }
+
+BUDGET_RULES: Constraints = {"monthly": Limit(low=0.01, high=1_000_000_000)}
 
 MEMBER = Text(
     max_length=254,
@@ -42,6 +45,29 @@ class Quota:
         enforce(broken(self, QUOTA_RULES))
 
 
+class WhenSpent(StrEnum):
+    """The fate of a team's runs when its budget is spent: new ones wait, or those that run stop as well."""
+
+    WAIT = "wait"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The money that a team may spend.
+
+    Attributes:
+        monthly: Dollars in a calendar month, UTC.
+        when_spent: What happens to runs that run when it is spent; new ones wait in either case.
+    """
+
+    monthly: float
+    when_spent: WhenSpent = WhenSpent.WAIT
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, BUDGET_RULES))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
     """People who share a namespace.
@@ -52,6 +78,7 @@ class Team:
         guaranteed: What it gets whenever it asks, as far as ``quota`` lets it; others may borrow it meanwhile.
         weight: Its share of a contended cluster relative to other teams.
         members: User names or e-mail addresses, each once.
+        budget: What it may spend; None for no bound.
     """
 
     name: str
@@ -59,6 +86,7 @@ class Team:
     guaranteed: Quota = field(default_factory=Quota)
     weight: int = 1
     members: tuple[str, ...] = ()
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())

@@ -1,11 +1,13 @@
 """A distributed training run."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, SET_BY_US, Overlay
+from fairlead.specs.parallel import ModelShape, Parallel
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.resources import Resources
 
@@ -31,6 +33,11 @@ RETRY_RULES: Constraints = {
     "max_backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
 }
 
+# Every pair of a name and a number in a line of output, as Katib's collector reads them by default.
+NAME_VALUE = "name=value"
+
+METRICS_RULES: Constraints = {"pattern": Text(max_length=1_000)}
+
 LOGS_RULES: Constraints = {"max_bytes": Limit(low=4 * MIB, high=1024 * 1024 * MIB, whole=True)}
 
 TRAINING_RULES: Constraints = {
@@ -45,7 +52,9 @@ TRAINING_RULES: Constraints = {
     "ranks_per_node": Limit(low=1, high=1_024, whole=True),
     "priority": Limit(low=-1, high=1_000, whole=True),
     "max_duration_s": Limit(low=0.001, high=DECADE_S),
+    "max_cost": Limit(low=0.01, high=1_000_000_000),
     "expected_duration_s": Limit(low=0.001, high=DECADE_S),
+    "deadline_s": Limit(low=0.001, high=DECADE_S),
     "stall_timeout_s": Limit(low=0.001, high=DECADE_S),
     "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
 }
@@ -64,7 +73,7 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 
 
 class Launch(StrEnum):
-    """How ranks are started.
+    """The ways to start ranks.
 
     ``TORCHRUN`` gives a lone rank the rendezvous variables too, which several ranks find in any case.
     """
@@ -76,14 +85,18 @@ class Launch(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Which kind of capacity the run may use.
+    """The kind of capacity that the run may use.
 
     Attributes:
         spot: Whether capacity that can be reclaimed is allowed.
+        auto: Spot is used while it saves money and the ``deadline_s`` allows it, else on-demand; implies ``spot``.
+        only_spot: What was decided for a run that is ``auto``: nothing but spot, or none; None for either. No key.
         max_price: Highest price of one node in dollars per hour; None for no bound.
     """
 
     spot: bool = False
+    auto: bool = False
+    only_spot: bool | None = None
     max_price: float | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +105,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Where and how often the run saves its state.
+    """The place and the interval at which the run saves its state.
 
     Attributes:
         to: Directory or URL; the run's name is added to it. None for the run's own directory.
@@ -100,6 +113,7 @@ class Checkpoint:
             own; None to begin from nothing.
         every_s: Seconds between checkpoints; None when steps count, or when only a stop notice saves.
         every_steps: Steps between checkpoints; excludes ``every_s``.
+        every_auto: The run chooses the seconds between checkpoints itself; None when it does not; excludes both.
         keep: How many complete checkpoints are kept.
     """
 
@@ -107,6 +121,7 @@ class Checkpoint:
     origin: str | None = None
     every_s: float | None = None
     every_steps: int | None = None
+    every_auto: bool | None = None
     keep: int = 3
 
     def __post_init__(self) -> None:
@@ -116,11 +131,15 @@ class Checkpoint:
         yield from broken(self, CHECKPOINT_RULES)
         if self.every_s is not None and self.every_steps is not None:
             yield "every_steps", "it is either a duration or a number of steps, not both"
+        if self.every_auto is False:
+            yield "every_auto", "give True, or None where the interval is not chosen"
+        if self.every_auto and (self.every_s is not None or self.every_steps is not None):
+            yield "every_auto", "the interval is either given or chosen, not both"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a failed run starts again.
+    """The number of times that a failed run starts again.
 
     Attributes:
         program: Restarts after the program itself failed, over the whole life of the run.
@@ -150,7 +169,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """How much output is kept.
+    """The amount of output that is kept.
 
     Attributes:
         max_bytes: The most that is kept of each pod's output, its newest; on Kubernetes the nodes' kubelets bound it.
@@ -160,6 +179,44 @@ class Logs:
 
     def __post_init__(self) -> None:
         enforce(broken(self, LOGS_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The way to read metrics from what the program prints.
+
+    Attributes:
+        pattern: ``name=value`` for every such pair of a name and a number, or a regular expression (Python's) that is
+            searched in each line, and whose named groups are numbers: ``step``, ``epoch``, ``total`` and ``loss`` are
+            what ``run.progress`` calls so, any other is a metric.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def regular_expression(self) -> str | None:
+        """The pattern; None for ``name=value``."""
+        return None if self.pattern == NAME_VALUE else self.pattern
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, METRICS_RULES)
+        if self.regular_expression is None or METRICS_RULES["pattern"].problem(self.pattern) is not None:
+            return
+        try:
+            groups = re.compile(self.pattern.encode()).groupindex
+        except re.error as error:
+            yield "pattern", f"{quote(self.pattern)} is not a regular expression: {error}"
+            return
+        if not set(groups) - {"step", "epoch", "total"}:
+            found = f"names only {', '.join(sorted(groups))}" if groups else "names no group"
+            yield (
+                "pattern",
+                f"{quote(self.pattern)} {found}; name the number of a metric, such as `loss (?P<loss>\\S+)`, "
+                f"or give `{NAME_VALUE}`",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +236,15 @@ class Training:
         ranks_per_node: Processes on each node; None for one per GPU, or 1 without GPUs.
         priority: Higher starts first, 0 to 1000; -1 uses only what is idle and gives way to any other run.
         max_duration_s: The run is stopped, with a checkpoint, after this long since its first start; None for no bound.
+        max_cost: The run is stopped, with a checkpoint, before it has cost so many dollars; None for no bound.
         expected_duration_s: How long its work takes, about, without waits, with ``nodes`` nodes; None when nobody says.
+        deadline_s: Its work is to be done this long after it was submitted; None for no such time.
         stall_timeout_s: No progress for this long counts as a hang; None turns it off.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
         launch: ``exec`` turns fast forking of ranks off; ``torchrun`` gives a lone rank what torchrun would set.
+        metrics: How metrics are read from its output; None when nothing is read there.
+        model: The transformer that it trains, for estimates; None when nobody says.
+        parallel: How a step is split over its ranks; None when that is the program's own.
         kubernetes: Fields laid over each pod on Kubernetes.
     """
 
@@ -202,9 +264,14 @@ class Training:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     retry: Retry = field(default_factory=Retry)
     logs: Logs = field(default_factory=Logs)
+    metrics: Metrics | None = None
+    model: ModelShape | None = None
+    parallel: Parallel | None = None
     priority: int = 0
     max_duration_s: float | None = None
+    max_cost: float | None = None
     expected_duration_s: float | None = None
+    deadline_s: float | None = None
     stall_timeout_s: float | None = None
     grace_s: float = 30.0
     launch: Launch = Launch.AUTO
@@ -229,7 +296,7 @@ class Training:
 
     @property
     def has_rendezvous(self) -> bool:
-        """Whether its processes find the variables that torchrun sets, ``RANK`` and ``MASTER_ADDR`` among them.
+        """Return whether its processes find the variables that torchrun sets, ``RANK`` and ``MASTER_ADDR`` among them.
 
         A program takes itself for one of several ranks when it finds them, so a lone rank gets them only on request.
         """
@@ -237,7 +304,7 @@ class Training:
 
     @property
     def may_fork(self) -> bool:
-        """Whether ranks may be forked from a process that has their imports in memory."""
+        """Return whether ranks may be forked from a process that has their imports in memory."""
         return self.launch is not Launch.EXEC
 
     def at(self, num_nodes: int) -> "Training":
@@ -250,8 +317,18 @@ class Training:
         object.__setattr__(made, "most_nodes", None)
         return made
 
+    def on(self, *, spot: bool) -> "Training":
+        """The same with nothing but spot nodes, or with none of them."""
+        made = object.__new__(Training)
+        for each in self.__slots__:
+            object.__setattr__(made, each, getattr(self, each))
+        capacity = Capacity(spot=spot, only_spot=spot, max_price=self.capacity.max_price)
+        object.__setattr__(made, "capacity", capacity)
+        return made
+
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, TRAINING_RULES)
+        yield from self._deadline_problems()
         if self.most_nodes is not None and self.most_nodes <= self.nodes:
             yield (
                 "most_nodes",
@@ -260,6 +337,20 @@ class Training:
         yield from _env_problems(self.env)
         if self.labels:
             yield from _labels_problems(self.labels)
+
+    def _deadline_problems(self) -> Iterable[tuple[str, str]]:
+        if not self.capacity.auto:
+            if self.deadline_s is not None:
+                yield "deadline_s", "it is what `capacity: {spot: auto}` goes by; give that too, or leave it out"
+            return
+        if self.deadline_s is None:
+            yield "capacity", "`spot: auto` needs to know by when the work is to be done; give `deadline`, such as 24h"
+        if self.expected_duration_s is None:
+            yield "capacity", "`spot: auto` needs to know how long the work takes; give `expected_duration`, such as 8h"
+        elif self.deadline_s is not None and self.deadline_s < self.expected_duration_s:
+            yield "deadline_s", "it is before the work can be done, which takes its `expected_duration`; give more"
+        if self.most_nodes is not None:
+            yield "most_nodes", "an elastic gang has no `spot: auto`; give `nodes` one number, or leave that out"
 
 
 def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
@@ -277,7 +368,7 @@ def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
 
 
 def label_problem(name: str, value: str) -> str | None:
-    """What is wrong with a label of a run; None when nothing is. The rules are Kubernetes' own for labels."""
+    """Return what is wrong with a label of a run; None when nothing is. The rules are Kubernetes' own for labels."""
     if (problem := LABEL_NAME.problem(name)) is not None:
         return problem
     if name.startswith(OWN_DOMAIN):

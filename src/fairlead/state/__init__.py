@@ -1,1 +1,1 @@
-"""What is true now, and what is to be done next: the values that policies, loops and clusters exchange. No I/O."""
+"""The present state and the plan for it: the values that policies, loops and clusters exchange. No I/O."""

@@ -1,4 +1,4 @@
-"""What may bring a cluster more nodes, and what has become of the asking for them. Times are Unix seconds."""
+"""Sources of more nodes for a cluster, and what has become of requests to them. Times are Unix seconds."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What brings nodes of one kind.
+    """A source of nodes of one kind.
 
     Attributes:
         name: As people know it, such as ``NodePool gpu``.
@@ -54,7 +54,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest:
-    """What has become of the asking for a run's nodes.
+    """The state of a request for a run's nodes.
 
     Attributes:
         bound_at: When a placeholder of it last found a place; None before.

@@ -1,7 +1,9 @@
-"""What is to be done next. A plan is complete: whoever applies it has no choice left to make."""
+"""The next things to do. A plan is complete: whoever applies it has no choice left to make."""
 
+import hashlib
 from dataclasses import dataclass
 
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Grant, Intent, Status
 
@@ -25,6 +27,27 @@ class TerminatePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitChild:
+    """Submit a child of the workload, unless the workload has a child of that name.
+
+    Attributes:
+        name: Of the child within its parent.
+        spec: Of the child, whose own name is ``<parent>-<name>`` and whose team is the parent's.
+    """
+
+    name: str
+    spec: WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildIntent:
+    """A new intent for a child; nothing happens when the child is gone or wants it already."""
+
+    uid: str
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Something that happened to a workload.
 
@@ -45,7 +68,9 @@ class Change:
         status: The new status; None leaves it as it is.
         intent: The new intent; None leaves it. A run that ends gets STOP, so that a later RUN is a wish to resume it.
         event: What to record; None records nothing.
-        forget: Remove the workload, its events and its files; only when it has no live pod.
+        forget: Remove the workload, its events and its files; only when it has no live pod and no child.
+        submit: Children to submit.
+        children: What is wanted of children that are there.
     """
 
     workload_uid: str
@@ -56,6 +81,8 @@ class Change:
     create: tuple[CreatePod, ...] = ()
     terminate: tuple[TerminatePod, ...] = ()
     forget: bool = False
+    submit: tuple[SubmitChild, ...] = ()
+    children: tuple[ChildIntent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +90,8 @@ class Plan:
     """Changes in the order in which they are to be applied; each stands alone."""
 
     changes: tuple[Change, ...] = ()
+
+
+def child_uid(parent_uid: str, name: str) -> str:
+    """Return the uid of a child, which follows from its parent and its name there, so that submitting twice is one."""
+    return hashlib.sha256(f"{parent_uid}/{name}".encode()).hexdigest()[:11]

@@ -11,8 +11,10 @@ class Code(StrEnum):
     WAITING_FOR_RESOURCES = "WaitingForResources"
     WAITING_FOR_TURN = "WaitingForTurn"
     WAITING_FOR_NODES = "WaitingForNodes"
+    WAITING_FOR_SPOT = "WaitingForSpot"
     NODES_NOT_COMING = "NodesNotComing"
     OVER_QUOTA = "OverQuota"
+    OVER_BUDGET = "OverBudget"
     CANNOT_FIT = "CannotFit"
     PLACED = "Placed"
     START_DELAYED = "StartDelayed"
@@ -43,7 +45,10 @@ class Code(StrEnum):
     CHECKPOINT_LATE = "CheckpointLate"
     CHECKPOINT_FAILING = "CheckpointFailing"
     LAST_CHECKPOINT_FAILED = "LastCheckpointFailed"
+    INTENT_UNKNOWN = "IntentUnknown"
     DELETE_REQUESTED = "DeleteRequested"
+    CHILDREN_RUNNING = "ChildrenRunning"
+    CHILD_FAILED = "ChildFailed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

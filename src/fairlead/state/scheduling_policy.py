@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Backfill(StrEnum):
-    """Who is promised a start that nobody behind may delay.
+    """Says who is promised a start that nobody behind may delay.
 
     NONE: nobody starts before one that waits ahead of it. EASY (Lifka, JSSPP 1995): the first that does not fit.
     CONSERVATIVE (Mu'alem and Feitelson, TPDS 2001): everybody, as far as ``SchedulingPolicy.most_promises``.
@@ -17,7 +17,7 @@ class Backfill(StrEnum):
 
 
 class Order(StrEnum):
-    """Who goes first of runs of one team.
+    """Says who goes first of runs of one team.
 
     FIRST_COME: The higher priority, which waiting raises, then the older. SHORTEST: So, too, but what is left to do of
     a run counts against it as ``fairlead.policy.queue.queue_score`` says.
@@ -29,7 +29,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
-    """What a queue goes by.
+    """The rules of a queue.
 
     Attributes:
         fair: Teams have guarantees and equal weighted shares; waiting raises priority.
@@ -55,7 +55,7 @@ class SchedulingPolicy:
 
     @property
     def num_promises(self) -> int:
-        """How many of those that wait are promised a start."""
+        """Return how many of those that wait are promised a start."""
         return {Backfill.NONE: 0, Backfill.EASY: 1, Backfill.CONSERVATIVE: self.most_promises}[self.backfill]
 
 

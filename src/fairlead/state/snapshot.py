@@ -1,18 +1,28 @@
-"""What is true now: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
+"""The present state: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard
 
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 
 if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a dataclass takes a millisecond
+    from typing_extensions import TypeVar
+
     from fairlead.specs.team import Team
     from fairlead.state.capacity_requests import CapacityRequest, Growth
+
+    # A ``Workload`` without further words is one with pods; Python itself knows defaults from 3.13 on.
+    Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
+else:
+    from typing import TypeVar
+
+    Spec_co = TypeVar("Spec_co", covariant=True)
 
 WHOLE_MILLI = 1000
 
@@ -37,7 +47,7 @@ class Phase(StrEnum):
 
 
 class Intent(StrEnum):
-    """What the user wants of a workload now."""
+    """The user's intent for a workload."""
 
     RUN = "run"
     SUSPEND = "suspend"
@@ -89,7 +99,7 @@ class Gpu:
 
     @property
     def sharing(self) -> Sharing | None:
-        """How a run that has a part of it is kept apart from others; time slices where nobody says. None if whole."""
+        """Return how runs with a part of it are kept apart; time slices where nobody says. None if whole."""
         if self.shared_by is None and (self.divisible or self.milli < WHOLE_MILLI):
             return Sharing.TIME_SLICING
         return self.shared_by
@@ -97,7 +107,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """What keeps runs away from a node that do not tolerate it; the effect is NoSchedule or NoExecute."""
+    """A mark of a node that keeps runs away which do not tolerate it; the effect is NoSchedule or NoExecute."""
 
     key: str
     value: str = ""
@@ -159,7 +169,7 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
-    """How one rank ended.
+    """The end of one rank.
 
     Attributes:
         exit_code: Exit code; None when a signal ended it.
@@ -180,18 +190,20 @@ class RankExit:
 
     @property
     def ok(self) -> bool:
-        """Whether the program says it succeeded."""
+        """Return whether the program says it succeeded."""
         return self.exit_code == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a run last said of itself, rank 0 first. Steps are counts of completed steps.
+    """The last report of a run about itself, rank 0 first. Steps are counts of completed steps.
 
     Attributes:
         saves_failed: Saves of this start that failed since one was complete; None while nobody has asked for one.
         save_failed_step: The step of the last of them; None when the last save went well.
         save_problem: Why that one failed.
+        checkpoint_interval_s: Seconds between saves that the run chose; None where it chooses none, or has not yet.
+        checkpoint_interval_why: What it chose that by.
     """
 
     step: int | None = None
@@ -208,12 +220,14 @@ class Progress:
     saves_failed: int | None = None
     save_failed_step: int | None = None
     save_problem: str | None = None
+    checkpoint_interval_s: float | None = None
+    checkpoint_interval_why: str | None = None
     updated_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What a pod holds on its node while it lives."""
+    """The share of its node that a pod holds while it lives."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -262,7 +276,7 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What the loop knows of a workload.
+    """The loop's knowledge of a workload.
 
     Attributes:
         phase: Where it is in its life.
@@ -293,6 +307,11 @@ class Status:
         room_since: While an elastic gang runs, since when it could grow; None while it could not.
         warning: What is wrong although it runs; None while nothing is.
         warned_at: When that was last told.
+        detail: Of a parent, what its kind keeps besides, a frozen dataclass; None before its first judgement and for a
+            run with pods.
+        halted: Of a parent, the uids of the children that were unfinished when it was stopped; they resume with it.
+        spot_there: Of a run with ``spot: auto``, whether spot had room for it when last looked at; None until it had.
+        spot_since: Since when that is so; None until spot had room for it.
     """
 
     phase: Phase
@@ -322,34 +341,40 @@ class Status:
     active_s: float = 0.0
     warning: Reason | None = None
     warned_at: float | None = None
+    detail: object | None = None
+    halted: tuple[str, ...] = ()
+    spot_there: bool | None = None
+    spot_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """One run, as the cluster keeps it.
+class Workload(Generic[Spec_co]):
+    """One workload, as the cluster keeps it: a leaf has pods, a parent has children, nothing has both.
 
     Attributes:
         version: Rises with every change of intent or status; a plan made on an older one is dropped.
         progress: What it last said of itself; None when it said nothing.
+        parent: The uid of the workload that submitted it; None when a person did.
     """
 
     uid: str
-    spec: Training
+    spec: Spec_co
     intent: Intent
     status: Status
     version: int
     created_at: float
     progress: Progress | None = None
+    parent: str | None = None
 
     @property
-    def gang(self) -> Training:
+    def gang(self: "Workload") -> Training:
         """The spec with the size of the current or latest start; before the first of an elastic gang, its smallest."""
         if self.spec.most_nodes is None:
             return self.spec
         return self.spec.at(self.status.nodes or self.spec.nodes)
 
     def is_told_by(self, pod: Pod) -> bool:
-        """Whether a pod of the run belongs into a snapshot.
+        """Return whether a pod of the run belongs into a snapshot.
 
         It does while it lives, and while it is of the current attempt. While the run is Restarting the attempt before
         does too: how its pods ended is still to be told when the next one is counted.
@@ -358,6 +383,16 @@ class Workload:
         if not pod.phase.is_final or pod.attempt == status.attempt:
             return True
         return status.phase is Phase.RESTARTING and pod.attempt == status.attempt - 1
+
+
+AnyWorkload: TypeAlias = Workload[WorkloadSpec]
+LEAVES = (Training,)
+"""The classes of the specs of workloads that have pods."""
+
+
+def is_leaf(workload: AnyWorkload) -> TypeGuard[Workload]:
+    """Tell whether a workload has pods, and no children."""
+    return isinstance(workload.spec, LEAVES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,16 +405,28 @@ class Completed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """Micro-dollars that were spent up to now: in this calendar month by team, and in all by uid of unfinished runs."""
+
+    by_team: Mapping[str, int] = field(default_factory=dict)
+    by_run: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything a decision may look at.
 
     Attributes:
+        workloads: Leaves: those with pods, or that wait for them.
         pods: Of the workloads; and what others hold of a node, as one pod of no workload.
         growth: What may bring more nodes; None where nothing does.
         asked: Of the runs for which it is asked.
         teams: Those that somebody described; any other has weight 1, no guarantee and no quota.
         completed: Runs that succeeded, as far as the cluster remembers them; in any order.
         rules: By which those that wait are started.
+        spending: What was spent, where somebody has a limit; None where it is not known.
+        parents: Workloads that have children.
+        ended: Children of the parents, of any kind, that are over and in neither of the other two.
     """
 
     nodes: tuple[Node, ...]
@@ -390,3 +437,6 @@ class Snapshot:
     teams: "tuple[Team, ...]" = ()
     completed: tuple[Completed, ...] = ()
     rules: SchedulingPolicy = DEFAULT
+    spending: Spending | None = None
+    parents: tuple[AnyWorkload, ...] = ()
+    ended: tuple[AnyWorkload, ...] = ()

@@ -1,8 +1,8 @@
 """Quantities as people say them, for the sentences of reasons."""
 
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.sharing import Sharing
-from fairlead.specs.training import Training
 
 GIB = 1024**3
 SHARED_BY = {Sharing.MIG: "MIG", Sharing.MPS: "MPS", Sharing.TIME_SLICING: "time slices"}
@@ -33,12 +33,12 @@ def describe_gpu(gpu: GpuRequest) -> str:
 
 
 def describe_ways(resources: Resources) -> str:
-    """What follows a request for a part of a GPU, such as `` by MIG or MPS``; nothing where any way will do."""
+    """Return what follows a request for a part of a GPU, such as `` by MIG or MPS``; nothing where any way will do."""
     return f" by {' or '.join(SHARED_BY[way] for way in resources.sharing)}" if resources.sharing else ""
 
 
 def describe_resources(resources: Resources) -> str:
-    """What one node of a workload needs, GPUs first."""
+    """Describe what one node of a workload needs, GPUs first."""
     parts = [] if resources.gpu is None else [describe_gpu(resources.gpu) + describe_ways(resources)]
     if resources.cpu_milli is not None:
         parts.append(describe_cpu(resources.cpu_milli))
@@ -47,19 +47,19 @@ def describe_resources(resources: Resources) -> str:
     return ", ".join(parts) or "nothing in particular"
 
 
-def describe_nodes(spec: Training) -> str:
-    """How many nodes a run asks for, such as ``4 nodes`` or ``2..8 nodes``."""
+def describe_nodes(spec: GangSpec) -> str:
+    """Describe the number of nodes that a run asks for, such as ``4 nodes`` or ``2..8 nodes``."""
     return plural(spec.nodes, "node") if spec.most_nodes is None else f"{spec.nodes}..{spec.most_nodes} nodes"
 
 
-def describe_need(spec: Training) -> str:
-    """What a run asks for, such as ``1 node with 4 CPU`` or ``4 nodes with 8 x A100 each``."""
+def describe_need(spec: GangSpec) -> str:
+    """Describe what a run asks for, such as ``1 node with 4 CPU`` or ``4 nodes with 8 x A100 each``."""
     each = "" if spec.nodes == 1 and spec.most_nodes is None else " each"
     return f"{describe_nodes(spec)} with {describe_resources(spec.resources)}{each}"
 
 
-def describe_of_each(spec: Training) -> str:
-    """What follows an amount that every node of a run gets; nothing where there is one node."""
+def describe_of_each(spec: GangSpec) -> str:
+    """Return what follows an amount that every node of a run gets; nothing where there is one node."""
     return "" if spec.nodes == 1 and spec.most_nodes is None else f" for each of {describe_nodes(spec)}"
 
 

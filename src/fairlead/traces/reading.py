@@ -1,9 +1,9 @@
 """Trace files into arrivals: our own table, those of public traces by their headers, and spec files.
 
 Our own table is CSV with a header. `submit_s` and `duration_s` are required, both in seconds; `name team nodes gpu cpu
-memory priority max_duration expected_duration spot max_price checkpoint_every` are as in a spec, empty where the
-spec's default holds. The rest are seconds, empty where the simulation's assumptions hold: what the run's start and its
-checkpoints take, and what its iterations are made of. Lines that begin with # say nothing.
+memory priority max_duration expected_duration deadline spot max_price checkpoint_every` are as in a spec, empty where
+the spec's default holds. The rest are seconds, empty where the simulation's assumptions hold: what the run's start and
+its checkpoints take, and what its iterations are made of. Lines that begin with # say nothing.
 """
 
 import csv
@@ -20,8 +20,8 @@ from fairlead.traces.arrivals import Arrival
 from fairlead.traces.rows import Row, arrival_of, profile_of, seconds
 
 SPEC_COLUMNS = (
-    "name", "team", "nodes", "gpu", "cpu", "memory", "priority", "max_duration", "expected_duration", "spot",
-    "max_price", "checkpoint_every",
+    "name", "team", "nodes", "gpu", "cpu", "memory", "priority", "max_duration", "expected_duration", "deadline",
+    "spot", "max_price", "checkpoint_every",
 )  # fmt: skip
 COST_COLUMNS = ("start_up_s", "checkpoint_s", "save_s")
 PROFILE_COLUMNS = ("iteration_s", "load_s", "compute_s", "communicate_s")
@@ -107,6 +107,7 @@ def _of_own(row: Row, index: int, where: str) -> Arrival:
         priority=row.get("priority", ""),
         max_duration=row.get("max_duration", ""),
         expected_duration=row.get("expected_duration", ""),
+        deadline=row.get("deadline", ""),
         spot=row.get("spot", ""),
         max_price=row.get("max_price", ""),
         checkpoint_every=row.get("checkpoint_every", ""),

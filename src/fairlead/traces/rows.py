@@ -25,6 +25,7 @@ def arrival_of(
     priority: str,
     max_duration: str = "",
     expected_duration: str = "",
+    deadline: str = "",
     spot: str = "",
     max_price: str = "",
     checkpoint_every: str = "",
@@ -48,6 +49,8 @@ def arrival_of(
         document["max_duration"] = max_duration
     if expected_duration:
         document["expected_duration"] = expected_duration
+    if deadline:
+        document["deadline"] = deadline
     if priority:
         document["priority"] = whole(priority)
     try:

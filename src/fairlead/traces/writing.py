@@ -8,7 +8,7 @@ from fairlead.specs.formats.rendering import render_short
 from fairlead.traces.arrivals import Arrival
 from fairlead.traces.reading import COST_COLUMNS, OWN_COLUMNS, PROFILE_COLUMNS
 
-PLAIN_COLUMNS = ("name", "team", "nodes", "priority", "max_duration", "expected_duration")
+PLAIN_COLUMNS = ("name", "team", "nodes", "priority", "max_duration", "expected_duration", "deadline")
 
 
 def write_trace(arrivals: Iterable[Arrival], comments: Iterable[str] = ()) -> str:
@@ -34,7 +34,7 @@ def _row(arrival: Arrival) -> Mapping[str, object]:
         **{name: value for name, value in spec.get("resources", {}).items() if name in OWN_COLUMNS},
     }
     if arrival.spec.capacity.spot:
-        row["spot"] = "true"
+        row["spot"] = "auto" if arrival.spec.capacity.auto else "true"
     if arrival.spec.capacity.max_price is not None:
         row["max_price"] = _number(arrival.spec.capacity.max_price)
     if "every" in (checkpoint := spec.get("checkpoint", {})):

@@ -4,6 +4,7 @@ Pods have addresses, talk across nodes, find each other by the names of headless
 they would anywhere. There is no kube-proxy: of Services with an address of their own only `kubernetes` answers.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -79,7 +80,8 @@ class RealCluster(ControlPlane):
             self.kill(f"{server}-{number}")
         for cgroup in leftovers.cgroups(f"{self.home.name}/{number}"):
             for pid in (cgroup / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # those of a killed server may end by themselves
+                    os.kill(int(pid), signal.SIGKILL)
 
     def start_node(self, name: str) -> None:
         """The machine is switched on again."""

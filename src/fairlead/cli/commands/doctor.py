@@ -14,8 +14,11 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.local import limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.policy_file import read_rules
+from fairlead.cluster.local.team_file import read_teams
 from fairlead.errors import ClusterError
-from fairlead.text.quantities import describe_cpu, describe_memory
+from fairlead.state.scheduling_policy import POLICIES
+from fairlead.text.quantities import describe_cpu, describe_memory, plural
 
 ASK_S = 30.0
 ANSWER_S = 5.0
@@ -59,9 +62,22 @@ def _here() -> list[Finding]:
     except ClusterError as error:
         return [*findings, Finding(what="state", ok=False, says=str(error))]
     try:
-        return [*findings, _state(cluster), _supervisor(cluster)]
+        return [*findings, _state(cluster), _policy(cluster), _supervisor(cluster)]
     finally:
         cluster.close()
+
+
+def _policy(cluster: LocalCluster) -> Finding:
+    """Whether the files that somebody may have put into the state directory can be read, and what they say."""
+    home = cluster.home
+    try:
+        rules = read_rules(home.policy)
+        teams = read_teams(home.teams) if home.teams.exists() else ()
+    except ClusterError as error:
+        return Finding(what="policy", ok=False, says=str(error))
+    name = next(name for name, each in POLICIES.items() if each == rules)
+    described = f"; {plural(len(teams), 'team')} described in {home.teams}" if teams else ""
+    return Finding(what="policy", ok=True, says=f"runs that wait start by `{name}`{described}")
 
 
 def _python() -> Finding:

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 import click
 
+from fairlead.cli.families import with_descendants
 from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import as_json, describe_time, event_json, json_option, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import EventRecord
 from fairlead.errors import NotFound
+from fairlead.state.snapshot import AnyWorkload
 
 LOOK_S = 1.0
 NAME_WIDTH, TYPE_WIDTH = 16, 18
@@ -21,23 +23,30 @@ NAME_WIDTH, TYPE_WIDTH = 16, 18
 @json_option
 @cluster_options
 def events(target: Target, names: tuple[str, ...], follow: bool, json_: bool) -> None:
-    """Show what happened to NAMES, or to all runs, oldest first; with --json an object a line."""
+    """Show what happened to NAMES and their children, or to all runs, oldest first; with --json an object a line."""
     cluster = target.open()
-    uids = frozenset(run.uid for run in find_all(cluster, names))
+    named = find_all(cluster, names)
+    uids = _uids(cluster, named)
     past = _of(cluster, uids, 0)
     if json_:
         _print_each(past, json_)
     elif past or not follow:
         print(table([("TIME", "RUN", "WHAT", "WHY"), *(_row(event) for event in past)]), flush=True)
     if follow:
-        for new in _coming(cluster, uids, past[-1].id if past else 0):
+        for new in _coming(cluster, named, past[-1].id if past else 0):
             _print_each(new, json_)
 
 
-def _coming(cluster: ClusterClient, uids: frozenset[str], after: int) -> Iterator[list[EventRecord]]:
+def _uids(cluster: ClusterClient, named: list[AnyWorkload]) -> frozenset[str]:
+    """Those of the named runs, and of their children."""
+    return frozenset(each.uid for run in named for each in with_descendants(cluster, run))
+
+
+def _coming(cluster: ClusterClient, named: list[AnyWorkload], after: int) -> Iterator[list[EventRecord]]:
     """What happens from now on; ends when all of the named runs are over."""
     while True:
-        over = bool(uids) and all(_is_over(cluster, uid) for uid in uids)
+        over = bool(named) and all(_is_over(cluster, run.uid) for run in named)
+        uids = _uids(cluster, named)
         new = _of(cluster, uids, after)
         if new:
             after = new[-1].id

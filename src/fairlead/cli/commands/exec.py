@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.cli.names import RunName, find
+from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import ClusterError, Conflict
@@ -35,7 +35,7 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
 
     It gets the rank's environment and working directory.
     """
-    run = find(target.quietly(), name)
+    run = find_run(target.quietly(), name)
     if not target.is_kubernetes:
         return _here(run, command, rank)
     if tty and not (sys.stdin is not None and sys.stdin.isatty()):

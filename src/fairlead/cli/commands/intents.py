@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import click
 
+from fairlead.cli.families import leaves
 from fairlead.cli.selecting import chosen, names_or_selection
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.target import Target, cluster_options
@@ -13,7 +14,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import UNFINISHED, Selection
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.lifecycle import check_intent
-from fairlead.state.snapshot import Intent, Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase
 from fairlead.text.quantities import describe_memory, plural
 
 LOOK_S = 0.5
@@ -109,9 +110,9 @@ def delete(
         print(as_json([{"name": run.spec.name, "uid": run.uid, "deleted": not no_wait} for run in runs]))
 
 
-def _tell_checkpoints(cluster: ClusterClient, runs: list[Workload]) -> None:
+def _tell_checkpoints(cluster: ClusterClient, runs: list[AnyWorkload]) -> None:
     """Say of each run which checkpoints go with it and which stay."""
-    for run in runs:
+    for run in leaves(cluster, runs):
         own, to = cluster.own_checkpoints(run), run.spec.checkpoint.to
         if own is not None and own.num_bytes:
             steps = f" (newest: step {own.steps[-1]})" if own.steps else ""
@@ -123,20 +124,20 @@ def _tell_checkpoints(cluster: ClusterClient, runs: list[Workload]) -> None:
             message(f"{run.spec.name}: its checkpoints stay in the operator's place for checkpoints, if it has one.")
 
 
-def _is_unfinished(run: Workload) -> bool:
+def _is_unfinished(run: AnyWorkload) -> bool:
     return not run.status.phase.is_final
 
 
-def _can_be_suspended(run: Workload) -> bool:
+def _can_be_suspended(run: AnyWorkload) -> bool:
     return _is_unfinished(run) and run.intent is Intent.RUN
 
 
-def _is_suspended(run: Workload) -> bool:
+def _is_suspended(run: AnyWorkload) -> bool:
     return run.status.phase.is_final or run.status.phase is Phase.SUSPENDED
 
 
 def _want(
-    cluster: ClusterClient, runs: list[Workload], intent: Intent, until: Callable[[Workload], bool] | None
+    cluster: ClusterClient, runs: list[AnyWorkload], intent: Intent, until: Callable[[AnyWorkload], bool] | None
 ) -> None:
     """Tell all of them first, so that they stop side by side; then wait for each, if that is wanted."""
     for run in runs:
@@ -158,7 +159,7 @@ def _want(
         message(f"{run.spec.name} is {now.status.phase.value}: {now.status.reason.message}.")
 
 
-def _wait_until_gone(cluster: ClusterClient, run: Workload, troubles: Troubles) -> bool:
+def _wait_until_gone(cluster: ClusterClient, run: AnyWorkload, troubles: Troubles) -> bool:
     while True:
         try:
             cluster.get(run.uid)
@@ -169,6 +170,6 @@ def _wait_until_gone(cluster: ClusterClient, run: Workload, troubles: Troubles) 
         cluster.wait(LOOK_S)
 
 
-def _show(cluster: ClusterClient, runs: list[Workload], json_: bool) -> None:
+def _show(cluster: ClusterClient, runs: list[AnyWorkload], json_: bool) -> None:
     if json_:
         print(as_json([run_json(cluster.get(run.uid)) for run in runs]))

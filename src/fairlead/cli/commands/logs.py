@@ -4,6 +4,7 @@ import heapq
 import os
 import queue
 import re
+import shlex
 import sys
 import threading
 import time
@@ -13,11 +14,13 @@ from dataclasses import asdict
 
 import click
 
+from fairlead.cli.families import leaves
+from fairlead.cli.moments import Moment
 from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.output import LogQuery, parse_moment
+from fairlead.cluster.output import EVERYTHING, LogQuery
 from fairlead.cluster.port import LogLine
 from fairlead.errors import FairleadError
 from fairlead.state.snapshot import Workload
@@ -50,18 +53,6 @@ class Ranks(click.ParamType[frozenset[int]]):
         return frozenset(found)
 
 
-class Moment(click.ParamType[float]):
-    """A point in time, as a Unix time."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return parse_moment(str(value), time.time())
-        except ValueError as error:
-            self.fail(f"{error}.", param, ctx)
-
-
 class Pattern(click.ParamType[re.Pattern[str]]):
     """A regular expression."""
 
@@ -71,8 +62,9 @@ class Pattern(click.ParamType[re.Pattern[str]]):
         try:
             return re.compile(str(value))
         except re.error as error:
-            plain = re.escape(str(value))
-            self.fail(f"{value!r} is no regular expression: {error}. As plain text it is {plain!r}.", param, ctx)
+            plain = shlex.quote(re.escape(str(value)))
+            sentence = f"{value!r} is not a regular expression: {error}. To find it as plain text, give {plain}."
+            self.fail(sentence, param, ctx)
 
 
 @click.command()
@@ -115,7 +107,7 @@ def logs(
         tail=tail,
     )
     cluster = target.open()
-    runs = find_all(cluster, names)
+    runs = leaves(cluster, find_all(cluster, names))
     for run in runs:
         _check(run, query)
     found: Iterable[Line] = _as_they_come(cluster, runs, query) if follow else _in_order(cluster, runs, query)
@@ -133,7 +125,8 @@ def logs(
     if not shown:
         for run in runs:
             state = run.status
-            message(f"{run.spec.name} has no such output; it is {state.phase.value}: {state.reason.message}")
+            which = "such output" if query != EVERYTHING else "output" if state.phase.is_final else "output yet"
+            message(f"{run.spec.name} has no {which}; it is {state.phase.value}: {state.reason.message}")
 
 
 def format_line(

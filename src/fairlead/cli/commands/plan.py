@@ -1,25 +1,32 @@
 """``fairlead plan``: the decision that ``run`` would get, without the run."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.api import free_name
-from fairlead.cli.commands.run import asked_of
-from fairlead.cli.outlook import describe_start
+from fairlead.cli.commands.run import Asked, asked_of
+from fairlead.cli.outlook import cost_forecasts, describe_expectation, describe_forecast, describe_start, expectation
 from fairlead.cli.overrides import Overrides, override_options
-from fairlead.cli.show import as_json, json_option
+from fairlead.cli.show import as_json, json_option, table
 from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
-from fairlead.control.admission import IGNORABLE, Admission, admit
-from fairlead.errors import NameTaken, NotAllowed
+from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
+from fairlead.control.pipelines.command import is_pipeline
+from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.queue.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Status, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Status, Workload, is_leaf
+
+if TYPE_CHECKING:
+    from fairlead.control.pipelines.preview import Preview
+    from fairlead.specs.keys import Spec
 
 CHANGES = 1
 UNKNOWN = Code.SUBMITTED
@@ -29,27 +36,62 @@ UNKNOWN = Code.SUBMITTED
 @click.argument("files", nargs=-1, type=files_type, required=True)
 @override_options
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
+@click.option("--diff", is_flag=True, help="Show only how FILES differ from what ran last.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "markdown")),
+    help="With --diff: text, or a table for a pull request.",
+)
 @json_option
 @cluster_options
-def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: tuple[str, ...], json_: bool) -> int:
+def plan(
+    target: Target,
+    files: tuple[str, ...],
+    overrides: Overrides,
+    ignore: tuple[str, ...],
+    diff: bool,
+    form: str | None,
+    json_: bool,
+) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
-    A FILE of `-` is the standard input.
+    A FILE of `-` is the standard input. Of a Pipeline each step is told, whether it would run and why.
 
-    Exit code 0: nothing to do, all of them are under way already; 1: there are changes; any other: an error.
+    Exit code 0: nothing to do, all of them are under way already, or with --diff nothing differs; 1: there are changes;
+    any other: an error.
     """
     from fairlead.specs.formats.rendering import render, to_yaml
 
+    if form is not None and not diff:
+        raise click.UsageError("--format is for --diff: add it.")
+    if diff and json_:
+        raise click.UsageError("--json tells all, --diff what differs: give one of them.")
     cluster = target.open()
     asked = asked_of(files, None, overrides)
-    wanted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
+    try:
+        wanted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
+    except CannotFit:
+        # What it needs is worth knowing before GPUs are bought for it.
+        for request in asked if not json_ and not diff else ():
+            _print_splits(cluster, request)
+        raise
+    if diff:
+        from fairlead.cli.plan_differences import difference_of
+
+        found = [difference_of(cluster, each) for each in wanted]
+        print("\n\n".join(each.shown(form or "text") for each in found))
+        return CHANGES if any(each.rows for each in found) else 0
     going = [_under_way(cluster, each) for each in wanted]
     new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
     outcomes = _decide(cluster, [each.spec for each in new])
     coming = iter(zip(new, outcomes, strict=True))
-    for each, run in zip(wanted, going, strict=True):
+    for request, each, run in zip(asked, wanted, going, strict=True):
         admitted, (status, starts_at) = (each, (run.status, None)) if run is not None else next(coming)
         spec = admitted.spec
+        new_run = spec if run is None and isinstance(spec, Training) else None
+        expected = None if new_run is None else expectation(cluster, new_run)
+        costs = () if new_run is None else cost_forecasts(cluster, new_run)
         if json_:
             change = "none" if run is not None else "submit"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
@@ -62,24 +104,67 @@ def plan(target: Target, files: tuple[str, ...], overrides: Overrides, ignore: t
                         "change": change,
                         **said,
                         "starts_at": starts_at if waits else None,
-                        "spec": render(spec),
+                        **({} if expected is None else {"expected": asdict(expected)}),
+                        "costs": [asdict(cost) for cost in costs],
+                        "spec": render(_shown(spec)),
+                        **_splits_json(cluster, spec, request),
+                        **({"steps": [asdict(step) for step in _steps(spec)]} if is_pipeline(spec) else {}),
                     }
                 )
             )
             continue
-        print(to_yaml(spec, form="short"))
-        for note in admitted.notes:
+        print(to_yaml(_shown(spec), form="short"))
+        for note in () if is_pipeline(spec) else admitted.notes:  # they are of the driver, which nobody has written
             print(f"chosen: {note}")
+        _print_splits(cluster, replace(request, spec=spec))
         if run is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
             follow = f"`fairlead attach {cluster.named(run)}` follows it"
             print(f"{spec.name}: {follow}; `fairlead run` would refuse a second one of that name")
         else:
+            if is_pipeline(spec):
+                steps = _steps(spec)
+                print(table([("STEP", "WOULD", "WHY"), *((each.task, each.foreseen, each.why) for each in steps)]))
             print("\n".join(describe_outcome(spec.name, status, starts_at)))
+            if expected is not None:
+                print(f"{spec.name}: {describe_expectation(expected)}")
+            for cost in costs:
+                print(f"{spec.name}: {describe_forecast(cost)}")
     return CHANGES if new else 0
 
 
-def _under_way(cluster: ClusterClient, admitted: Admission) -> Workload | None:
+def _print_splits(cluster: ClusterClient, request: Asked) -> None:
+    """Print every split of the model that a spec describes, or why there is no estimate; nothing without a model."""
+    if isinstance(request.spec, Training) and request.spec.model is not None:
+        from fairlead.cli.splits import describe_splits
+
+        print("\n".join(describe_splits(cluster, request.spec, request.directory)))
+
+
+def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> dict[str, object]:
+    if not isinstance(spec, Training) or spec.model is None:
+        return {}
+    from fairlead.cli.splits import splits_json
+
+    return {"splits": splits_json(cluster, spec, request.directory)}
+
+
+def _shown(spec: WorkloadSpec) -> "Spec | WorkloadSpec":
+    """What a person has asked for: of a pipeline's run, the pipeline."""
+    if not is_pipeline(spec):
+        return spec
+    from fairlead.control.pipelines.submission import pipeline_of
+
+    return pipeline_of(spec) or spec
+
+
+def _steps(spec: Training) -> "tuple[Preview, ...]":
+    from fairlead.cli.plan_differences import steps_of
+
+    return steps_of(spec)
+
+
+def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> AnyWorkload | None:
     """The unfinished run that is just what is asked for; None when none has the name.
 
     Raises:
@@ -90,10 +175,13 @@ def _under_way(cluster: ClusterClient, admitted: Admission) -> Workload | None:
     run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
     if run is None:
         return None
-    # Others may put labels on a run that is under way.
-    labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
-    differences = [str(each) for each in of_specs(run.spec, replace(spec, labels=labels))]
-    if admitted.directory is not None and not cluster.has_files_of(run, admitted.directory):
+    if is_leaf(run) and isinstance(spec, Training):
+        # Others may put labels on a run that is under way.
+        labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
+        differences = [str(each) for each in of_specs(run.spec, replace(spec, labels=labels))]
+    else:
+        differences = [] if run.spec == spec else [f"it is a {type(run.spec).__name__} with other keys"]
+    if admitted.directory is not None and is_leaf(run) and not cluster.has_files_of(run, admitted.directory):
         differences.append(f"the files of `workdir` (they have changed in {admitted.directory})")
     if not differences:
         return run
@@ -104,15 +192,15 @@ def _under_way(cluster: ClusterClient, admitted: Admission) -> Workload | None:
     )
 
 
-def _named(cluster: ClusterClient, admitted: Admission) -> Admission:
+def _named(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Admission[WorkloadSpec]:
     name = free_name(cluster, admitted.spec)
     if name == admitted.spec.name:
         return admitted
     note = f"name: {name} (a finished run is {admitted.spec.name})"
-    return replace(admitted, spec=replace(admitted.spec, name=name), notes=(*admitted.notes, note))
+    return replace(admitted, spec=renamed(admitted.spec, name), notes=(*admitted.notes, note))
 
 
-def _decide(cluster: ClusterClient, specs: list[Training]) -> list[tuple[Status, float | None]]:
+def _decide(cluster: ClusterClient, specs: list[WorkloadSpec]) -> list[tuple[Status, float | None]]:
     """What the loop would decide on new runs at its next pass, and when they would start at the latest."""
     now = time.time()
     fresh = _fresh(JUST_SUBMITTED.message, now)
@@ -129,7 +217,7 @@ def _decide(cluster: ClusterClient, specs: list[Training]) -> list[tuple[Status,
     )
 
 
-def decide_on(cluster: ClusterClient, asked: list[Workload], now: float) -> list[tuple[Status, float | None]]:
+def decide_on(cluster: ClusterClient, asked: Sequence[AnyWorkload], now: float) -> list[tuple[Status, float | None]]:
     """What the loop would decide on runs that wait, in place of those of their uids, and when they would start."""
     try:
         snapshot = cluster.snapshot()
@@ -137,7 +225,8 @@ def decide_on(cluster: ClusterClient, asked: list[Workload], now: float) -> list
         return [(_fresh(str(error), now), None)] * len(asked)
     uids = {run.uid for run in asked}
     others = (run for run in snapshot.workloads if run.uid not in uids)
-    snapshot = replace(snapshot, workloads=(*others, *asked))
+    parents = (run for run in asked if not is_leaf(run))
+    snapshot = replace(snapshot, workloads=(*others, *filter(is_leaf, asked)), parents=(*snapshot.parents, *parents))
     told = outlook(snapshot, now)
     starts = {each.run.uid: each.start for each in told.queue}
     return [(told.statuses.get(run.uid, run.status), starts.get(run.uid)) for run in asked]
@@ -147,7 +236,7 @@ def describe_outcome(name: str, status: Status, starts_at: float | None) -> list
     """What would happen to a run that is asked for, in sentences."""
     if status.reason.code is UNKNOWN:
         return [f"{name}: its start cannot be predicted: {status.reason.message}"]
-    verb = "it would start at once" if status.phase is Phase.STARTING else "it would wait"
+    verb = "it would start at once" if status.phase in (Phase.STARTING, Phase.RUNNING) else "it would wait"
     told = [f"{name}: {verb}: {status.reason.message}"]
     if status.phase is Phase.PENDING and starts_at is not None:
         told.append(f"{name}: it would start {describe_start(starts_at)}")

@@ -5,7 +5,7 @@ import threading
 
 import click
 
-from fairlead.cli.names import RunName, find
+from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import ClusterError, FairleadError
@@ -50,7 +50,7 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
     from fairlead.cluster.kubernetes.client.rank_pods import member_of
 
     client, cluster = target.client(), target.quietly()
-    member_of(client, find(cluster, name), rank)
+    member_of(client, find_run(cluster, name), rank)
     listeners = [(_listen(local), remote) for local, remote in ports]
     for listener, remote in listeners:
         local = listener.getsockname()[1]
@@ -62,7 +62,7 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         from fairlead.cluster.kubernetes.api.streams import forward
 
         try:
-            member = member_of(client, find(cluster, name), rank)
+            member = member_of(client, find_run(cluster, name), rank)
             forward(client.access, member.path, remote, connection)
         except FairleadError as error:
             message(f"A connection to port {remote} failed: {error}")

@@ -12,7 +12,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, expired
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
 
 
@@ -64,17 +64,17 @@ def prune(
         message(f"{plural(len(runs), 'run')} {done}{f', {describe_memory(total)}' if total else ''}.")
 
 
-def _total(runs: list[Workload], spaces: dict[str, int | None]) -> int:
+def _total(runs: list[AnyWorkload], spaces: dict[str, int | None]) -> int:
     return sum(spaces[run.uid] or 0 for run in runs)
 
 
-def _show(runs: list[Workload], spaces: dict[str, int | None]) -> None:
+def _show(runs: list[AnyWorkload], spaces: dict[str, int | None]) -> None:
     if runs:
         rows = [(run.spec.name, run.status.phase.value, _ended(run), _space(spaces[run.uid])) for run in runs]
         print(table([("NAME", "PHASE", "ENDED", "SPACE"), *rows]), flush=True)
 
 
-def _remove(cluster: ClusterClient, runs: list[Workload]) -> list[Workload]:
+def _remove(cluster: ClusterClient, runs: list[AnyWorkload]) -> list[AnyWorkload]:
     """Those of them that were removed: what somebody resumed meanwhile stays."""
     gone = []
     for run, is_gone in zip(runs, cluster.forget(runs), strict=True):
@@ -85,7 +85,7 @@ def _remove(cluster: ClusterClient, runs: list[Workload]) -> list[Workload]:
     return gone
 
 
-def _json(run: Workload, space: int | None) -> dict[str, Any]:
+def _json(run: AnyWorkload, space: int | None) -> dict[str, Any]:
     return {
         "name": run.spec.name,
         "team": run.spec.team,
@@ -96,7 +96,7 @@ def _json(run: Workload, space: int | None) -> dict[str, Any]:
     }
 
 
-def _ended(run: Workload) -> str:
+def _ended(run: AnyWorkload) -> str:
     return "-" if run.status.finished_at is None else describe_time(run.status.finished_at)
 
 

@@ -10,7 +10,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import NotAllowed
 from fairlead.policy.queue.start_forecast import Expected
 from fairlead.policy.queue.start_outlook import Outlook, outlook
-from fairlead.state.snapshot import Intent, Phase, Snapshot
+from fairlead.state.snapshot import Intent, Phase, Snapshot, is_leaf
 from fairlead.text.quantities import describe_duration, describe_need
 
 SOON_S = 1.0
@@ -31,7 +31,7 @@ def queue(target: Target, json_: bool) -> None:
     try:
         told = outlook(cluster.snapshot(), now)
     except NotAllowed as error:
-        told = _own(Snapshot(nodes=(), workloads=cluster.unfinished(), pods=()), str(error))
+        told = _own(Snapshot(nodes=(), workloads=tuple(filter(is_leaf, cluster.unfinished())), pods=()), str(error))
     if json_:
         print(as_json([_json(place, each, told) for place, each in enumerate(told.queue, 1)]))
     elif told.queue:

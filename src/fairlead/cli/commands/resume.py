@@ -9,7 +9,7 @@ import click
 from fairlead.cli.overrides import set_option
 from fairlead.cli.selecting import chosen, names_or_selection
 from fairlead.cli.show import as_json, message, run_json
-from fairlead.cli.specfiles import directory_of, is_spec_file, refuse_twice, trainings
+from fairlead.cli.specfiles import directory_of, is_spec_file, refuse_twice, workloads
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import UNFINISHED, Selection
@@ -18,7 +18,7 @@ from fairlead.errors import Conflict
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase
 
 if TYPE_CHECKING:
     from fairlead.control.updates import Update
@@ -63,7 +63,7 @@ def resume(
         raise click.UsageError("give one spec file.")
     refuse_twice(files)
     given = _read(settings)
-    specs = {spec.name: spec for file in files for spec in trainings(file)}
+    specs = {spec.name: spec for file in files for spec in workloads(file) if isinstance(spec, Training)}
     if ignore and not specs:
         raise click.UsageError("--ignore is about the fields of a FILE.")
     cluster = target.open(is_to_submit=not dry_run)
@@ -90,11 +90,11 @@ def resume(
         print(as_json([run_json(cluster.get(run.uid)) for run in runs]))
 
 
-def _waits_for_resume(run: Workload) -> bool:
+def _waits_for_resume(run: AnyWorkload) -> bool:
     return not run.status.phase.is_final and run.intent is Intent.SUSPEND
 
 
-def _can_be_resumed(run: Workload) -> bool:
+def _can_be_resumed(run: AnyWorkload) -> bool:
     """Whether it is not wanted to run, and can."""
     try:
         check_intent(run, Intent.RUN)
@@ -123,19 +123,20 @@ def _carry_out(cluster: ClusterClient, updates: "list[Update]") -> None:
 
 def _planned(
     cluster: ClusterClient,
-    run: Workload,
+    run: AnyWorkload,
     specs: dict[str, Training],
     files: tuple[str, ...],
     given: "list[Setting]",
     ignore: tuple[str, ...],
 ) -> "Update":
     from fairlead.control.updates import plan_update
+    from fairlead.policy.kinds.table import leaf
 
     spec = _of_run(specs, run.spec.name, files[0]) if specs else None
     # A relative directory is that of the file, or of whoever names one.
     is_moved = any(setting.path[0] == "workdir" for setting in given)
     directory = directory_of(files[0] if files else "-") if files or is_moved else None
-    return plan_update(cluster, run, given, spec=spec, directory=directory, ignore=frozenset(ignore))
+    return plan_update(cluster, leaf(run), given, spec=spec, directory=directory, ignore=frozenset(ignore))
 
 
 def _of_run(specs: dict[str, Training], name: str, file: str) -> Training:
@@ -166,7 +167,7 @@ def _lines(update: "Update") -> list[str]:
     return told if update.new_files is None else [*told, f"files of workdir: as they are now in {update.new_files}"]
 
 
-def _tell_dry(cluster: ClusterClient, runs: list[Workload], updates: "list[Update]", *, json_: bool) -> None:
+def _tell_dry(cluster: ClusterClient, runs: list[AnyWorkload], updates: "list[Update]", *, json_: bool) -> None:
     from fairlead.cli.commands.plan import decide_on, describe_outcome
 
     now = time.time()

@@ -11,14 +11,16 @@ import click
 from fairlead.api import submit
 from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, message, run_json
-from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, trainings
+from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, workloads
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit
+from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict, FairleadError, NameTaken, NotFound
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Phase, Workload
+from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.state.snapshot import AnyWorkload, Phase
 
 DETACHED = 130
 
@@ -27,7 +29,7 @@ DETACHED = 130
 class Asked:
     """A run that is asked for, and the directory to which its own is relative."""
 
-    spec: Training
+    spec: WorkloadSpec
     directory: Path
 
 
@@ -41,8 +43,8 @@ class _Submission:
 
     began_at: float = field(default_factory=time.time)
     cluster: ClusterClient | None = None
-    wanted: list[Admission] = field(default_factory=list)
-    submitted: list[Workload] = field(default_factory=list)
+    wanted: list[Admission[WorkloadSpec]] = field(default_factory=list)
+    submitted: list[AnyWorkload] = field(default_factory=list)
 
     def say(self) -> str:
         """What was submitted and what was not."""
@@ -64,7 +66,7 @@ class _Submission:
         told = f"Interrupted; submitted: {names}{lacking}.{doubt}"
         return f"{told} `fairlead attach {again}` follows, `fairlead stop {again}` stops."
 
-    def _there(self, cluster: ClusterClient, spec: Training) -> Workload | None:
+    def _there(self, cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
         own = cluster.another()
         try:
             for run in own.unfinished(spec.team):
@@ -116,28 +118,39 @@ def _run(
     # All of them are admitted before any is submitted, so that a mistake in one leaves none half done.
     admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])
-    submission.wanted, workloads = admitted, submission.submitted
+    submission.wanted, submitted = admitted, submission.submitted
     for wanted in admitted:
         if wanted.taken is not None and not json_:
             message(wanted.taken)
         workload = submit(cluster, wanted)
-        workloads.append(workload)
+        submitted.append(workload)
         if not json_:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
             _tell_checkpoints(cluster, wanted.spec, workload)
+            if is_pipeline(wanted.spec):
+                _tell_triggers(wanted.spec)
     if detach:
         if json_:
-            print(as_json([run_json(workload) for workload in workloads]))
+            print(as_json([run_json(workload) for workload in submitted]))
         return 0
     from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
 
-    return follow(cluster, workloads, json_=json_)
+    return follow(cluster, submitted, json_=json_)
 
 
-def _tell_checkpoints(cluster: ClusterClient, asked: Training, workload: Workload) -> None:
+def _tell_triggers(spec: Training) -> None:
+    """Say that a pipeline that could run by itself does not do so for having been run."""
+    from fairlead.control.pipelines.submission import pipeline_of  # here, since few runs are pipelines
+
+    pipeline = pipeline_of(spec)
+    if pipeline is not None and (pipeline.schedule is not None or pipeline.on is not None):
+        message("It runs once now; `fairlead apply` lets it run by itself.")
+
+
+def _tell_checkpoints(cluster: ClusterClient, asked: WorkloadSpec, workload: AnyWorkload) -> None:
     """Say that a run of the name has checkpoints, when the new one begins from nothing all the same."""
-    if workload.spec.name == asked.name or asked.checkpoint.origin is not None:
+    if not isinstance(asked, Training) or workload.spec.name == asked.name or asked.checkpoint.origin is not None:
         return
     try:
         before = cluster.find(asked.name, workload.spec.team)
@@ -152,7 +165,7 @@ def _tell_checkpoints(cluster: ClusterClient, asked: Training, workload: Workloa
     message(f"{workload.spec.name} begins from nothing; {asked.name} has a checkpoint of step {step}: {again}.")
 
 
-def _refuse_taken(cluster: ClusterClient, specs: list[Training]) -> None:
+def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:
     """Refuse all of them when one has the name of an unfinished run; a single one is refused as it is submitted."""
     if len(specs) < 2:
         return
@@ -167,7 +180,7 @@ def _refuse_taken(cluster: ClusterClient, specs: list[Training]) -> None:
 
 
 def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> list[Asked]:
-    """Every training run that the arguments name; files are those that end like a spec, anything else is a command."""
+    """Every workload that the arguments name; files are those that end like a spec, anything else is a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
     if is_spec_file(files[0]):
@@ -175,8 +188,12 @@ def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> 
         if strange:
             raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(ENDINGS)}.")
         refuse_twice(files)
-        asked = [Asked(spec=spec, directory=directory_of(file)) for file in files for spec in trainings(file)]
-        asked = [replace(each, spec=overrides.of(each.spec)) for each in asked]
+        asked = [
+            Asked(spec=spec, directory=directory_of(file))
+            for file in files
+            for spec in workloads(file, overrides.of_pipeline)
+        ]
+        asked = [replace(each, spec=_overridden(each.spec, overrides)) for each in asked]
         names = [(each.spec.team, each.spec.name) for each in asked]
         twice = next((name for team, name in names if names.count((team, name)) > 1), None)
         if twice is not None:
@@ -186,8 +203,16 @@ def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> 
     if name is not None:
         if len(asked) != 1:
             raise click.UsageError(f"--name names one run; these are {len(asked)}.")
-        asked = [_changed(asked[0], "--name", name=name)]
+        try:
+            asked = [replace(asked[0], spec=renamed(asked[0].spec, name))]
+        except BrokenRules as error:
+            raise click.UsageError(f"--name: {error.problems[0][1]}") from error
     return asked
+
+
+def _overridden(spec: WorkloadSpec, overrides: Overrides) -> WorkloadSpec:
+    """The spec with the options; those of a pipeline were given to the pipeline itself."""
+    return spec if is_pipeline(spec) else overrides.of(spec)
 
 
 def _command(words: tuple[str, ...]) -> Training:
@@ -201,10 +226,3 @@ def _command(words: tuple[str, ...]) -> Training:
         return Training(name=name_from(Path(script).stem) or "run", run=shlex.join(words))
     except BrokenRules as error:
         raise click.UsageError(f"the command: {error}") from error
-
-
-def _changed(asked: Asked, option: str, **changes: object) -> Asked:
-    try:
-        return replace(asked, spec=replace(asked.spec, **changes))  # type: ignore[arg-type] # the two callers above give what Training takes
-    except BrokenRules as error:
-        raise click.UsageError(f"{option}: {error.problems[0][1]}") from error

@@ -1,5 +1,6 @@
 """``fairlead show``: what a run was asked to do, which code and software it did it with, and how two runs differ."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.kept_code import KeptCode, file_differences, package_differences
 from fairlead.errors import Conflict
 from fairlead.specs.formats.rendering import render, render_short, to_yaml
-from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.text.quantities import describe_memory, plural
 
 MOST_NAMED = 5
@@ -93,7 +94,7 @@ def _say_files(code: KeptCode) -> list[str]:
     return lines
 
 
-def _differences(old: tuple[Training, KeptCode], new: tuple[Training, KeptCode]) -> dict[str, Any]:
+def _differences(old: tuple[WorkloadSpec, KeptCode], new: tuple[WorkloadSpec, KeptCode]) -> dict[str, Any]:
     (before, first), (after, second) = old, new
     given = [render_short(spec) for spec in (before, after)]
     keys = [key for key in {**given[0], **given[1]} if given[0].get(key) != given[1].get(key)]
@@ -139,4 +140,6 @@ def _some(paths: tuple[str, ...]) -> str:
 
 
 def _or_none(value: Any) -> str:
-    return "not given" if value is None else str(value)
+    if value is None:
+        return "not given"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from fairlead.cli.families import with_descendants
 from fairlead.cli.names import RunName, find
 from fairlead.cli.outlook import describe_start, latest_start
+from fairlead.cli.pipelines import describe_steps, step_lines, steps_json
 from fairlead.cli.selecting import selection_options
 from fairlead.cli.show import (
     as_json,
@@ -17,6 +19,7 @@ from fairlead.cli.show import (
     describe_time,
     json_option,
     message,
+    progress_of,
     run_json,
     run_rows,
     table,
@@ -26,10 +29,12 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import describe_dropped
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.control.pipelines.command import is_pipeline
 from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Phase, Pod, PodPhase, RankExit, Workload
+from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, RankExit, Workload, is_leaf
+from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_duration, describe_nodes, describe_resources, plural
 
 RECENT = 15
@@ -72,7 +77,10 @@ def status(
     cluster = target.open()
     if name is not None:
         workload = find(cluster, name)
-        print(as_json(_full_json(cluster, workload)) if json_ else _full(cluster, workload))
+        if is_leaf(workload):
+            print(as_json(_full_json(cluster, workload)) if json_ else _full(cluster, workload))
+        else:
+            print(as_json(_parent_json(cluster, workload)) if json_ else _full_parent(cluster, workload))
         return
     if watches:
         from fairlead.cli.watching import watch  # here and not above: a listing needs nothing of it
@@ -93,12 +101,12 @@ def status(
 
 def _listed(
     cluster: ClusterClient, selection: Selection, *, everything: bool, limit: int | None
-) -> tuple[list[Workload], bool]:
+) -> tuple[list[AnyWorkload], bool]:
     """Runs that match, unfinished ones first, oldest first, then others, newest first; and whether some were cut."""
     going = [run for run in cluster.unfinished() if selection.matches(run)]
     over = (selection.phases or FINISHED) & FINISHED
     most = None if everything else max(0, limit - len(going)) if limit is not None else RECENT
-    past: tuple[Workload, ...] = ()
+    past: tuple[AnyWorkload, ...] = ()
     if over:
         wanted = Selection(phases=over, labels=selection.labels)
         past = cluster.select(wanted, limit=None if most is None else most + 1)
@@ -106,12 +114,41 @@ def _listed(
     return runs, len(runs) < len(going) + len(past)
 
 
+def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
+    from fairlead.specs.formats.rendering import render
+
+    children = [run_json(child) for child in cluster.children(parent.uid)]
+    where = {} if cluster.has_containers else {"directory": cluster.kept_at(parent)}
+    return {**run_json(parent), "spec": render(parent.spec), "children": children, **where}
+
+
+def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
+    spec, state = parent.spec, parent.status
+    children = cluster.children(parent.uid)
+    events = [event for each in with_descendants(cluster, parent) for event in cluster.events(each.uid)]
+    events.sort(key=lambda event: event.id)
+    facts = [("kind", type(spec).__name__), *_common_facts(parent)]
+    facts += [("submitted", describe_time(parent.created_at)), ("progress", progress_of(parent))]
+    facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(parent)))
+    sections = [
+        [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason)}"],
+        [f"  {what:<12} {says}" for what, says in facts],
+        [f"  {line}" for line in table(run_rows(children)).splitlines()] if children else [],
+        [f"  {describe_time(event.at)}  {event.run}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
+        [f"Next: {_next(cluster, parent)}"],
+    ]
+    return "\n\n".join("\n".join(section) for section in sections if section)
+
+
 def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
     from fairlead.specs.formats.rendering import render
 
     pods = [_pod_json(pod) for pod in cluster.pods(workload.uid)]
     told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
+    told["cost_microusd"] = cluster.cost_of(workload)
     told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
+    if is_pipeline(workload.spec):
+        told["steps"] = steps_json(cluster, workload)
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
     return {**run_json(workload), **told, **where}
 
@@ -129,6 +166,7 @@ def _full(cluster: ClusterClient, workload: Workload) -> str:
     sections = [
         [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason)}"],
         [f"  {what:<12} {says}" for what, says in _facts(cluster, workload, start)],
+        [f"  {line}" for line in step_lines(cluster, workload)],
         [line for pod in _latest(cluster.pods(workload.uid)) for line in _pod(pod, spec)],
         [f"  {describe_time(event.at)}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
         [f"Next: {_next(cluster, workload)}"],
@@ -138,12 +176,10 @@ def _full(cluster: ClusterClient, workload: Workload) -> str:
 
 def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) -> list[tuple[str, str]]:
     spec, state = workload.spec, workload.status
-    team = "" if spec.team == "default" else f", team {spec.team}"
-    facts = [("run", spec.run.strip().replace("\n", "; ")), ("id", f"{workload.uid}{team}")]
-    if spec.labels:
-        facts.append(("labels", ", ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))))
-    if workload.intent.value != "run" and not state.phase.is_final:
-        facts.append(("wanted", workload.intent.value))
+    what = (
+        ("pipeline", describe_steps(workload)) if is_pipeline(spec) else ("run", spec.run.strip().replace("\n", "; "))
+    )
+    facts = [what, *_common_facts(workload)]
     each = describe_resources(spec.resources)
     facts.append(("ranks", f"{_size(workload)} with {each}; attempt {state.attempt}"))
     facts.append(("submitted", describe_time(workload.created_at)))
@@ -158,6 +194,9 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
         ran = f"{describe_duration(ran_s)}, {over} {known_s} after submission"
         facts.append(("running" if state.phase is Phase.RUNNING else "ran", ran))
     facts.append(("progress", describe_progress(workload.progress)))
+    amount = cluster.cost_of(workload)
+    if amount is not None:
+        facts.append(("cost", f"{describe_microusd(amount)} {'in all' if state.phase.is_final else 'so far'}"))
     wrong = warning(workload, time.time())
     if wrong is not None:
         facts.append(("warning", f"{wrong.message}\n{'':<15}{wrong.remedy}" if wrong.remedy else wrong.message))
@@ -168,8 +207,20 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     if dropped:
         facts.append(("output", describe_dropped(dropped)))
     own = "the operator's place for checkpoints" if cluster.has_containers else "the directory of its files"
-    facts.append(("checkpoints", _checkpoints(spec, own)))
+    facts.append(("checkpoints", _checkpoints(spec, own, workload.progress)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
+    return facts
+
+
+def _common_facts(workload: AnyWorkload) -> list[tuple[str, str]]:
+    """What there is to say of workloads of all kinds."""
+    spec, state = workload.spec, workload.status
+    team = "" if spec.team == "default" else f", team {spec.team}"
+    facts = [("id", f"{workload.uid}{team}")]
+    if spec.labels:
+        facts.append(("labels", ", ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))))
+    if workload.intent.value != "run" and not state.phase.is_final:
+        facts.append(("wanted", workload.intent.value))
     return facts
 
 
@@ -183,13 +234,17 @@ def _size(workload: Workload) -> str:
     return f"{gang.world_size} on {gang.nodes} of {describe_nodes(spec)}"
 
 
-def _checkpoints(spec: Training, own: str) -> str:
+def _checkpoints(spec: Training, own: str, progress: Progress | None) -> str:
     wish = spec.checkpoint
     when = "only at a stop notice"
     if wish.every_s is not None:
         when = f"every {describe_duration(wish.every_s)}"
     elif wish.every_steps is not None:
         when = f"every {plural(wish.every_steps, 'step')}"
+    elif wish.every_auto:
+        when = "at an interval that is chosen once a save was made"
+        if progress is not None and progress.checkpoint_interval_s is not None:
+            when = f"every {describe_duration(progress.checkpoint_interval_s)} ({progress.checkpoint_interval_why})"
     return f"{when}, {wish.keep} kept, in {wish.to or own}"
 
 
@@ -222,7 +277,7 @@ def _event(event: EventRecord) -> str:
     return describe_event(event.type, event.reason)
 
 
-def _next(cluster: ClusterClient, workload: Workload) -> str:
+def _next(cluster: ClusterClient, workload: AnyWorkload) -> str:
     name = cluster.named(workload)
     if not workload.status.phase.is_final:
         return f"`fairlead attach {name}`, `fairlead events {name}`, `fairlead stop {name}`"

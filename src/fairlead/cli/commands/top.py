@@ -2,18 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.cli.families import leaves
 from fairlead.cli.names import RunName, find
 from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.text.quantities import describe_memory
-
-if TYPE_CHECKING:
-    from fairlead.state.snapshot import Workload
 
 
 @click.command()
@@ -52,8 +49,8 @@ def _here(target: Target, name: str | None) -> Usages:
     from fairlead.cluster.local.process_metrics import usages
 
     cluster = LocalCluster.open()
-    runs: tuple[Workload, ...] = cluster.unfinished() if name is None else (find(target.quietly(), name),)
-    return usages(cluster, runs)
+    runs = cluster.unfinished() if name is None else (find(target.quietly(), name),)
+    return usages(cluster, leaves(cluster, runs))
 
 
 def _row(pod: PodUsage) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 import re
 
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.training import MANAGED_BY as MANAGED_BY
-from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 
 DOMAIN = "fairlead.dev"
@@ -25,12 +25,12 @@ def is_object_name(text: str) -> bool:
     return re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text) is not None
 
 
-def pod_name(spec: Training, attempt: int, index: int) -> str:
+def pod_name(spec: GangSpec, attempt: int, index: int) -> str:
     """At most 62 characters: the run's name has 50, an index 4, and an attempt has 6 at its most."""
     return f"{spec.name}-{attempt}-{index}"
 
 
-def placeholder_name(spec: Training, index: int) -> str:
+def placeholder_name(spec: GangSpec, index: int) -> str:
     """Of no pod of a gang, whose names end in two numbers after the run's."""
     return f"{spec.name}-room-{index}"
 

@@ -19,7 +19,7 @@ from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.code.trees import Settled
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
-from fairlead.cluster.local.pod_files import NewEvents, read_events, read_exits, read_progress
+from fairlead.cluster.local.pod_files import NewEvents, read_events, read_exits, read_progress, read_series
 from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.store import Observation, Store
@@ -152,10 +152,11 @@ class Agent:
         if pod.index != 0 or progress == self._progress.get(pod.uid):
             progress = None
         events: NewEvents = read_events(path, row.event_offsets)
-        if pod == row.pod and progress is None and not events.events:
+        series = read_series(path, pod.attempt, events.offsets, is_over=pod.phase.is_final)
+        if pod == row.pod and progress is None and not events.events and not series.points:
             return None
-        seen = replace(row, pod=pod, event_offsets=events.offsets)
-        return Observation(row=seen, progress=progress, events=events.events)
+        seen = replace(row, pod=pod, event_offsets=series.offsets)
+        return Observation(row=seen, progress=progress, events=events.events, points=series.points)
 
     def _start(self, row: PodRow, now: float) -> None:
         pod = row.pod

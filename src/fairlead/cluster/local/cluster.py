@@ -10,29 +10,47 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.cluster.client import OwnCheckpoints, Prepared
+from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policy_file import read_rules
-from fairlead.cluster.local.room import explained, release_reserve, trouble
+from fairlead.cluster.local.room import release_reserve, trouble
 from fairlead.cluster.local.store import Store
 from fairlead.cluster.local.team_file import read_teams
 from fairlead.cluster.names import unknown
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
-from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine
+from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine, Spec
 from fairlead.cluster.selection import Selection
-from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom
-from fairlead.runtime.podfiles import is_locked, write_json
+from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotFound
+from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Intent, Node, Phase, Pod, Snapshot, Workload
+from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.snapshot import (
+    AnyWorkload,
+    Grant,
+    Intent,
+    Node,
+    Phase,
+    Pod,
+    Snapshot,
+    Spending,
+    Workload,
+    is_leaf,
+)
 
 if TYPE_CHECKING:
     from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.cluster.local.ledger_tables import Grouping, Payer, Price
+    from fairlead.ledger.bills import Statement
+    from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
-    from fairlead.state.plan import Plan
+    from fairlead.specs.team import Team
+    from fairlead.state.plan import Change, Plan
+    from fairlead.state.series import Point
 
 # How often a waiting process asks the database whether anything has changed; one such question costs microseconds.
 LOOK_S = 0.05
@@ -63,6 +81,7 @@ class LocalCluster:
         self._trouble: ClusterError | None = None
         self._tried_at: float | None = None
         self._node: Node | None = None
+        self._teams_read: tuple[tuple[int, int], tuple[Team, ...]] | None = None
         self._seen = self.store.change_counter()
 
     @classmethod
@@ -77,7 +96,7 @@ class LocalCluster:
         return LocalCluster(self.home)
 
     def nodes(self) -> tuple[Node, ...]:
-        return (self.node(),)
+        return (self._priced_node(),)
 
     def node(self) -> Node:
         """This machine; asked for once, since its hardware does not change under a process."""
@@ -88,18 +107,93 @@ class LocalCluster:
             self._node = machine.node()
         return self._node
 
+    def share_of(self, grant: Grant) -> int:
+        """The part of this machine that a pod pays for."""
+        from fairlead.ledger.usage import share_of  # here and not above: what only lists runs needs nothing of money
+
+        return share_of(grant, self.node())
+
+    def _priced_node(self) -> Node:
+        """This machine with the price of now; one of which nobody says is there already, and costs nothing more."""
+        node = self.node()
+        rate = self.store.rate_at(node.name, time.time())
+        return node if rate is None else replace(node, price_per_hour=rate / 1_000_000)
+
     def snapshot(self) -> Snapshot:
-        workloads, pods = self.store.active()
-        seen = Snapshot(nodes=(self.node(),), workloads=workloads, pods=pods)
+        active, pods, ended = self.store.active()
+        runs = tuple(filter(is_leaf, active))
+        parents = tuple(each for each in active if not is_leaf(each)) if len(runs) < len(active) else ()
+        waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in runs)
+        try:
+            teams = self._teams()
+        except ClusterError:
+            # Nothing is started by half of what was meant; what runs is looked after all the same.
+            if waits or not self._is_loops:
+                raise
+            teams = ()
+        seen = Snapshot(
+            nodes=(self._priced_node(),),
+            workloads=runs,
+            pods=pods,
+            spending=self._spending(runs, teams),
+            parents=parents,
+            ended=ended,
+        )
+        if seen.spending is not None:
+            seen = replace(seen, teams=teams)
         # What others took, and whose turn it is, matters only to those that wait.
-        if self._is_loops and all(run.status.phase not in (Phase.PENDING, Phase.RESTARTING) for run in workloads):
+        if self._is_loops and not waits:
             return seen
         return replace(
             seen,
-            teams=read_teams(self.home.teams) if self.home.teams.exists() else (),
+            teams=teams,
             completed=self.store.completed(MOST_COMPLETED),
             rules=read_rules(self.home.policy),
         )
+
+    def _teams(self) -> "tuple[Team, ...]":
+        """Those of the file, read anew when it has changed."""
+        try:
+            found = self.home.teams.stat()
+        except FileNotFoundError:
+            return ()
+        version = found.st_mtime_ns, found.st_size
+        if self._teams_read is None or self._teams_read[0] != version:
+            self._teams_read = version, read_teams(self.home.teams)
+        return self._teams_read[1]
+
+    def _spending(self, workloads: tuple[Workload, ...], teams: "tuple[Team, ...]") -> Spending | None:
+        """What was spent where somebody has a limit; None where nobody has one or no price is set."""
+        bounded = [run.uid for run in workloads if run.spec.max_cost is not None]
+        has_budgets = any(team.budget is not None for team in teams)
+        # Whoever asks what would become of a run may mean one with a limit that is not among them yet.
+        if self._is_loops and not (bounded or has_budgets):
+            return None
+        now = time.time()
+        if self.store.rate_at(self.node().name, now) is None:
+            return None
+        return Spending(
+            by_team=self.store.spent_this_month(now) if has_budgets else {},
+            by_run={uid: self.store.cost_of(uid, now) or 0 for uid in bounded},
+        )
+
+    def tell_budgets(self) -> None:
+        """Tell the unfinished runs of each team once a month when half, four fifths and all of its budget is spent."""
+        with suppress(ClusterError):  # told by the snapshot as soon as somebody waits
+            self._tell_budgets([team for team in self._teams() if team.budget is not None])
+
+    def _tell_budgets(self, teams: "list[Team]") -> None:
+        if not teams:
+            return
+        # Here and not above: only what looks after runs needs it.
+        from fairlead.policy.queue.budgets import reached_notice
+
+        now = time.time()
+        spent = self.store.spent_this_month(now)
+        for team in teams:
+            notice = reached_notice(team, spent.get(team.name, 0))
+            if notice is not None:
+                self.store.tell_budget(team.name, *notice, now)
 
     def apply(self, plan: "Plan") -> tuple[bool, ...]:
         now = time.time()
@@ -108,10 +202,14 @@ class LocalCluster:
         no_room: NoRoom | None = None
         # What is forgotten makes room for the rest.
         for place, change in sorted(enumerate(plan.changes), key=lambda item: not item[1].forget):
+            new: tuple[str, ...] = ()
             try:
-                done = self.store.apply(change, now, self._move_away)
+                new = self._prepare_children(change, now)
+                done = self.store.apply(change, now, self._move_away, self.share_of)
             except NoRoom as error:
                 no_room, done = error, False
+            for uid in new if not done else ():
+                self._remove_unknown(uid)
             applied[place] = done
             if done and change.forget:
                 self._remove(change.workload_uid)
@@ -124,6 +222,41 @@ class LocalCluster:
             raise no_room
         return tuple(applied[place] for place in range(len(plan.changes)))
 
+    def _prepare_children(self, change: "Change", now: float) -> tuple[str, ...]:
+        """Give children their files before a change submits or resumes them; the uids of those that are new.
+
+        They inherit the environment and the code that their parent was submitted or resumed with.
+        """
+        if not change.submit and not change.children:
+            return ()
+        # Here and not above: what only lists runs needs neither.
+        from fairlead.policy.kinds.table import runs_of
+        from fairlead.state.plan import child_uid
+
+        parent, new = change.workload_uid, list[str]()
+        specs = {child_uid(parent, order.name): order.spec for order in change.submit}
+        resumed = {each.uid for each in change.children if each.intent is Intent.RUN}
+        specs |= {
+            run.uid: run.spec for run in self.children(parent) if run.uid in resumed and run.status.phase.is_final
+        }
+        for uid, spec in specs.items():
+            if not self.store.has(uid):
+                new.append(uid)
+            elif uid not in resumed:
+                continue
+            self._keep_environment(uid, read_json(self.home.environment(parent)))
+            try:
+                for run in runs_of(spec):
+                    self._code().inherit(uid, parent, run, now)
+            except OSError as error:
+                raise explained(self.home.path, error) from error
+        return tuple(new)
+
+    def _remove_unknown(self, uid: str) -> None:
+        """Remove the files of a child that was not submitted in the end."""
+        if not self.store.has(uid):
+            self._remove(uid)
+
     def _move_away(self, uid: str) -> None:
         """Mark the files of a workload as nobody's, before it is forgotten: whoever dies in between leaves a mark."""
         # Files that cannot be moved do not keep it from being forgotten; removing them is tried where they are.
@@ -135,7 +268,7 @@ class LocalCluster:
             self._code().settle_in(left)
             shutil.rmtree(left, ignore_errors=True)
 
-    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+    def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
         """Remove workloads that are over, as far as they are as given."""
         from fairlead.state.plan import Change, Plan  # here and not above: what only lists runs needs nothing of plans
 
@@ -152,7 +285,7 @@ class LocalCluster:
             if not self.store.has(uid):
                 self._remove(uid)
 
-    def space_of(self, workload: Workload) -> int | None:
+    def space_of(self, workload: AnyWorkload) -> int | None:
         from fairlead.cluster.local.space import used_bytes  # here and not above: seldom needed
 
         return used_bytes(self.home.run(workload.uid))
@@ -203,8 +336,8 @@ class LocalCluster:
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def launch(
-        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
-    ) -> Workload:
+        self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload[Spec]:
         workload = self.submit(spec, environ=environ)
         self.nudge()
         return workload
@@ -216,7 +349,7 @@ class LocalCluster:
         """Always: it runs where they are."""
         return True
 
-    def submit(self, spec: Training, *, environ: Mapping[str, str] | None = None) -> Workload:
+    def submit(self, spec: Spec, *, environ: Mapping[str, str] | None = None) -> Workload[Spec]:
         """Keep a new workload, Pending; ``environ`` is the environment its program inherits, by default ours.
 
         Raises:
@@ -227,17 +360,24 @@ class LocalCluster:
         try:
             # Files first: as soon as the row is there, a supervisor may start it.
             self._keep_environment(uid, environ)
-            self._code().keep(uid, spec, time.time())
+            self._keep_code(uid, spec)
             return self.store.submit(uid, spec, time.time())
         except BaseException:
             shutil.rmtree(self.home.run(uid), ignore_errors=True)
             raise
 
+    def _keep_code(self, uid: str, spec: WorkloadSpec) -> None:
+        # Here and not above: what only lists runs keeps none.
+        from fairlead.policy.kinds.table import runs_of
+
+        for run in runs_of(spec):
+            self._code().keep(uid, run, time.time())
+
     def code(self, uid: str) -> "KeptCode":
         """What is kept of a workload's code, and what it ran with."""
         return self._code().shown(uid)
 
-    def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload:
+    def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload[Any]:
         """Record what the user wants of a workload now; a resumed one inherits the environment given then.
 
         One that is over goes on with the code of that moment, too.
@@ -245,7 +385,7 @@ class LocalCluster:
         run = self.store.get(uid)
         if intent is Intent.RUN and run.status.phase.is_final:
             self._keep_environment(uid, environ)
-            self._code().keep(uid, run.spec, time.time())
+            self._keep_code(uid, run.spec)
         if intent is not Intent.RUN and isinstance(self._found_trouble(), NoRoom):
             # A full disk must not keep anybody from ending what fills it: neither this from being recorded, nor what
             # follows from it.
@@ -255,7 +395,9 @@ class LocalCluster:
         return self.store.set_intent(uid, intent)
 
     def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        before = self.store.get(uid).spec
+        from fairlead.policy.kinds.table import leaf  # here and not above: what only lists runs changes none
+
+        before = leaf(self.store.get(uid)).spec
         updated = self.store.update(uid, spec, version, time.time())
         if (before.run, before.setup, before.workdir, before.snapshot) != (
             spec.run,
@@ -266,20 +408,23 @@ class LocalCluster:
             self._code().keep(uid, spec, time.time())
         return updated
 
-    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+    def workloads(self, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
         return self.store.workloads(limit)
+
+    def children(self, uid: str) -> tuple[Workload[Any], ...]:
+        return self.store.children(uid)
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         return self.store.events(uid, after)
 
-    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+    def history(self) -> tuple[tuple[Workload[Any], ...], tuple[EventRecord, ...]]:
         return self.workloads(), self.events()
 
     def pods(self, uid: str) -> tuple[Pod, ...]:
         """All pods of a workload that are kept, those of earlier attempts too."""
         return self.store.pods(uid)
 
-    def find(self, name: str, team: str | None = None) -> Workload:
+    def find(self, name: str, team: str | None = None) -> Workload[Any]:
         """The unfinished or else newest workload of that name; a uid, or the unique beginning of one, serves as well.
 
         Raises:
@@ -295,14 +440,14 @@ class LocalCluster:
             raise unknown(name, self.store.names())
         return found
 
-    def get(self, uid: str) -> Workload:
+    def get(self, uid: str) -> Workload[Any]:
         return self.store.get(uid)
 
-    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+    def unfinished(self, team: str | None = None) -> tuple[Workload[Any], ...]:
         active = self.store.active()[0]
         return tuple(run for run in active if team in (None, run.spec.team) and not run.status.phase.is_final)
 
-    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
         return self.store.select(selection, limit)
 
     def names(self) -> tuple[str, ...]:
@@ -322,6 +467,7 @@ class LocalCluster:
         watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
         """Output of all ranks and attempts in order of time; following ends when the workload is final and drained."""
+        from fairlead.policy.kinds.table import leaf  # here and not above: what only lists runs reads no output
 
         def over() -> bool:
             return (stop is not None and stop()) or self.store.get(uid).status.phase.is_final
@@ -329,11 +475,14 @@ class LocalCluster:
         return read_logs(
             lambda: self._pod_dirs(uid),
             query,
-            max_bytes=self.store.get(uid).spec.logs.max_bytes,
+            max_bytes=leaf(self.store.get(uid)).spec.logs.max_bytes,
             follow=follow,
             over=over,
             watermark=watermark,
         )
+
+    def series(self, uid: str) -> "Mapping[str, tuple[Point, ...]]":
+        return self.store.series(uid)
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
         return dropped_output(self._pod_dirs(workload.uid), workload.spec.logs.max_bytes)
@@ -345,12 +494,41 @@ class LocalCluster:
             time.sleep(min(LOOK_S, max(0.0, end - time.monotonic())))
         self._seen = counter
 
-    def where(self, workload: Workload) -> str:
+    def where(self, workload: AnyWorkload) -> str:
         """Nothing: there is one machine."""
         return ""
 
-    def named(self, *workloads: Workload) -> str:
+    def named(self, *workloads: AnyWorkload) -> str:
         return " ".join(workload.spec.name for workload in workloads)
+
+    def costs(self, by: "Grouping", *, since: float, until: float, daily: bool = False) -> "Statement[Payer]":
+        """The bill of this machine within a window, and who pays which part; of each day by itself if ``daily``."""
+        return self.store.cost(by, since=since, until=until, now=time.time(), daily=daily)
+
+    def holders(self) -> "dict[str, Holder]":
+        """Runs that are charged, by uid, also those that were deleted since."""
+        return self.store.holders()
+
+    def busy_spans(self, *, since: float, until: float) -> list[tuple[str, int, int]]:
+        """Nodes with beginnings and ends, in milliseconds, of what runs held of them within a window."""
+        return self.store.busy_spans(since, until, time.time())
+
+    def prices(self) -> "tuple[Price, ...]":
+        """All prices that were ever set, by time."""
+        return self.store.prices()
+
+    def set_price(self, price: "Price") -> None:
+        """Keep the price of this machine from a time on.
+
+        Raises:
+            NotFound: It has another name.
+        """
+        if price.node != self.node().name:
+            raise NotFound(f"There is no pool named {price.node!r} here; the only one is {self.node().name!r}.")
+        self.store.set_price(price)
+
+    def cost_of(self, workload: Workload) -> int | None:
+        return self.store.cost_of(workload.uid, time.time())
 
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
         from fairlead.runtime.checkpoint.manifest import MANIFEST
@@ -368,7 +546,7 @@ class LocalCluster:
                     num_bytes += os.lstat(os.path.join(directory, file)).st_size
         return OwnCheckpoints(place=str(place), steps=tuple(sorted(steps)), num_bytes=num_bytes)
 
-    def kept_at(self, workload: Workload) -> str:
+    def kept_at(self, workload: AnyWorkload) -> str:
         return str(self.home.run(workload.uid))
 
     def unattended(self) -> str | None:
@@ -420,22 +598,10 @@ class LocalCluster:
         if not self.supervisor_alive():
             found = self._found_trouble()
             # One that meets a full disk waits for room; any other trouble it could only end on.
-            if (found is None or isinstance(found, NoRoom)) and self.store.has_work():
-                # Here and below, not above: what only lists runs starts nothing and wakes nobody.
-                import subprocess
-
-                supervisor = subprocess.Popen(
-                    [sys.executable, "-m", "fairlead.control.supervisor", str(self.home.path)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    start_new_session=True,
-                )
-                # It outlives this process on purpose, so nobody is to wait for it or to warn that nobody does.
-                supervisor.returncode = 0
+            if (found is None or isinstance(found, NoRoom)) and (self.store.has_work() or self.home.has_triggers):
+                self._start_supervisor()
             return
-        import socket
+        import socket  # here and not above, as below: what only lists runs starts nothing and wakes nobody
 
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
             wake.setblocking(False)
@@ -443,6 +609,32 @@ class LocalCluster:
                 wake.sendto(b"", os.fspath(self.home.socket))
             except OSError:  # it is just starting or just ending, and looks at the database either way
                 return
+
+    def _start_supervisor(self) -> None:
+        """Start one that holds the lock from its first moment: whoever comes meanwhile sees it and starts no other."""
+        import subprocess
+
+        try:
+            lock = take_lock(self.home.lock)
+        except OSError:  # `trouble` says what is in the way
+            return
+        if lock is None:
+            return
+        try:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-m", "fairlead.control.supervisor", str(self.home.path), str(lock)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=[lock],
+            )
+            # It outlives this process on purpose, so nobody is to wait for it or to warn that nobody does.
+            supervisor.returncode = 0
+            self.home.sign_lock(lock, supervisor.pid)
+        finally:
+            os.close(lock)
 
     def _found_trouble(self) -> ClusterError | None:
         now = time.monotonic()
@@ -470,7 +662,7 @@ class LocalCluster:
             self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(self.home.environment(uid), dict(os.environ if environ is None else environ))
         except OSError as error:
-            raise explained(self.home, error) from error
+            raise explained(self.home.path, error) from error
 
     def _remove_files(self, uid: str) -> None:
         """Remove what goes with a run before that is recorded: all its files; its checkpoints while it runs."""

@@ -1,5 +1,6 @@
 """Where the local cluster keeps its files, and their modes. Everything is private to the user."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,10 @@ class Home:
             if path.stat().st_mode & 0o077:
                 path.chmod(0o700)
         except OSError as error:
-            # Here and not above: what words it needs this module.
-            from fairlead.cluster.local.room import explained
+            # Here and not above: its words are seldom needed.
+            from fairlead.cluster.local.disk_errors import explained
 
-            raise explained(cls(path), error) from error
+            raise explained(path, error) from error
         return cls(path)
 
     @property
@@ -62,9 +63,33 @@ class Home:
         return self.path / "keep"
 
     @property
+    def catalogue(self) -> Path:
+        """Prices of instance types that somebody gave."""
+        return self.path / "catalogue.csv"
+
+    @property
+    def triggers(self) -> Path:
+        """What `fairlead apply` has taken: two files each, what it is and how far it is."""
+        return self.path / "triggers"
+
+    @property
+    def has_triggers(self) -> bool:
+        """Whether anything is to be run by itself."""
+        return self.triggers.is_dir() and any(name.endswith(".json") for name in os.listdir(self.triggers))
+
+    @property
     def lock(self) -> Path:
         """Held by the one supervisor for as long as it lives."""
         return self.path / "supervisor.lock"
+
+    @staticmethod
+    def sign_lock(lock: int, pid: int) -> None:
+        """Write whose the supervisor's lock is."""
+        text = str(pid).encode()
+        # Over what is there, which needs no room on a full disk.
+        with contextlib.suppress(OSError):
+            os.pwrite(lock, text, 0)
+            os.ftruncate(lock, len(text))
 
     @property
     def log(self) -> Path:

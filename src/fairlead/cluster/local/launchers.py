@@ -11,7 +11,7 @@ from typing import Any
 import fairlead.runtime
 from fairlead.cluster.local.home import Home
 from fairlead.runtime.launching import interpreter_for
-from fairlead.specs.training import Training
+from fairlead.specs.gang import ProgramSpec
 from fairlead.state.snapshot import Workload
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Launchers:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._warm: dict[str, subprocess.Popen[bytes]] = {}
-        self._specs: dict[str, Training] = {}
+        self._specs: dict[str, ProgramSpec] = {}
         self._cold: list[subprocess.Popen[bytes]] = []
 
     def start(self, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:

@@ -7,7 +7,10 @@ from typing import Any
 
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.series import Point
 from fairlead.state.snapshot import Progress, RankExit, Whereabouts
+
+SERIES = "rank-0.series.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,44 @@ def read_events(pod_dir: Path, offsets: str) -> NewEvents:
     return NewEvents(events=tuple(sorted(found, key=lambda item: item[0])), offsets=json.dumps(read_to))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPoints:
+    """Points that were added to the first rank's series, and how far it has now been read."""
+
+    points: tuple[tuple[str, Point], ...]
+    offsets: str
+
+
+def read_series(pod_dir: Path, attempt: int, offsets: str, *, is_over: bool) -> NewPoints:
+    """Complete lines beyond the offsets in the series of the run's first rank; of a pod that is over all of them."""
+    read_to: dict[str, int] = json.loads(offsets)
+    path = pod_dir / SERIES
+    start = read_to.get(SERIES, 0)
+    try:
+        if path.stat().st_size <= start:
+            return NewPoints(points=(), offsets=offsets)
+    except FileNotFoundError:
+        return NewPoints(points=(), offsets=offsets)
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read(-1 if is_over else 1 << 20)
+    end = data.rfind(b"\n") + 1
+    read_to[SERIES] = start + end
+    found = [point for line in data[:end].splitlines() for point in _points(line, attempt)]
+    return NewPoints(points=tuple(found), offsets=json.dumps(read_to))
+
+
+def _points(line: bytes, attempt: int) -> list[tuple[str, Point]]:
+    try:
+        at, step, values = json.loads(line)
+        at, step = float(at), None if step is None else int(step)
+        return [
+            (str(name), Point(at=at, step=step, value=float(value), attempt=attempt)) for name, value in values.items()
+        ]
+    except (ValueError, TypeError, AttributeError):  # a line that the program itself wrote there
+        return []
+
+
 def _event(line: bytes) -> tuple[float, Event] | None:
     try:
         record = json.loads(line)
@@ -104,6 +145,8 @@ def progress_of(report: dict[str, Any]) -> Progress:
         saves_failed=_whole(report.get("saves_failed")),
         save_failed_step=_whole(report.get("save_failed_step")),
         save_problem=str(report["save_problem"]) if report.get("save_problem") else None,
+        checkpoint_interval_s=_number(report.get("checkpoint_interval_s")),
+        checkpoint_interval_why=str(why) if (why := report.get("checkpoint_interval_why")) else None,
         updated_at=_number(report.get("updated_at")) or 0.0,
     )
 

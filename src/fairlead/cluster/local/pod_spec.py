@@ -66,6 +66,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
         "launch": "auto" if spec.may_fork else "exec",
         "grace_s": spec.grace_s,
         "stall_timeout_s": spec.stall_timeout_s,
+        "metrics": None if spec.metrics is None else {"pattern": spec.metrics.regular_expression},
         "cgroup": None if around.cgroup is None else str(around.cgroup),
         "log_max_bytes": spec.logs.max_bytes // LOG_FILES,
         "log_files": LOG_FILES,

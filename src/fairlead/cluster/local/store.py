@@ -7,30 +7,71 @@ instant leaves either all of a transaction or nothing of it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import trouble
-from fairlead.cluster.local.tables import POD, SCHEMA, SCHEMA_VERSION, WORKLOAD, PodRow, pod_of, workload_of
-from fairlead.cluster.port import EventRecord
+from fairlead.cluster.local.tables import (
+    POD,
+    POINTS,
+    SCHEMA,
+    SCHEMA_VERSION,
+    UPGRADE,
+    WORKLOAD,
+    PodRow,
+    pod_of,
+    progress_of,
+    training_of,
+    workload_of,
+)
+from fairlead.cluster.port import EventRecord, Spec
 from fairlead.cluster.records import dump, load
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotFound
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
-from fairlead.state.snapshot import Completed, Intent, Phase, Pod, PodPhase, Progress, Status, Workload
+from fairlead.state.snapshot import (
+    AnyWorkload,
+    Completed,
+    Grant,
+    Intent,
+    Phase,
+    Pod,
+    PodPhase,
+    Progress,
+    Status,
+    Workload,
+)
 
 # A file system's clock ticks less often than ours.
 CLOCKS_DIFFER_S = 0.1
+# A first try at what one transaction may remove on a full disk: each row takes about two pages of the log.
+MAX_ROWS_AT_ONCE = 64
+# Of each metric of a run; beyond that half of them are left, the lowest and highest of each stretch among them.
+MOST_POINTS = 20_000
 
 
 if TYPE_CHECKING:
+    from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables, Payer, Price
+    from fairlead.ledger.bills import Statement
+    from fairlead.ledger.usage import Holder, Interval
     from fairlead.state.plan import Change, CreatePod, Event
+    from fairlead.state.series import Point
+
+
+def _point(row: Sequence[Any]) -> Point:
+    from fairlead.state.series import Point  # here and not above: what only lists runs needs none of it
+
+    attempt, step, at, value = row
+    return Point(at=at, step=step, value=value, attempt=attempt)
+
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -61,6 +102,7 @@ class Observation:
     row: PodRow
     progress: Progress | None = None
     events: tuple[tuple[float, Event], ...] = field(default=())
+    points: tuple[tuple[str, Point], ...] = field(default=())
 
 
 class Store:
@@ -69,6 +111,8 @@ class Store:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._path = home.database
+        # A parent may have thousands that are over, and the loop looks at all of them at each pass.
+        self._known_children: dict[str, AnyWorkload] = {}
         with self._translated():
             self._db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
         try:
@@ -84,6 +128,13 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    @cached_property
+    def _ledger(self) -> LedgerTables:
+        # Here and not above: what only lists runs needs nothing of money.
+        from fairlead.cluster.local.ledger_tables import LedgerTables
+
+        return LedgerTables(self._db)
 
     def relieve(self) -> None:
         """Let the write-ahead log be written from its beginning again, which needs no more room than it has."""
@@ -102,35 +153,43 @@ class Store:
             raise self._damaged(" ".join(found.split()))
 
     @_in_the_room_there_is
-    def submit(self, uid: str, spec: Training, now: float) -> Workload:
+    def submit(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
         """Keep a new workload, Pending.
 
         Raises:
             NameTaken: An unfinished workload of that team has the name.
         """
-        status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
         with self._transaction():
             try:
-                self._db.execute(
-                    "INSERT INTO workloads "
-                    "(uid, team, name, spec, intent, version, phase, final, attempt, status, created_at) "
-                    "VALUES (?, ?, ?, ?, ?, 1, ?, 0, 0, ?, ?)",
-                    (uid, spec.team, spec.name, to_json(spec), Intent.RUN, status.phase, dump(status), now),
-                )
+                status = self._insert(uid, spec, None, now)
             except sqlite3.IntegrityError as error:
                 raise NameTaken(
                     f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
                     f"Follow it with `fairlead attach {spec.name}`, stop it with `fairlead stop {spec.name}`, "
                     "or choose another name with `--name`."
                 ) from error
-            # Here and not above: what only lists runs needs nothing of plans.
-            from fairlead.state.plan import Event
+        return Workload(uid=uid, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
 
-            self._record(uid, spec.name, Event(type="Submitted", reason=JUST_SUBMITTED), now)
-        return self.get(uid)
+    def _insert(self, uid: str, spec: WorkloadSpec, parent: str | None, now: float) -> Status:
+        """Keep a new workload; its status."""
+        status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
+        self._db.execute(
+            "INSERT INTO workloads "
+            "(uid, team, name, spec, intent, version, phase, final, attempt, status, created_at, kind, parent) "
+            "VALUES (?, ?, ?, ?, ?, 1, ?, 0, 0, ?, ?, ?, ?)",
+            (
+                uid, spec.team, spec.name, to_json(spec), Intent.RUN, status.phase, dump(status), now,
+                type(spec).__name__, parent,
+            ),
+        )  # fmt: skip
+        # Here and not above: what only lists runs needs nothing of plans.
+        from fairlead.state.plan import Event
+
+        self._record(uid, spec.name, Event(type="Submitted", reason=JUST_SUBMITTED), now)
+        return status
 
     @_in_the_room_there_is
-    def set_intent(self, uid: str, intent: Intent) -> Workload:
+    def set_intent(self, uid: str, intent: Intent) -> Workload[Any]:
         """Record what the user wants; the same intent again changes nothing.
 
         Raises:
@@ -161,9 +220,10 @@ class Store:
         """
         # Here and not above: what only looks needs none of it.
         from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
+        from fairlead.policy.kinds.table import leaf
 
         with self._transaction():
-            run = self.get(uid)
+            run = leaf(self.get(uid))
             if run.version != version:
                 raise Conflict(changed_meanwhile(run.spec.name))
             found = check_update(run, spec)
@@ -174,22 +234,39 @@ class Store:
                 (to_json(spec), dump(updated_status(run.status)), uid),
             )
             self._record(uid, run.spec.name, changed(found), now)
-        return self.get(uid)
+        return leaf(self.get(uid))
 
-    def apply(self, change: Change, now: float, forgetting: Callable[[str], None] = lambda _: None) -> bool:
+    def apply(
+        self,
+        change: Change,
+        now: float,
+        forgetting: Callable[[str], None] = lambda _: None,
+        share_of: Callable[[Grant], int] | None = None,
+    ) -> bool:
         """Carry out one change whole, or not at all when it is stale.
 
         Args:
             forgetting: Called with the uid when a workload is about to be forgotten: certain but for our death.
+            share_of: The part of the node that a new pod pays for; without it ``settle_shares`` says so later.
         """
         try:
-            return self._apply(change, now, forgetting)
+            return self._apply(change, now, forgetting, share_of)
         except sqlite3.IntegrityError:
             # It would run again, but a workload of its name was submitted in between: not now.
             return False
+        except NoRoom:
+            if not change.forget or not self._shrink(change):
+                raise
+            return self._apply(change, now, forgetting, share_of)
 
     @_in_the_room_there_is
-    def _apply(self, change: Change, now: float, forgetting: Callable[[str], None]) -> bool:
+    def _apply(
+        self,
+        change: Change,
+        now: float,
+        forgetting: Callable[[str], None],
+        share_of: Callable[[Grant], int] | None,
+    ) -> bool:
         with self._transaction():
             row = self._db.execute(
                 "SELECT version, name FROM workloads WHERE uid = ?", (change.workload_uid,)
@@ -209,7 +286,7 @@ class Store:
                 self._db.execute("UPDATE workloads SET intent = ? WHERE uid = ?", (change.intent, uid))
             self._db.execute("UPDATE workloads SET version = version + 1 WHERE uid = ?", (uid,))
             for order in change.create:
-                self._create(uid, order, now)
+                self._create(uid, order, now, None if share_of is None else share_of(order.grant))
             for notice in change.terminate:
                 self._db.execute(
                     "UPDATE pods SET terminating_since = coalesce(terminating_since, ?), "
@@ -218,14 +295,30 @@ class Store:
                 )
             if change.event is not None:
                 self._record(uid, row[1], change.event, now)
+            if change.submit or change.children:
+                self._tell_children(change, now)
             return True
+
+    def _tell_children(self, change: Change, now: float) -> None:
+        from fairlead.state.plan import child_uid  # here and not above: what only lists runs needs nothing of plans
+
+        for order in change.submit:
+            uid = child_uid(change.workload_uid, order.name)
+            if self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is None:
+                self._insert(uid, order.spec, change.workload_uid, now)
+        for wanted in change.children:
+            self._db.execute(
+                "UPDATE workloads SET intent = ?1, version = version + 1 "
+                "WHERE uid = ?2 AND parent = ?3 AND intent <> ?1",
+                (wanted.intent, wanted.uid, change.workload_uid),
+            )
 
     @_in_the_room_there_is
     def observe(self, observation: Observation, now: float) -> None:
         """Keep what was seen of a pod. Final phases stay final."""
         row, pod = observation.row, observation.row.pod
         with self._transaction():
-            self._db.execute(
+            seen = self._db.execute(
                 "UPDATE pods SET phase = ?, final = ?, started_at = ?, active_at = ?, exits = ?, message = ?, "
                 "event_offsets = ? WHERE uid = ? AND final = 0",
                 (
@@ -245,6 +338,42 @@ class Store:
             for at, event in observation.events:
                 name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (pod.workload_uid,)).fetchone()
                 self._record(pod.workload_uid, name[0] if name else "", event, at)
+            self._keep_points(pod.workload_uid, observation.points)
+            if pod.phase.is_final and seen.rowcount:
+                self._charge(pod.uid, now)
+
+    def _keep_points(self, uid: str, points: tuple[tuple[str, Point], ...]) -> None:
+        rows = ((uid, name, each.attempt, each.step, each.at, each.value) for name, each in points)
+        self._db.executemany(
+            "INSERT INTO points (workload_uid, name, attempt, step, at, value) VALUES (?, ?, ?, ?, ?, ?)", rows
+        )
+        for name in {name for name, _ in points}:
+            of_series = "workload_uid = ? AND name = ?"
+            (count,) = self._db.execute(f"SELECT count(*) FROM points WHERE {of_series}", (uid, name)).fetchone()
+            if count <= MOST_POINTS:
+                continue
+            from fairlead.state.series import thinned
+
+            found = self._db.execute(
+                f"SELECT id, attempt, step, at, value FROM points WHERE {of_series} ORDER BY id", (uid, name)
+            ).fetchall()
+            ids = {_point(row[1:]): row[0] for row in found}
+            kept = {ids[point] for point in thinned([_point(row[1:]) for row in found], MOST_POINTS // 2)}
+            gone = ((row[0],) for row in found if row[0] not in kept)
+            self._db.executemany("DELETE FROM points WHERE id = ?", gone)
+
+    def series(self, uid: str) -> dict[str, tuple[Point, ...]]:
+        """The metrics of a workload over time, by name."""
+        from fairlead.state.series import continued
+
+        with self._translated():
+            rows = self._db.execute(
+                "SELECT name, attempt, step, at, value FROM points WHERE workload_uid = ? ORDER BY name, id", (uid,)
+            ).fetchall()
+        found: dict[str, list[Point]] = {}
+        for name, *rest in rows:
+            found.setdefault(name, []).append(_point(rest))
+        return {name: continued(points) for name, points in found.items()}
 
     def note(self, uid: str, event: Event, now: float) -> None:
         """Record that something happened to a workload, if it is still known."""
@@ -268,8 +397,11 @@ class Store:
                 return True
         return False
 
-    def active(self) -> tuple[tuple[Workload, ...], tuple[Pod, ...]]:
-        """Workloads that are unfinished or asked for something, and their current or live pods, at one instant."""
+    def active(self) -> tuple[tuple[AnyWorkload, ...], tuple[Pod, ...], tuple[AnyWorkload, ...]]:
+        """Workloads that are unfinished or asked for something, and their current or live pods, at one instant.
+
+        Then children of them that are neither.
+        """
         with self._reading():
             wanted = (
                 "w.final = 0 OR w.intent IN ('run', 'delete') "
@@ -286,7 +418,27 @@ class Store:
                 f"((p.attempt = w.attempt OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) "
                 f"AND ({wanted})) ORDER BY p.uid"
             ).fetchall()
-        return tuple(workload_of(row) for row in rows), tuple(pod_of(row).pod for row in pods)
+            ended = self._db.execute(
+                f"SELECT uid, version FROM workloads c WHERE c.parent IN (SELECT uid FROM workloads w WHERE {wanted}) "
+                f"AND NOT ({wanted.replace('w.', 'c.')}) ORDER BY created_at, uid"
+            ).fetchall()
+            children = self._ended_children(ended)
+        return (
+            tuple(workload_of(row) for row in rows),
+            tuple(pod_of(row).pod for row in pods),
+            children,
+        )
+
+    def _ended_children(self, wanted: list[tuple[str, int]]) -> tuple[AnyWorkload, ...]:
+        """Children that are over, by uid and version; only those are read that were not known at that version."""
+        known = self._known_children
+        found = {uid: known[uid] for uid, version in wanted if uid in known and known[uid].version == version}
+        for uid, _ in wanted:
+            if uid not in found:
+                row = self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone()
+                found[uid] = workload_of(row)
+        self._known_children = found
+        return tuple(found[uid] for uid, _ in wanted)
 
     def completed(self, limit: int) -> tuple[Completed, ...]:
         """The newest runs that succeeded, and how long they took."""
@@ -323,7 +475,7 @@ class Store:
             ).fetchall()
         return tuple(pod_of(row).pod for row in rows)
 
-    def get(self, uid: str) -> Workload:
+    def get(self, uid: str) -> Workload[Any]:
         """One workload.
 
         Raises:
@@ -340,7 +492,7 @@ class Store:
         with self._translated():
             return self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is not None
 
-    def named(self, name: str, team: str | None = None) -> Workload | None:
+    def named(self, name: str, team: str | None = None) -> Workload[Any] | None:
         """The newest workload of that name, uid or unique beginning of a uid."""
         with self._translated():
             by_name = self._db.execute(
@@ -367,7 +519,15 @@ class Store:
             rows = self._db.execute("SELECT DISTINCT name FROM workloads WHERE final = 1").fetchall()
         return frozenset(row[0] for row in rows)
 
-    def workloads(self, limit: int | None = None) -> tuple[Workload, ...]:
+    def children(self, uid: str) -> tuple[Workload[Any], ...]:
+        """Children of a workload, oldest first."""
+        with self._translated():
+            rows = self._db.execute(
+                f"SELECT {WORKLOAD} FROM workloads WHERE parent = ? ORDER BY created_at, uid", (uid,)
+            ).fetchall()
+        return tuple(workload_of(row) for row in rows)
+
+    def workloads(self, limit: int | None = None) -> tuple[Workload[Any], ...]:
         """All workloads, newest first."""
         with self._translated():
             rows = self._db.execute(
@@ -376,7 +536,7 @@ class Store:
             ).fetchall()
         return tuple(workload_of(row) for row in rows)
 
-    def select(self, selection: Selection, limit: int | None = None) -> tuple[Workload, ...]:
+    def select(self, selection: Selection, limit: int | None = None) -> tuple[Workload[Any], ...]:
         """Workloads that match, newest first."""
         conditions, values = ["1"], list[object]()
         if selection.phases:
@@ -415,10 +575,140 @@ class Store:
         with self._translated():
             return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
 
-    def _create(self, workload_uid: str, order: CreatePod, now: float) -> None:
+    @_in_the_room_there_is
+    def settle_shares(self, share_of: Callable[[Grant], int]) -> None:
+        """Give their shares to pods that have none, as older versions left them, and charge those that are over."""
+        with self._translated():
+            if self._db.execute("SELECT 1 FROM pods WHERE share IS NULL LIMIT 1").fetchone() is None:
+                return
+        with self._transaction():
+            rows = self._db.execute(f"SELECT {POD} FROM pods WHERE share IS NULL").fetchall()
+            for pod in (pod_of(row).pod for row in rows):
+                self._db.execute("UPDATE pods SET share = ? WHERE uid = ?", (share_of(pod.grant), pod.uid))
+                if pod.phase.is_final:
+                    known = pod.active_at or pod.started_at or pod.created_at
+                    self._charge(pod.uid, max((each.at for each in pod.exits), default=known))
+
+    @_in_the_room_there_is
+    def set_price(self, price: Price) -> None:
+        """Keep the price of a node from a time on."""
+        with self._transaction():
+            self._ledger.set_price(price)
+
+    def prices(self) -> tuple[Price, ...]:
+        """All prices that were ever set, by node and time."""
+        with self._translated():
+            return self._ledger.prices()
+
+    def rate_at(self, node: str, at: float) -> int | None:
+        """Micro-dollars for an hour of a node; None when nobody says."""
+        with self._translated():
+            return self._ledger.rate_at(node, round(at * 1000))
+
+    def cost(self, by: Grouping, *, since: float, until: float, now: float, daily: bool = False) -> Statement[Payer]:
+        """The bills of all nodes within a window, and who pays which part; of each day by itself if ``daily``."""
+        from fairlead.ledger.bills import statement  # here and not above: what only lists runs needs nothing of money
+
+        with self._reading():
+            live = self._live_intervals(now)
+            return statement(self._ledger.stretches(by, round(since * 1000), round(until * 1000), live, daily=daily))
+
+    def busy_spans(self, since: float, until: float, now: float) -> list[tuple[str, int, int]]:
+        """Nodes with beginnings and ends, in milliseconds, of what runs held of them within a window."""
+        low, high = round(since * 1000), round(until * 1000)
+        with self._reading():
+            found = self._ledger.spans(low, high)
+            for each in self._live_intervals(now):
+                if each.share and each.overlap_ms(low, high):
+                    found.append((each.node, max(each.start_ms, low), min(each.end_ms, high)))
+        return found
+
+    def spent_this_month(self, now: float) -> dict[str, int]:
+        """Micro-dollars by team since the beginning of the calendar month, UTC."""
+        # Here and not above: what only lists runs needs nothing of money.
+        from fairlead.cluster.local.ledger_tables import Grouping, month_of
+
+        spent: dict[str, int] = {}
+        for line in self.cost(Grouping.TEAM, since=month_of(now)[1], until=now, now=now).lines:
+            if line.key is not None:
+                spent[line.key[0]] = spent.get(line.key[0], 0) + line.microusd
+        return spent
+
+    def tell_budget(self, team: str, percent: int, reason: Reason, now: float) -> None:
+        """Record with each unfinished run of a team that so much of its budget is spent; once a month."""
+        # Here and not above: only what looks after runs needs it.
+        from fairlead.cluster.local.ledger_tables import month_of
+        from fairlead.state.plan import Event
+
+        month = month_of(now)[0]
+        with self._translated():
+            if self._ledger.is_told(team, month, percent):
+                return
+        with self._transaction():
+            self._ledger.note_told(team, month, percent)
+            runs = self._db.execute("SELECT uid, name FROM workloads WHERE final = 0 AND team = ?", (team,)).fetchall()
+            for uid, name in runs:
+                self._record(uid, name, Event(type=f"Budget{percent}", reason=reason), now)
+
+    def holders(self) -> dict[str, Holder]:
+        """Runs that are charged, by uid, also those that were deleted since."""
+        with self._reading():
+            return {
+                **{
+                    each.holder.uid: each.holder
+                    for each in self._live_intervals(time.time())
+                    if each.holder is not None
+                },
+                **self._ledger.holders(),
+            }
+
+    def cost_of(self, uid: str, now: float) -> int | None:
+        """Micro-dollars of a run so far; None where no price is known of any node that it held."""
+        from fairlead.ledger.bills import cost_of  # here and not above: what only lists runs needs nothing of money
+
+        with self._reading():
+            changes = self._ledger.price_changes()
+            if not changes:
+                return None
+            held = self._ledger.of_run(uid) + self._live_intervals(now, uid)
+        return cost_of(held, changes)
+
+    def _live_intervals(self, now: float, uid: str | None = None) -> list[Interval]:
+        """What pods hold that live: all of them, or those of one run."""
+        columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
+        of_run, values = ("", ()) if uid is None else (" AND p.workload_uid = ?", (uid,))
+        rows = self._db.execute(
+            f"SELECT w.spec, w.progress, p.share, {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
+            f"WHERE p.final = 0 AND p.share IS NOT NULL{of_run}",
+            values,
+        ).fetchall()
+        return [
+            each
+            for spec, progress, share, *row in rows
+            for each in self._ledger.intervals(
+                pod_of(tuple(row)).pod, training_of(spec), progress_of(progress), round(now * 1000), share
+            )
+        ]
+
+    def _charge(self, pod_uid: str, seen: float) -> None:
+        """Put what a pod held that is over into the ledger, if its share is known."""
+        columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
+        row = self._db.execute(
+            f"SELECT w.spec, w.progress, p.share, {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
+            "WHERE p.uid = ? AND p.share IS NOT NULL",
+            (pod_uid,),
+        ).fetchone()
+        if row is not None:
+            from fairlead.ledger.activity import ended_ms  # here and not above: only what looks after pods needs it
+
+            spec, progress, share, *rest = row
+            pod = pod_of(tuple(rest)).pod
+            self._ledger.charge(pod, training_of(spec), progress_of(progress), ended_ms(pod, seen), share)
+
+    def _create(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
         self._db.execute(
-            f"INSERT OR IGNORE INTO pods ({POD}, final) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0)",
+            f"INSERT OR IGNORE INTO pods ({POD}, final, share) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0, ?)",
             (
                 f"{workload_uid}-{order.attempt}-{order.index}",
                 workload_uid,
@@ -428,6 +718,7 @@ class Store:
                 dump(order.grant),
                 PodPhase.CREATED,
                 now,
+                share,
             ),
         )
 
@@ -435,10 +726,46 @@ class Store:
         live = self._db.execute("SELECT EXISTS (SELECT 1 FROM pods WHERE workload_uid = ? AND final = 0)", (uid,))
         if live.fetchone()[0]:
             return False
-        for table, column in (("events", "workload_uid"), ("pods", "workload_uid"), ("workloads", "uid")):
-            self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (uid,))
+        if self._db.execute("SELECT EXISTS (SELECT 1 FROM workloads WHERE parent = ?)", (uid,)).fetchone()[0]:
+            return False
+        for table in ("events", "points", "pods"):
+            self._db.execute(f"DELETE FROM {table} WHERE workload_uid = ?", (uid,))
+        self._db.execute("DELETE FROM workloads WHERE uid = ?", (uid,))
         forgetting(uid)
         return True
+
+    def _shrink(self, change: Change) -> bool:
+        """Remove points, events and pods of a workload to be forgotten in steps, each as small as the room there is.
+
+        Returns:
+            Whether anything was removed.
+        """
+        num_rows, is_smaller = MAX_ROWS_AT_ONCE, False
+        while num_rows:
+            try:
+                self.relieve()
+                if not self._remove_rows(change, num_rows):
+                    break
+                is_smaller = True
+            except NoRoom:
+                num_rows //= 2
+        self.relieve()
+        return is_smaller
+
+    def _remove_rows(self, change: Change, num_rows: int) -> bool:
+        """Remove so many points, events and ended pods of a workload; false when it is stale, or none are left."""
+        uid, before = change.workload_uid, self._db.total_changes
+        with self._transaction():
+            found = self._db.execute("SELECT version FROM workloads WHERE uid = ?", (uid,)).fetchone()
+            if found is None or found[0] != change.version:
+                return False
+            for table, condition in (("points", "1"), ("events", "1"), ("pods", "final = 1")):
+                self._db.execute(
+                    f"DELETE FROM {table} WHERE rowid IN "
+                    f"(SELECT rowid FROM {table} WHERE workload_uid = ? AND {condition} LIMIT ?)",
+                    (uid, num_rows),
+                )
+        return self._db.total_changes > before
 
     def _record(self, uid: str, run: str, event: Event, at: float) -> None:
         self._db.execute(
@@ -466,9 +793,17 @@ class Store:
         self._db.execute("BEGIN EXCLUSIVE")
         try:
             if int(self._db.execute("PRAGMA user_version").fetchone()[0]) == 0:
-                for statement in SCHEMA.split(";\n"):
-                    self._db.execute(statement)
-            # The tables of version 1 are these; what it wrote into them is understood as it is read.
+                for each in SCHEMA.split(";\n"):
+                    self._db.execute(each)
+            # The other tables of version 1 are these; what it wrote into them is understood as it is read.
+            for each in POINTS.split(";\n"):
+                self._db.execute(each)
+            if "share" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
+                self._db.execute("ALTER TABLE pods ADD COLUMN share INTEGER")
+            if "kind" not in {row[1] for row in self._db.execute("PRAGMA table_info(workloads)")}:
+                for each in UPGRADE.split(";\n"):
+                    self._db.execute(each)
+            self._ledger.create()
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._db.execute("COMMIT")
         except sqlite3.Error:

@@ -2,28 +2,30 @@
 
 from dataclasses import dataclass
 
-from fairlead.cluster.records import load, load_all
+from fairlead.cluster.records import load, load_all, with_detail
 from fairlead.policy.kinds.lifecycle import upgraded
-from fairlead.specs.formats.serialization import from_json
+from fairlead.specs.formats.serialization import from_json, workload_spec
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Grant, Intent, Pod, PodPhase, Progress, RankExit, Status, Workload
+from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Pod, PodPhase, Progress, RankExit, Status, Workload
 
-# 2: a run may be Suspended, which older versions cannot read.
-SCHEMA_VERSION = 2
+# 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
+# 5: what was told of budgets. 6: workloads of other kinds, and their children.
+SCHEMA_VERSION = 6
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
     version INTEGER NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, attempt INTEGER NOT NULL,
-    status TEXT NOT NULL, progress TEXT, created_at REAL NOT NULL
+    status TEXT NOT NULL, progress TEXT, created_at REAL NOT NULL, kind TEXT NOT NULL DEFAULT 'Training', parent TEXT
 );
 CREATE UNIQUE INDEX one_unfinished_of_a_name ON workloads (team, name) WHERE final = 0;
 CREATE INDEX workloads_by_age ON workloads (created_at);
 CREATE INDEX workloads_by_name ON workloads (name, created_at);
+CREATE INDEX children ON workloads (parent) WHERE parent IS NOT NULL;
 CREATE TABLE pods (
     uid TEXT PRIMARY KEY, workload_uid TEXT NOT NULL, attempt INTEGER NOT NULL, idx INTEGER NOT NULL,
     node TEXT NOT NULL, "grant" TEXT NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, created_at REAL NOT NULL,
     started_at REAL, terminating_since REAL, kill_at REAL, active_at REAL, exits TEXT NOT NULL, message TEXT,
-    event_offsets TEXT NOT NULL
+    event_offsets TEXT NOT NULL, share INTEGER
 );
 CREATE INDEX pods_of_workload ON pods (workload_uid, attempt);
 CREATE INDEX live_pods ON pods (final) WHERE final = 0;
@@ -33,7 +35,20 @@ CREATE TABLE events (
 );
 CREATE INDEX events_of_workload ON events (workload_uid, id);
 """
-WORKLOAD = "uid, spec, intent, version, status, progress, created_at"
+POINTS = """
+CREATE TABLE IF NOT EXISTS points (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, workload_uid TEXT NOT NULL, name TEXT NOT NULL, attempt INTEGER NOT NULL,
+    step INTEGER, at REAL NOT NULL, value REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS points_of_workload ON points (workload_uid, name, id)
+"""
+# Of workloads before version 6.
+UPGRADE = """
+ALTER TABLE workloads ADD COLUMN kind TEXT NOT NULL DEFAULT 'Training';
+ALTER TABLE workloads ADD COLUMN parent TEXT;
+CREATE INDEX children ON workloads (parent) WHERE parent IS NOT NULL
+"""
+WORKLOAD = "uid, spec, intent, version, status, progress, created_at, kind, parent"
 POD = (
     'uid, workload_uid, attempt, idx, node, "grant", phase, created_at, started_at, terminating_since, active_at, '
     "exits, message, kill_at, event_offsets"
@@ -49,19 +64,28 @@ class PodRow:
     event_offsets: str = "{}"
 
 
-def workload_of(row: tuple[object, ...]) -> Workload:
-    uid, text, intent, version, status, progress, created_at = row
-    spec = from_json(str(text))
-    assert isinstance(spec, Training), "only runs are kept here"
+def workload_of(row: tuple[object, ...]) -> AnyWorkload:
+    uid, text, intent, version, status, progress, created_at, kind, parent = row
     return Workload(
         uid=str(uid),
-        spec=spec,
+        spec=workload_spec(str(text)),
         intent=Intent(str(intent)),
         version=int(str(version)),
-        status=upgraded(load(Status, str(status))),
-        progress=None if progress is None else load(Progress, str(progress)),
+        status=with_detail(str(kind), upgraded(load(Status, str(status)))),
+        progress=progress_of(progress),
         created_at=float(str(created_at)),
+        parent=None if parent is None else str(parent),
     )
+
+
+def training_of(text: object) -> Training:
+    spec = from_json(str(text))
+    assert isinstance(spec, Training), "only runs are kept here"
+    return spec
+
+
+def progress_of(text: object) -> Progress | None:
+    return None if text is None else load(Progress, str(text))
 
 
 def pod_of(row: tuple[object, ...]) -> PodRow:

@@ -8,8 +8,9 @@ import math
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
-from fairlead.cluster.port import MOST_COMPLETED, EventRecord
+from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.faults import Fault
@@ -18,14 +19,16 @@ from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.errors import Conflict, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
+from fairlead.policy.kinds.table import leaf
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
-from fairlead.state.plan import Change, Event, Plan
+from fairlead.state.plan import Change, Event, Plan, child_uid
 from fairlead.state.reasons import JUST_SUBMITTED
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
+    AnyWorkload,
     Completed,
     Intent,
     Node,
@@ -34,6 +37,7 @@ from fairlead.state.snapshot import (
     Snapshot,
     Status,
     Workload,
+    is_leaf,
 )
 
 
@@ -116,11 +120,16 @@ class SimulatedCluster:
         now = self.clock.now()
         is_told_more = bool(state.reporting) and self._shown_at != now
         if self._shown is None or self._shown_version != state.version or is_told_more:
-            shown = sorted(state.active)
+            shown = [state.workloads[uid] for uid in sorted(state.active)]
+            runs = list(filter(is_leaf, shown))
+            parents = tuple(each for each in shown if not is_leaf(each)) if len(runs) < len(shown) else ()
+            children = (uid for parent in parents for uid in state.children.get(parent.uid, ()))
             self._shown = Snapshot(
                 nodes=tuple(state.nodes.values()),
-                workloads=tuple(self._seen(state.workloads[uid]) for uid in shown),
-                pods=tuple(pod for uid in shown for pod in self._seen_pods(state.workloads[uid])),
+                workloads=tuple(self._seen(run) for run in runs),
+                pods=tuple(pod for run in runs for pod in self._seen_pods(run)),
+                parents=parents,
+                ended=tuple(state.workloads[uid] for uid in children if uid not in state.active),
                 growth=state.growth,
                 asked=state.asked,
                 teams=state.teams,
@@ -133,21 +142,28 @@ class SimulatedCluster:
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         return tuple(self._carry_out(change) for change in plan.changes)
 
-    def submit(self, spec: Training) -> Workload:
-        state, now = self._state, self.clock.now()
+    def submit(self, spec: Spec) -> Workload[Spec]:
+        state = self._state
         if state.names.get((spec.team, spec.name)):
             raise NameTaken(
                 f"An unfinished run of team {spec.team} is named {spec.name}; delete it or take another name."
             )
         state.last_workload += 1
-        workload = Workload(
-            uid=f"{state.last_workload:08x}",
+        return self._submit(f"{state.last_workload:08x}", spec, None)
+
+    def _submit(self, uid: str, spec: Spec, parent: str | None) -> Workload[Spec]:
+        state, now = self._state, self.clock.now()
+        workload: Workload[Spec] = Workload(
+            uid=uid,
             spec=spec,
             intent=Intent.RUN,
             status=Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now),
             version=1,
             created_at=now,
+            parent=parent,
         )
+        if parent is not None:
+            state.children.setdefault(parent, {})[uid] = None
         state.pods[workload.uid] = {}
         state.live[workload.uid] = {}
         state.events_of[workload.uid] = []
@@ -155,7 +171,7 @@ class SimulatedCluster:
         self._state.record(workload, Event(type="Submitted", reason=JUST_SUBMITTED), self.clock.now())
         return workload
 
-    def set_intent(self, uid: str, intent: Intent) -> Workload:
+    def set_intent(self, uid: str, intent: Intent) -> Workload[Any]:
         workload = self._state.workloads.get(uid)
         if workload is None:
             raise NotFound(f"No run has the uid {uid}; it may have been deleted.")
@@ -164,25 +180,30 @@ class SimulatedCluster:
         if workload.intent is not intent:
             workload = replace(workload, intent=intent, version=workload.version + 1)
             self._state.keep(workload)
-        return self._seen(workload)
+        return self._shown_as(workload)
 
     def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        workload = self._state.workloads.get(uid)
-        if workload is None:
+        found = self._state.workloads.get(uid)
+        if found is None:
             raise NotFound(f"No run has the uid {uid}; it may have been deleted.")
+        workload = leaf(found)
         if workload.version != version:
             raise Conflict(changed_meanwhile(workload.spec.name))
-        found = check_update(workload, spec)
-        if found:
+        differences = check_update(workload, spec)
+        if differences:
             status = updated_status(workload.status)
             workload = replace(workload, spec=spec, status=status, version=version + 1)
             self._state.keep(workload)
-            self._state.record(workload, changed(found), self.clock.now())
+            self._state.record(workload, changed(differences), self.clock.now())
         return self._seen(workload)
 
-    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+    def workloads(self, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
         newest = list(reversed(self._state.workloads.values()))
-        return tuple(self._seen(workload) for workload in newest[:limit])
+        return tuple(self._shown_as(workload) for workload in newest[:limit])
+
+    def children(self, uid: str) -> tuple[Workload[Any], ...]:
+        state = self._state
+        return tuple(self._shown_as(state.workloads[child]) for child in state.children.get(uid, ()))
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         state = self._state
@@ -220,13 +241,19 @@ class SimulatedCluster:
     def _carry_out(self, change: Change) -> bool:
         state = self._state
         workload = state.workloads.get(change.workload_uid)
-        if workload is None or workload.version != change.version or (change.forget and state.live[workload.uid]):
+        if workload is None or workload.version != change.version:
             return False
         if change.forget:
+            if state.live[workload.uid] or state.children.get(workload.uid):
+                return False
             self._forget(workload)
             return True
         status = change.status or workload.status
         if not status.phase.is_final and self._state.has_namesake(workload):
+            return False
+        new = {child_uid(workload.uid, order.name): order.spec for order in change.submit}
+        new = {uid: spec for uid, spec in new.items() if uid not in state.workloads}
+        if any(state.names.get((spec.team, spec.name)) for spec in new.values()):
             return False
         # Even a change of neither moves the version, or the same plan could do it twice.
         workload = replace(
@@ -240,20 +267,32 @@ class SimulatedCluster:
         if change.event is not None:
             self._state.record(workload, change.event, self.clock.now())
         for create in change.create:
-            self._course.create(workload, create)
+            self._course.create(state.run_of(workload.uid), create)
         for terminate in change.terminate:
             self._course.terminate(terminate)
+        for uid, spec in new.items():
+            self._submit(uid, spec, workload.uid)
+        for wanted in change.children:
+            child = state.workloads.get(wanted.uid)
+            if child is not None and child.parent == workload.uid and child.intent is not wanted.intent:
+                state.keep(replace(child, intent=wanted.intent, version=child.version + 1))
         return True
 
-    def _forget(self, workload: Workload) -> None:
+    def _forget(self, workload: AnyWorkload) -> None:
         state, uid = self._state, workload.uid
         self._state.release_name(workload)
         for number in state.events_of.pop(uid):
             del state.events[number]
         del state.workloads[uid], state.pods[uid], state.live[uid]
         state.active.pop(uid, None)
+        if workload.parent is not None:
+            del state.children[workload.parent][uid]
+        state.children.pop(uid, None)
         state.saved_s.pop(uid, None)
         state.touch()
+
+    def _shown_as(self, workload: AnyWorkload) -> Workload[Any]:
+        return self._seen(workload) if is_leaf(workload) else workload
 
     def _seen(self, workload: Workload) -> Workload:
         """The workload with what its rank 0 says just now."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.gpu.device_inventory import handed_out
+from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
 from fairlead.specs.pool import CapacityType, Pool, TaintEffect
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
 from fairlead.state.snapshot import Node, Taint
@@ -33,7 +34,9 @@ class Group:
             cpu_milli=hardware.cpu_milli,
             memory_bytes=hardware.memory_bytes,
             gpus=() if gpu is None else handed_out(gpu, name),
-            labels=pool.labels,
+            labels=pool.labels
+            if pool.capacity_type is not CapacityType.SPOT
+            else {CAPACITY_TYPE_LABEL: CapacityType.SPOT.value, **pool.labels},
             taints=tuple(
                 Taint(key=taint.key, value=taint.value, effect=taint.effect)
                 for taint in pool.taints

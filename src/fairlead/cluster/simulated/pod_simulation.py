@@ -168,7 +168,7 @@ class Course:
 
     def _start(self, run: Run, at: float) -> None:
         state, program = self._state, run.program
-        spec = state.workloads[run.workload_uid].spec
+        spec = state.run_of(run.workload_uid).spec
         if program.start_error is not None:
             self._end(run, at, PodPhase.FAILED, message=program.start_error)
             return
@@ -282,7 +282,7 @@ class Course:
 
     def _exits(self, run: Run, at: float, exit_code: int | None, signal: int | None) -> tuple[RankExit, ...]:
         """The same end for every rank of a pod."""
-        ranks = self._state.workloads[run.workload_uid].spec.ranks_on_each_node
+        ranks = self._state.run_of(run.workload_uid).spec.ranks_on_each_node
         first, tail = run.index * ranks, run.program.tail[-40:]
         return tuple(
             RankExit(rank=rank, exit_code=exit_code, signal=signal, at=at, tail=tail)

@@ -30,7 +30,7 @@ class Program:
         start_error: The pod fails after ``start_s`` with this message and runs nothing; None when it starts.
         step_s: Seconds of work for each reported step; None reports no progress.
         checkpoint_s: Seconds of work between checkpoints; None saves none.
-        checkpoint_cost_s: How long work stands still for each of them.
+        checkpoint_cost_s: How long the work pauses for each checkpoint.
         hangs_after_s: After so much work, if it is not done by then, nothing more happens nor does it end; None never.
         on_term: Reaction to the stop notice.
         save_s: Seconds that the checkpoint at the stop notice takes.

@@ -13,7 +13,7 @@ from fairlead.specs.team import Team
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.plan import Event
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
-from fairlead.state.snapshot import Completed, Intent, Node, Pod, Workload
+from fairlead.state.snapshot import AnyWorkload, Completed, Intent, Node, Pod, Workload, is_leaf
 
 
 class Due(StrEnum):
@@ -32,6 +32,7 @@ class State:
 
     Attributes:
         workloads: By uid, in order of submission.
+        children: Of each parent that has any, in order of submission.
         names: Unfinished workloads by team and name.
         active: Workloads that a snapshot shows.
         pods: By workload and uid, also those that have ended.
@@ -54,7 +55,8 @@ class State:
     teams: tuple[Team, ...] = ()
     rules: SchedulingPolicy = DEFAULT
     completed: tuple[Completed, ...] = ()
-    workloads: dict[str, Workload] = field(default_factory=dict)
+    workloads: dict[str, AnyWorkload] = field(default_factory=dict)
+    children: dict[str, dict[str, None]] = field(default_factory=dict)
     names: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     active: dict[str, None] = field(default_factory=dict)
     pods: dict[str, dict[str, Pod]] = field(default_factory=dict)
@@ -81,7 +83,13 @@ class State:
         """Something has changed that a snapshot shows."""
         self.version += 1
 
-    def keep(self, workload: Workload) -> None:
+    def run_of(self, uid: str) -> Workload:
+        """The workload of a uid, which has pods."""
+        found = self.workloads[uid]
+        assert is_leaf(found), "only leaves have pods"
+        return found
+
+    def keep(self, workload: AnyWorkload) -> None:
         """Store a workload at its new version and mend the indexes."""
         self.workloads[workload.uid] = workload
         if workload.status.phase.is_final:
@@ -105,7 +113,7 @@ class State:
         self.sequence += 1
         heapq.heappush(self.queue, (at, self.sequence, due, uid, fault))
 
-    def record(self, workload: Workload, event: Event, at: float) -> None:
+    def record(self, workload: AnyWorkload, event: Event, at: float) -> None:
         """Keep an event."""
         self.last_event += 1
         self.events[self.last_event] = EventRecord(
@@ -118,14 +126,14 @@ class State:
         )
         self.events_of[workload.uid].append(self.last_event)
 
-    def has_namesake(self, workload: Workload) -> bool:
+    def has_namesake(self, workload: AnyWorkload) -> bool:
         """Whether another unfinished workload has the name."""
         return bool(self.names.get(_name(workload), set()) - {workload.uid})
 
-    def take_name(self, workload: Workload) -> None:
+    def take_name(self, workload: AnyWorkload) -> None:
         self.names.setdefault(_name(workload), set()).add(workload.uid)
 
-    def release_name(self, workload: Workload) -> None:
+    def release_name(self, workload: AnyWorkload) -> None:
         holders = self.names.get(_name(workload))
         if holders is not None:
             holders.discard(workload.uid)
@@ -133,5 +141,5 @@ class State:
                 del self.names[_name(workload)]
 
 
-def _name(workload: Workload) -> tuple[str, str]:
+def _name(workload: AnyWorkload) -> tuple[str, str]:
     return workload.spec.team, workload.spec.name

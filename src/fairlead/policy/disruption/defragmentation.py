@@ -1,4 +1,4 @@
-"""Which running work moves so that a gang finds its room in one piece: the cheapest moves that free enough, or none.
+"""Moves running work so that a gang finds its room in one piece: the cheapest moves that free enough, or none.
 
 Room that is free in pieces is no room for a gang whose members need whole nodes, or whole devices. A run that saves
 checkpoints can leave such a piece whole, if there is room for it elsewhere at once: it gets its stop notice, saves
@@ -31,8 +31,8 @@ from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.dominant_shares import Capacity
 from fairlead.policy.queue.quotas import is_scavenger
 from fairlead.policy.queue.timeline import Part, Timeline, members
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import Resources
-from fairlead.specs.training import Training
 from fairlead.state.scheduling_policy import SchedulingPolicy
 from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Workload
 
@@ -94,7 +94,7 @@ def choose_moves(
     whole: Capacity,
     now: float,
 ) -> tuple[Move, ...]:
-    """Who moves so that the run can start; nobody when that is not enough, has no place, or costs more than it gains.
+    """Return who moves so that the run can start; nobody where that is not enough, has no place, or costs too much.
 
     The places are taken in ``free``.
 
@@ -126,7 +126,7 @@ def choose_moves(
 
 
 def budget(workloads: Iterable[Workload], rules: SchedulingPolicy, now: float) -> float:
-    """What moves may still cost in this hour, in seconds of the whole cluster."""
+    """Return what moves may still cost in this hour, in seconds of the whole cluster."""
     spent_s = sum(
         each.status.moved_cost_s
         for each in workloads
@@ -136,7 +136,7 @@ def budget(workloads: Iterable[Workload], rules: SchedulingPolicy, now: float) -
 
 
 def can_resume(workload: Workload) -> bool:
-    """Whether the run has shown that it saves checkpoints."""
+    """Return whether the run has shown that it saves checkpoints."""
     progress = workload.progress
     return progress is not None and (progress.checkpoint_at is not None or progress.checkpoint_step is not None)
 
@@ -154,7 +154,7 @@ def _may_move(workload: Workload, rules: SchedulingPolicy, now: float) -> bool:
 
 
 def _is_room(shape: Shape, count: int, rooms: Iterable[NodeCapacity]) -> bool:
-    """Whether enough is free of each resource, in whatever pieces: without it nobody has anywhere to go."""
+    """Return whether enough is free of each resource, in whatever pieces: without it nobody has anywhere to go."""
     cpu = memory = milli = 0
     for room in rooms:
         if takes_pods(room.node):
@@ -208,7 +208,7 @@ def _in_order(shape: Shape, count: int, offered: Iterable[Victim], rooms: Mappin
 
 
 def _places(
-    wanting: Training, chosen: Sequence[Victim], free: FreeCapacity, kept: Sequence[Part]
+    wanting: GangSpec, chosen: Sequence[Victim], free: FreeCapacity, kept: Sequence[Part]
 ) -> tuple[tuple[Move, ...], Victim | None]:
     """Places that are free now and stay so once the gang is in; or the one that finds none, and nothing taken."""
     held = list(kept)

@@ -1,4 +1,4 @@
-"""Who is stopped or moved for those that wait, over one pass: each run once, and no more than the rules allow.
+"""Chooses who is stopped or moved for those that wait, in one pass: each run once, and no more than the rules allow.
 
 ``preemption`` and ``defragmentation`` choose for one run; here is what they have chosen so far.
 """
@@ -26,7 +26,7 @@ from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
 
 @dataclass(slots=True, kw_only=True)
 class EvictionPass:
-    """What is decided in one pass for those that do not fit.
+    """The decisions of one pass for those that do not fit.
 
     Attributes:
         pods: Of each workload, of any attempt.
@@ -56,7 +56,7 @@ class EvictionPass:
     vain: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def may_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
-        """Whether there is anybody that it could preempt, and this is not one of too many that ask in one pass."""
+        """Return whether it could preempt anybody, and is not one of too many that ask in one pass."""
         if not self.snapshot.rules.preempts or self.num_asked >= self.snapshot.rules.most_promises:
             return False
         if self.least is None:
@@ -73,7 +73,7 @@ class EvictionPass:
         return anybody
 
     def needs_no_promise(self, workload: Workload) -> bool:
-        """Whether no room is kept idle for it yet, since it may stop those who take it meanwhile.
+        """Return whether no room is kept idle for it yet, since it may stop those who take it meanwhile.
 
         That ends when its waiting has made up for what is left of it. Whoever comes from then on has fewer points, and
         with a promise none of them goes before it: so nobody starves for whom nobody is worth stopping.
@@ -84,13 +84,13 @@ class EvictionPass:
         return known and self.standing.points(workload) < workload.spec.priority
 
     def may_be_next(self, holders: Sequence[Workload]) -> bool:
-        """Whether room is being made for anybody, and this is not one of too many that look whether it is for them."""
+        """Return whether room is being made for anybody, and this is not one of too many that look for it."""
         may = bool(self._leaving(holders)) and self.num_looked < self.snapshot.rules.most_promises
         self.num_looked += may
         return may
 
     def gone_by(self, holders: Sequence[Workload], timeline: Timeline) -> float:
-        """When all that make room for others have left it; minus infinity where nobody does.
+        """Return when all that make room for others have left it; minus infinity where nobody does.
 
         Whoever could start by then is promised it, or those behind would take the room as it becomes free, part by
         part, and be stopped for the same run again.
@@ -104,7 +104,7 @@ class EvictionPass:
         return self.leaving
 
     def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
-        """Whether anybody of its team runs that it goes before, for what is left of both."""
+        """Return whether anybody of its team runs that it goes before, for what is left of both."""
         if not self.snapshot.rules.preempts_longer or is_scavenger(workload.spec):
             return False
         left_s = self.standing.left_s(workload)
@@ -129,7 +129,7 @@ class EvictionPass:
         *,
         is_owed: bool,
     ) -> tuple[Victim, ...]:
-        """Who is stopped so that the run starts sooner than it is promised.
+        """Return who is stopped so that the run starts sooner than it is promised.
 
         Args:
             holders: All that hold something.
@@ -173,7 +173,7 @@ class EvictionPass:
         free: FreeCapacity,
         promises: Sequence[Part],
     ) -> tuple[Move, ...]:
-        """Who moves so that the run finds its room in one piece.
+        """Return who moves so that the run finds its room in one piece.
 
         Args:
             holders, there: As for ``victims``.
@@ -224,4 +224,4 @@ def _makes_room(workload: Workload) -> bool:
 
 def _alike(workload: Workload) -> tuple[object, ...]:
     spec = workload.spec
-    return spec.team, spec.priority, spec.nodes, spec.resources, spec.kubernetes, spec.capacity.spot
+    return spec.team, spec.priority, spec.nodes, spec.resources, spec.kubernetes, spec.capacity

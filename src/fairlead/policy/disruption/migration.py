@@ -17,7 +17,7 @@ from fairlead.text.quantities import plural
 
 
 def is_moving(workload: Workload) -> bool:
-    """Whether it stops or has stopped only to go on in the place that is kept for it."""
+    """Return whether it stops or has stopped only to go on in the place that is kept for it."""
     status = workload.status
     reason = status.reason if status.phase is Phase.PENDING else status.next_reason
     return (
@@ -50,7 +50,7 @@ def keep(workloads: Iterable[Workload], free: FreeCapacity) -> dict[str, tuple[R
 
 
 def coming(uid: str) -> str:
-    """What is kept for a run on the move, as a holding of its own."""
+    """Return what is kept for a run on the move, as a holding of its own."""
     return f"{uid} on the move"
 
 
@@ -65,7 +65,7 @@ def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], 
     live = tuple(pod for pod in pods[run.uid] if not pod.phase.is_final)
     reason = Reason(
         code=Code.MOVED,
-        message=f"moves to {_where(move.seats)}, where its place is kept, so that {wanting.spec.name} fits, which "
+        message=f"moves to {where(move.seats)}, where its place is kept, so that {wanting.spec.name} fits, which "
         f"needs {plural(wanting.spec.nodes, 'node')}; it saves first and goes on from there",
     )
     return stop(
@@ -73,13 +73,20 @@ def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], 
     )  # fmt: skip
 
 
+def change_place(run: Workload, live: tuple[Pod, ...], seats: tuple[Reservation, ...], why: str, now: float) -> Change:
+    """The run is told to save its work and to leave for a place that suits itself better, which is kept for it."""
+    reason = Reason(code=Code.MOVED, message=f"moves to {where(seats)}, {why}; it saves first and goes on from there")
+    return stop(run, live, Phase.PENDING, reason, reason, now, seats=seats, moved_at=now, moved_cost_s=0.0)
+
+
 def describe_makes_room(moves: Sequence[Move]) -> str:
-    """What a run waits for that others move for."""
-    found = sorted((move.workload.spec.name, _where(move.seats)) for move in moves)
+    """Return what a run waits for that others move for."""
+    found = sorted((move.workload.spec.name, where(move.seats)) for move in moves)
     names = ", ".join(f"{name} has moved to {where}" for name, where in found[:3])
     more = f" and {plural(len(found) - 3, 'more run')} elsewhere" if len(found) > 3 else ""
     return f"starts when {names}{more}, which leaves its room in one piece"
 
 
-def _where(seats: Sequence[Reservation]) -> str:
+def where(seats: Sequence[Reservation]) -> str:
+    """The nodes of some places."""
     return ", ".join(sorted({seat.node for seat in seats}))

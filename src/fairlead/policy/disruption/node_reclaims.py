@@ -1,10 +1,10 @@
-"""What follows when a node that is about to be taken away says so: its gang saves, stops, and starts elsewhere."""
+"""Acts when a node says that it is about to be taken away: its gang saves, stops, and starts elsewhere."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.policy.placement.memo import kept
-from fairlead.specs.training import Training
+from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod
 from fairlead.text.quantities import describe_duration
@@ -24,8 +24,8 @@ def leaving(nodes: tuple[Node, ...]) -> frozenset[str]:
     return frozenset(node.name for node in nodes if node.leaving is not None)
 
 
-def reclaim(spec: Training, live: Iterable[Pod], nodes: Iterable[Node]) -> Reclaim | None:
-    """Whether a pod is on a node that is about to go; the one that goes first counts."""
+def reclaim(spec: GangSpec, live: Iterable[Pod], nodes: Iterable[Node]) -> Reclaim | None:
+    """Return whether a pod is on a node that is about to go; the one that goes first counts."""
     held = {pod.node for pod in live}
     going = [(node.name, node.leaving) for node in nodes if node.leaving is not None and node.name in held]
     if not going:

@@ -1,4 +1,4 @@
-"""Who is stopped for somebody that comes before: the cheapest whole gangs that free enough, or nobody.
+"""Chooses who is stopped for somebody that comes before: the cheapest whole gangs that free enough, or nobody.
 
 Three grounds. A scavenger gives way to every other run. What a team borrows gives way to a run that lies within another
 team's guarantee. Within one team a lower priority gives way to a higher one, if that costs less than it gains. Nobody
@@ -106,12 +106,12 @@ def _victim(
 
 
 def cost(workload: Workload, pods: Iterable[Pod], whole: Capacity, now: float) -> float:
-    """What it costs to stop a run now, in seconds of the whole cluster."""
+    """Return what it costs to stop a run now, in seconds of the whole cluster."""
     return dominant_share(asked(workload.gang, whole), whole) * restart_s(workload, pods, now)
 
 
 def restart_s(workload: Workload, pods: Iterable[Pod], now: float) -> float:
-    """How far the run is thrown back at most, in seconds, when it is stopped now and starts again."""
+    """Return how far the run is thrown back at most, in seconds, when it is stopped now and starts again."""
     progress = workload.progress
     began = min((pod.created_at for pod in pods), default=now)
     saved = progress.checkpoint_at if progress is not None and progress.checkpoint_at is not None else began
@@ -150,7 +150,7 @@ def choose(
 
 
 def gain(wanting: Workload, spared_s: float, whole: Capacity) -> float:
-    """What it is worth that a run waits so much less, in seconds of the whole cluster."""
+    """Return what it is worth that a run waits so much less, in seconds of the whole cluster."""
     share = dominant_share(asked(wanting.spec, whole), whole)
     return math.inf if spared_s == math.inf else share * max(0.0, spared_s)
 
@@ -164,7 +164,7 @@ def enough(
     taken: list[Victim] = []
 
     def count_as(victim: Victim, times: int) -> int:
-        """How many members fit, more or fewer, once a victim's room counts as held (1) or given back (-1)."""
+        """Return how many members fit, more or fewer, once a victim's room counts as held (1) or given back (-1)."""
         for node, grant in victim.parts:
             rooms[node].take(grant, times)
         change = 0

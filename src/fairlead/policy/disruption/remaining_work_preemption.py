@@ -1,4 +1,4 @@
-"""Who of a team is stopped for a run that has less left to do: only when less is waited for that in all.
+"""Chooses who of a team is stopped for a run that has less left to do: only when less is waited for that in all.
 
 The exchange of two neighbours in an order (Smith, 1956), with work flowing through the cluster as through one
 machine: if A goes before B, which holds the room, B waits for A's work and for what it is thrown back itself; A is
@@ -66,7 +66,7 @@ def replaced(
 
 
 def pays(chosen: Sequence[Victim], standing: Standing) -> bool:
-    """Whether more work is left of those chosen than they wait for, in seconds of the whole cluster."""
+    """Return whether more work is left of those chosen than they wait for, in seconds of the whole cluster."""
     return sum(standing.work_s(each.workload) for each in chosen) > sum(each.cost_s for each in chosen)
 
 

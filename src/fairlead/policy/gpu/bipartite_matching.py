@@ -1,11 +1,11 @@
-"""Who of several who want things gets one, when each would do with any of several kinds."""
+"""Chooses who of several who want things gets one, when each would do with any of several kinds."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 
 def match(supply: Mapping[str, int], wants: Sequence[tuple[frozenset[str], int]]) -> list[int]:
-    """How many of each want are met; earlier ones come first.
+    """Return how many of each want are met; earlier ones come first.
 
     What can be met together is a matroid, so that this meets the most weight too (Edmonds, 1971). Each is met along an
     augmenting path (Berge, 1957) from its profiles to one that is left.

@@ -1,4 +1,4 @@
-"""What a node of a pool hands out of its GPUs: whole devices, devices that several share, or MIG instances."""
+"""Lists what a node of a pool hands out of its GPUs: whole devices, devices that several share, or MIG instances."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""How a run that asks for less than a GPU is kept apart from those beside it: MIG instance, MPS or time slices.
+"""Keeps a run that asks for less than a GPU apart from those beside it: MIG instance, MPS or time slices.
 
 A MIG instance has compute and memory of its own. MPS divides both among processes that run at once, and bounds the
 memory of each. Time slices take turns: one process at a time has all the compute, none has memory of its own, and a
@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
-from fairlead.specs.training import Training
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node
 from fairlead.text.quantities import SHARED_BY, describe_ways, plural
 
@@ -26,21 +26,21 @@ _PARTS = {Sharing.MIG: "MIG instance", Sharing.MPS: "MPS share", Sharing.TIME_SL
 
 
 class Need(StrEnum):
-    """What a run needs of those beside it."""
+    """The needs of a run as to those beside it."""
 
     STEADY = "steady"
     SOFT = "soft"
 
 
-def need_of(spec: Training) -> Need:
-    """Whether neighbours hurt it."""
+def need_of(spec: GangSpec) -> Need:
+    """Return whether neighbours hurt it."""
     gpu = spec.resources.gpu
     is_timed = spec.stall_timeout_s is not None or spec.max_duration_s is not None
     needs_memory = gpu is not None and gpu.min_memory_bytes is not None
     return Need.STEADY if is_timed or spec.nodes > 1 or needs_memory else Need.SOFT
 
 
-def choices(spec: Training, offered: Iterable[Sharing]) -> tuple[frozenset[Sharing] | None, ...]:
+def choices(spec: GangSpec, offered: Iterable[Sharing]) -> tuple[frozenset[Sharing] | None, ...]:
     """Ways in which a share of a GPU may be given, each with the better ones before it; the first that fits is taken.
 
     None stands for any way: where no more than one is offered that would do, there is nothing to choose.
@@ -55,7 +55,7 @@ def choices(spec: Training, offered: Iterable[Sharing]) -> tuple[frozenset[Shari
 
 
 def describe_parts(gpus: Sequence[Gpu], count: int = 2) -> str:
-    """What so many of some parts of GPUs are called."""
+    """Return what so many of some parts of GPUs are called."""
     ways = {gpu.shared_by for gpu in gpus if gpu.milli < WHOLE_MILLI}
     only = ways.pop() if len(ways) == 1 else None
     one, several = ("share of a GPU", "shares of GPUs") if only is None else (_PARTS[only], f"{_PARTS[only]}s")
@@ -78,7 +78,7 @@ def describe_shared(nodes: Iterable[Node]) -> str:
 
 
 def remedy(resources: Resources, nodes: Iterable[Node]) -> str | None:
-    """What would mend that a share finds no place as it has to be kept apart; None where that is not what is wrong."""
+    """Return the remedy where a share finds no place as it has to be kept apart; None where something else is wrong."""
     there = {gpu.sharing for node in nodes for gpu in node.gpus} - {None}
     missing = [way for way in MOST_APART_FIRST if way in there and way not in resources.sharing]
     if not resources.sharing or not missing or there.intersection(resources.sharing):

@@ -1,4 +1,4 @@
-"""What each GPU can be partitioned into: profiles of MIG instances, where they may lie, and which layouts are legal.
+"""Lists what each GPU can be partitioned into: MIG profiles, where they may lie, and which layouts are legal.
 
 A GPU has memory slices, side by side, and compute slices. An instance lies on consecutive memory slices, and hardware
 lets each profile begin at some of them only. Only profiles of one compute instance are known, as they are what device
@@ -81,7 +81,7 @@ class Partitionable:
 
 
 def why_illegal(model: Partitionable, layout: Iterable[Instance]) -> str | None:
-    """Why a GPU cannot be partitioned like this, as what follows its name; None when it can."""
+    """Return why a GPU cannot be partitioned like this, as what follows its name; None when it can."""
     taken: dict[int, Instance] = {}
     media: Instance | None = None
     for instance in layout:
@@ -102,7 +102,7 @@ def why_illegal(model: Partitionable, layout: Iterable[Instance]) -> str | None:
 
 
 def is_legal(model: Partitionable, layout: Iterable[Instance]) -> bool:
-    """Whether a GPU can be partitioned like this."""
+    """Return whether a GPU can be partitioned like this."""
     return why_illegal(model, layout) is None
 
 
@@ -118,7 +118,7 @@ def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool 
 
 
 def holds(model: Partitionable, counts: Mapping[str, int]) -> bool:
-    """Whether a GPU can have so many instances of each profile at once."""
+    """Return whether a GPU can have so many instances of each profile at once."""
     return any(
         all(found.get(profile, 0) >= number for profile, number in counts.items())
         for found in map(counts_of, layouts_with(model, (), media=True))
@@ -126,12 +126,12 @@ def holds(model: Partitionable, counts: Mapping[str, int]) -> bool:
 
 
 def counts_of(layout: Iterable[Instance]) -> Mapping[str, int]:
-    """How many instances of each profile a layout has."""
+    """Return how many instances of each profile a layout has."""
     return Counter(instance.profile for instance in layout)
 
 
 def partitionable(model: str, memory_bytes: int) -> Partitionable | None:
-    """What a GPU with this product name can be partitioned into; None when it cannot, or nobody knows.
+    """Return what a GPU with this product name can be partitioned into; None when it cannot, or nobody knows.
 
     Args:
         memory_bytes: Of the whole GPU, as a driver or a person says it; 0 when unknown, where the name may say it.

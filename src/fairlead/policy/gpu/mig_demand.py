@@ -1,4 +1,4 @@
-"""Which MIG instances runs wish for that want a part of a GPU."""
+"""Finds the MIG instances that runs wish for that want a part of a GPU."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,13 +7,13 @@ from fairlead.policy.gpu.mig import GB, Partitionable
 from fairlead.policy.gpu.mig_layouts import Wish
 from fairlead.policy.placement.device_matching import matches
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
-from fairlead.specs.training import Training
 
 
-def wishes_of(runs: Iterable[Training], models: Iterable[Partitionable]) -> tuple[Wish, ...]:
-    """What the runs wish for together, each member an instance, worth the part of a GPU that it asks for.
+def wishes_of(runs: Iterable[GangSpec], models: Iterable[Partitionable]) -> tuple[Wish, ...]:
+    """Return what the runs wish for together, each member an instance, worth the part of a GPU that it asks for.
 
     A run that wants no part, or not by MIG, or one that no such GPU has, wishes for nothing.
     """

@@ -1,4 +1,4 @@
-"""Which layouts a cluster's partitionable GPUs should have, so that the most of what is wished for finds an instance.
+"""Chooses layouts of a cluster's partitionable GPUs, so that most of what is wished for finds an instance.
 
 The problem is a generalised assignment of wishes to GPUs, each of which takes one of a few dozen layouts. GPUs are
 looked at one after another and every layout is tried; of the partial answers those are kept that could still become
@@ -104,7 +104,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Problem:
-    """What is fixed during the search.
+    """The things that are fixed during the search.
 
     A state is what is left of each wish, and for each profile that somebody may have to leave, how many who left are
     without one; below 0 for so many to spare.
@@ -225,7 +225,7 @@ class _Problem:
         return min(bounds)
 
     def told(self, options: Iterable[Option]) -> Chosen:
-        """What these options come to: who is served of all wishes at once; of value minus infinity, if someone stays
+        """Return who is served of all wishes at once with these options; of value minus infinity, if someone stays
         without.
         """
         options = list(options)

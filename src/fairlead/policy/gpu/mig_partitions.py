@@ -1,4 +1,4 @@
-"""What a partitioned GPU is now, and which layouts it could have, given who uses its instances."""
+"""Tells what a partitioned GPU is now, and which layouts it could have, given who uses its instances."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

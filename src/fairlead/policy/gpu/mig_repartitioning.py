@@ -1,4 +1,4 @@
-"""How nodes get from the layouts that their GPUs have to those they should have, disturbing as little as can be.
+"""Brings nodes from the layouts that their GPUs have to those they should have, with little disturbance.
 
 A node is partitioned anew as NVIDIA's GPU Operator does it: a label names the wanted configuration, its MIG manager
 empties each GPU whose instances differ in number, makes the new ones, and says in another label how that went. So a
@@ -32,7 +32,7 @@ class MigNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigConfig:
-    """How the GPUs of a node are partitioned, under the name that a label has.
+    """The partitions of the GPUs of a node, under the name that a label has.
 
     Attributes:
         name: ``all-PROFILE`` is known to every MIG manager; any other has to be in its file first.
@@ -44,7 +44,7 @@ class MigConfig:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the MIG manager knows it without being told."""
+        """Return whether the MIG manager knows it without being told."""
         return self.name.startswith("all-")
 
 
@@ -91,7 +91,7 @@ Action = Cordon | Drain | Relabel | Await | Uncordon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What is done to one node.
+    """A step that is done to one node.
 
     Attributes:
         actions: In their order.
@@ -123,7 +123,7 @@ class Repartition:
 
     @property
     def move_cost(self) -> float:
-        """What all who leave lose."""
+        """Return what all who leave lose."""
         return sum(step.move_cost for step in self.steps)
 
     @property
@@ -160,7 +160,7 @@ def repartition(
 
 
 def say(step: Step) -> str:
-    """What a step does and costs, as a sentence."""
+    """Return what a step does and costs, as a sentence."""
     config = next(action.config for action in step.actions if isinstance(action, Relabel))
     parts = [f"{step.node} is partitioned as {config.name}: {plural(step.num_gpus, 'GPU')} out of use meanwhile"]
     if step.leaving:
@@ -205,7 +205,7 @@ def _changes(device: Device, wanted: Mapping[str, Layout]) -> bool:
 
 
 def _leaving(device: Device, wanted: Mapping[str, Layout]) -> list[Held]:
-    """Who has to leave: all when the device is emptied, else those whose instance goes."""
+    """Return who has to leave: all when the device is emptied, else those whose instance goes."""
     if not _changes(device, wanted):
         return []
     if device.as_a_whole:
@@ -259,6 +259,6 @@ def _free(devices: Iterable[Device]) -> Counter[str]:
 
 
 def _most(model: Partitionable, profile: str) -> int:
-    """How many instances of one profile a GPU has at most."""
+    """Return how many instances of one profile a GPU has at most."""
     sized = model.profiles[profile]
     return 1 if profile.endswith(MEDIA) else len(sized.starts)

@@ -1,4 +1,4 @@
-"""How fast jobs go when they share the same devices and interleave the stages of their iterations.
+"""Estimates how fast jobs go when they share the same devices and interleave the stages of their iterations.
 
 An iteration is three stages in a row: load (storage, then processor: two slots long), compute, communicate. Jobs whose
 stages need different things fill each other's gaps. Assumes that every member has a measured profile and
@@ -26,7 +26,7 @@ _SETTLED = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Profile:
-    """What one iteration of a job takes: alone, and in each stage. Seconds; stages may overlap or leave a rest."""
+    """The times of one iteration of a job: alone, and in each stage. Seconds; stages may overlap or leave a rest."""
 
     iteration_s: float
     stages_s: Stages

@@ -9,13 +9,13 @@ from fairlead.policy.placement.topology import describe_where
 from fairlead.policy.queue.ageing import raised
 from fairlead.state.plan import Change, CreatePod, Event, TerminatePod
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Node, Phase, Pod, Status, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Status, Workload
 from fairlead.text.quantities import plural
 
 _BETWEEN_STARTS = (Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED)
 
 
-def change_to(workload: Workload, status: Status) -> Change:
+def change_to(workload: AnyWorkload, status: Status) -> Change:
     """A change of status with its event; a run that ends by itself is no longer wanted to run.
 
     One that is stopped on request and wanted to run was resumed since: that wish is still to be heard.

@@ -1,4 +1,4 @@
-"""Whether a run's checkpoints come as its spec promises, and what it means for its end when the last one did not.
+"""Judges whether a run's checkpoints come as its spec promises, and its end when the last one did not.
 
 The newest complete checkpoint is late when it is three intervals old. A run that keeps its promise is never so far
 behind: its training waits at one interval. So this is told of places that are full or slow, and of programs that never
@@ -16,13 +16,13 @@ LATE_TIMES = 3
 LEAST_LATE_S = 60.0
 """But not before so many seconds, in which a program may well still be loading what it needs."""
 SILENT_S = 600.0
-"""With an interval in steps and a program that reports none, time has to do."""
+"""With an interval in steps and a program that reports none, and with one not chosen yet, time has to do."""
 
 _CALL = "Call `run.checkpoint(step)` after every step, as in docs/checkpoints.md, or take `checkpoint.every` away."
 
 
 def warning(run: Workload, now: float) -> Reason | None:
-    """What is wrong with the checkpoints of a run; None when nothing is, when it does not run, or promises none."""
+    """Return what is wrong with a run's checkpoints; None where nothing is, it does not run, or it promises none."""
     wish, status = run.spec.checkpoint, run.status
     if status.phase is not Phase.RUNNING:
         return None
@@ -36,6 +36,11 @@ def warning(run: Workload, now: float) -> Reason | None:
         return _failing(progress, age_s)
     if wish.every_s is not None:
         is_late, every = age_s > max(LATE_TIMES * wish.every_s, LEAST_LATE_S), describe_duration(wish.every_s)
+        behind = describe_duration(age_s)
+    elif wish.every_auto:
+        chosen_s = None if progress is None else progress.checkpoint_interval_s
+        is_late = age_s > (SILENT_S if chosen_s is None else max(LATE_TIMES * chosen_s, LEAST_LATE_S))
+        every = "auto" if chosen_s is None else f"auto, now {describe_duration(chosen_s)}"
         behind = describe_duration(age_s)
     elif wish.every_steps is not None:
         every = plural(wish.every_steps, "step")
@@ -52,6 +57,8 @@ def warning(run: Workload, now: float) -> Reason | None:
         why, remedy = "the program has not called `run.checkpoint` yet", _CALL
     else:
         why, remedy = "no save was complete since", "If saves take that long, raise `checkpoint.every`."
+        if wish.every_auto:
+            remedy = "If saves take that long, the place of the checkpoints is too slow: `checkpoint.to` names another."
     message = f"no checkpoint for {behind}, although `checkpoint.every` is {every}: {why}"
     return Reason(code=Code.CHECKPOINT_LATE, message=message, remedy=remedy)
 

@@ -1,10 +1,14 @@
-"""What a spec leaves open, chosen from the cluster it will run on, each choice with a sentence for the plan."""
+"""Chooses what a spec leaves open from the cluster it will run on, each choice with a sentence for the plan."""
 
 from dataclasses import dataclass, replace
 
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_cpu, describe_of_each, plural
+
+INTERVAL_LATER = (
+    "checkpoint.every: by the run itself, from what its saves cost and how often it fails; `status` says it"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,8 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
         notes.append(f"ranks_per_node: {ranks} ({why})")
         spec = replace(spec, ranks_per_node=ranks)
     notes.append(describe_rendezvous(spec))
+    if spec.checkpoint.every_auto:
+        notes.append(INTERVAL_LATER)
     if spec.resources.cpu_milli is None and nodes:
         largest = max(node.cpu_milli for node in nodes)
         members = -(-(spec.most_nodes or spec.nodes) // len(nodes))

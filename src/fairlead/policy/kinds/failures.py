@@ -1,4 +1,4 @@
-"""What went wrong with a gang: the user's program, the infrastructure, or a hang; and which rank was first."""
+"""Finds what went wrong with a gang: the user's program, the infrastructure, or a hang; and which rank was first."""
 
 import re
 import signal as signals
@@ -26,7 +26,7 @@ KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
 
 class Blame(StrEnum):
-    """Who has to act."""
+    """The one who has to act."""
 
     PROGRAM = "program"
     INFRASTRUCTURE = "infrastructure"
@@ -35,7 +35,7 @@ class Blame(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a gang cannot go on.
+    """The cause for which a gang cannot go on.
 
     Attributes:
         setting: What would mend it, as ``--set`` takes it; None where no key would. The remedy says the rest.
@@ -46,7 +46,7 @@ class Failure:
     setting: str | None = None
 
     def remedy(self, name: str, *, is_over: bool) -> str | None:
-        """What a person can do, with commands that work as they are written.
+        """Return what a person can do, with commands that work as they are written.
 
         Args:
             is_over: The run starts no more; before it changes, one that does has to be suspended.
@@ -79,7 +79,7 @@ def diagnose(
 
 
 def hung(workload: Workload, pod: Pod) -> bool:
-    """Whether a pod that is to stop belongs to a start that is torn down because it hangs."""
+    """Return whether a pod that is to stop belongs to a start that is torn down because it hangs."""
     status = workload.status
     if status.phase is Phase.RESTARTING and status.attempt == pod.attempt + 1:
         return status.reason.code is Code.STALLED

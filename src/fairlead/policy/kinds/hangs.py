@@ -1,4 +1,4 @@
-"""Which rank of a gang that hung keeps the others waiting, and where: told from where each rank's main thread was.
+"""Finds the rank of a gang that hung which keeps the others waiting: by where each rank's main thread was.
 
 Ranks in a call that waits for other ranks wait; who is elsewhere hangs. Where the stacks do not say, a rank that is
 steps behind is named, or one that alone is somewhere else; else it is said that it cannot be told.

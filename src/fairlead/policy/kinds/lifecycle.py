@@ -1,11 +1,12 @@
 """The life of a workload as one table: every move that exists, and what it means. Any other move is our own mistake."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from fairlead.errors import Conflict
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Status, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Status
 
 MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.PENDING, Phase.STARTING): "the whole gang was placed",
@@ -39,8 +40,32 @@ MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.FAILED, Phase.PENDING): "resumed",
 }
 
+PARENT_MOVES: dict[tuple[Phase, Phase], str] = {
+    (Phase.PENDING, Phase.RUNNING): "its kind has judged it for the first time",
+    (Phase.PENDING, Phase.STOPPING): "asked to stop, or over, while children are not",
+    (Phase.PENDING, Phase.SUSPENDED): "suspended before anything was submitted",
+    (Phase.PENDING, Phase.STOPPED): "stopped before anything was submitted",
+    (Phase.PENDING, Phase.SUCCEEDED): "there was nothing to do, or nothing left",
+    (Phase.PENDING, Phase.FAILED): "it cannot go on",
+    (Phase.RUNNING, Phase.STOPPING): "asked to stop, or over, while children are not",
+    (Phase.RUNNING, Phase.SUSPENDED): "suspended while no child ran",
+    (Phase.RUNNING, Phase.STOPPED): "stopped while no child ran",
+    (Phase.RUNNING, Phase.SUCCEEDED): "it has what was wanted",
+    (Phase.RUNNING, Phase.FAILED): "it cannot go on",
+    (Phase.STOPPING, Phase.SUSPENDED): "all children are over or Suspended",
+    (Phase.STOPPING, Phase.STOPPED): "all children are over",
+    (Phase.STOPPING, Phase.SUCCEEDED): "all children are over, and it had what was wanted",
+    (Phase.STOPPING, Phase.FAILED): "all children are over, and it could not go on",
+    (Phase.SUSPENDED, Phase.PENDING): "resumed",
+    (Phase.SUSPENDED, Phase.STOPPING): "stopped while suspended, as its children are",
+    (Phase.SUSPENDED, Phase.STOPPED): "stopped while suspended",
+    (Phase.STOPPED, Phase.PENDING): "resumed",
+    (Phase.FAILED, Phase.PENDING): "resumed",
+}
+"""The life of a parent, which is that of its children: it never starts, and fails only for good."""
 
-def check_intent(run: Workload, intent: Intent) -> None:
+
+def check_intent(run: AnyWorkload, intent: Intent) -> None:
     """Refuse what a person may ask of a run and it cannot do any more.
 
     Raises:
@@ -74,12 +99,28 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
     Raises:
         ValueError: The table has no such move.
     """
-    if (status.phase, to) not in MOVES:
-        raise ValueError(f"no move from {status.phase} to {to}")
     if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
         changes.setdefault("ran_s", ran_until(status, now))
-    changes.setdefault("active_s", active_until(status, now))
     changes |= {"warning": None, "warned_at": None}
+    return _move(MOVES, status, to, reason, now, changes)
+
+
+def move_parent(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
+    """Return the status of a parent after moving to another phase; as ``move``, by the table of parents."""
+    return _move(PARENT_MOVES, status, to, reason, now, changes)
+
+
+def _move(
+    moves: Mapping[tuple[Phase, Phase], str],
+    status: Status,
+    to: Phase,
+    reason: Reason,
+    now: float,
+    changes: dict[str, Any],
+) -> Status:
+    if (status.phase, to) not in moves:
+        raise ValueError(f"no move from {status.phase} to {to}")
+    changes.setdefault("active_s", active_until(status, now))
     moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
     return replace(moved, finished_at=now) if to.is_final else moved
 

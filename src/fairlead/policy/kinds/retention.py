@@ -1,14 +1,15 @@
-"""Which runs that are over need not be kept any longer."""
+"""Decides which runs that are over need not be kept any longer."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fairlead.policy.kinds.table import runs_of
 from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.constraints import Constraints, Limit, broken, enforce
 from fairlead.specs.training import DECADE_S
 from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Intent, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent
 
 RULES: Constraints = {
     "for_s": Limit(low=0.001, high=DECADE_S, zero=True),
@@ -20,7 +21,7 @@ MOST_AT_ONCE = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is kept of runs that are over: whatever either of these keeps.
+    """The rule for runs that are over: those are kept that either of these keeps.
 
     Attributes:
         for_s: Seconds since their end; None for no such reason to keep one.
@@ -38,11 +39,11 @@ class Retention:
 KEEP_ALL = Retention()
 
 
-def expired(runs: Iterable[Workload], keep: Retention, now: float) -> list[Workload]:
+def expired(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> list[AnyWorkload]:
     """Return the runs that are over and that nothing keeps, in the order in which they ended.
 
     A run that is to go on or is being deleted is none of them, nor is one from whose own checkpoints a run that is not
-    over begins.
+    over begins. Children are returned before their parent, and only with it.
 
     Args:
         runs: Those that are over, and those that are not.
@@ -50,14 +51,17 @@ def expired(runs: Iterable[Workload], keep: Retention, now: float) -> list[Workl
     """
     if keep == KEEP_ALL:
         return []
-    kinds = defaultdict[tuple[str, str], list[Workload]](list)
-    origins = []
+    kinds = defaultdict[tuple[str, str], list[AnyWorkload]](list)
+    children = defaultdict[str, list[AnyWorkload]](list)
+    origins: list[str] = []
     for run in runs:
-        if run.status.phase.is_final:
+        if run.parent is not None:
+            children[run.parent].append(run)
+        if not run.status.phase.is_final:
+            origins += (each.checkpoint.origin for each in runs_of(run.spec) if each.checkpoint.origin is not None)
+        elif run.parent is None:
             kinds[kind_of(run.spec)].append(run)
-        elif run.spec.checkpoint.origin is not None:
-            origins.append(run.spec.checkpoint.origin)
-    found: list[Workload] = []
+    found: list[AnyWorkload] = []
     for ended in kinds.values():
         ended.sort(key=_ended_at, reverse=True)
         found += (
@@ -67,14 +71,19 @@ def expired(runs: Iterable[Workload], keep: Retention, now: float) -> list[Workl
             and (keep.for_s is None or now - _ended_at(run)[0] >= keep.for_s)
             and not any(run.uid in origin.split("/") for origin in origins)
         )
-    return sorted(found, key=_ended_at)
+    families = (_with_children(run, children) for run in sorted(found, key=_ended_at))
+    return [run for family in families for run in family if all(each.status.phase.is_final for each in family)]
 
 
-def forgetting(runs: Iterable[Workload], keep: Retention, now: float) -> Plan:
+def _with_children(run: AnyWorkload, children: Mapping[str, list[AnyWorkload]]) -> list[AnyWorkload]:
+    return [*(each for child in children.get(run.uid, ()) for each in _with_children(child, children)), run]
+
+
+def forgetting(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> Plan:
     """The plan that forgets the first of those that need not be kept, ``MOST_AT_ONCE`` at most."""
     gone = expired(runs, keep, now)[:MOST_AT_ONCE]
     return Plan(changes=tuple(Change(workload_uid=run.uid, version=run.version, forget=True) for run in gone))
 
 
-def _ended_at(run: Workload) -> tuple[float, str]:
+def _ended_at(run: AnyWorkload) -> tuple[float, str]:
     return run.status.finished_at or run.status.since, run.uid

@@ -1,4 +1,4 @@
-"""Whether and when a failed gang starts again.
+"""Decides whether and when a failed gang starts again.
 
 The program's own failures are counted over the whole life of the run. Failures of the platform are counted in a row and
 forgiven by progress, so that a run on unsteady machines goes on for as long as it gets anywhere, and one that is killed
@@ -46,7 +46,7 @@ class GiveUp:
 
 
 def retry(spec: Training, status: Status, failure: Failure, progress: Progress | None, now: float) -> Again | GiveUp:
-    """What follows a failure."""
+    """Return what follows a failure."""
     program, disruptions = status.program_failures, status.disruptions
     productive = _productive(status, failure, progress, now)
     if failure.blame is Blame.PROGRAM:
@@ -79,7 +79,7 @@ def longest_wait_s(spec: Training) -> float:
 
 
 def retry_refused(workload: Workload, now: float) -> float:
-    """When a gang that a quota refused once more is tried again.
+    """Return when a gang that a quota refused once more is tried again.
 
     Each in the second half of its wait at a moment of its own, so that two gangs of which each took what the other
     lacked do not meet again and again.
@@ -94,7 +94,7 @@ def retry_refused(workload: Workload, now: float) -> float:
 
 
 def _productive(status: Status, failure: Failure, progress: Progress | None, now: float) -> bool:
-    """Whether the failed start got further than those before, or was ended by what says nothing of the program."""
+    """Return whether the failed start got further than those before, or its end says nothing of the program."""
     if status.last_failure is None:
         return True
     lasted_s = now - status.since if status.phase is Phase.RUNNING else 0.0

@@ -22,7 +22,7 @@ PLACE_STAYS = (
 
 
 def check_update(run: Workload, spec: Training) -> tuple[Difference, ...]:
-    """What a new spec changes; nothing when it is the one that the run has.
+    """Return what a new spec changes; nothing when it is the one that the run has.
 
     Raises:
         Conflict: The run's phase does not allow it, or something differs that must stay.
@@ -73,7 +73,7 @@ def changed(found: Iterable[Difference]) -> Event:
 
 
 def changed_meanwhile(name: str) -> str:
-    """What a spec for a run meets that has changed since it was looked at."""
+    """Return what a spec for a run meets that has changed since it was looked at."""
     return f"{name} has changed while its new spec was made; look at it with `fairlead status {name}`, then try again."
 
 
@@ -88,5 +88,5 @@ def _why_it_stays(run: Workload, spec: Training, key: str) -> str | None:
 
 
 def has_saved(run: Workload) -> bool:
-    """Whether there is a checkpoint of it, as far as it said."""
+    """Return whether there is a checkpoint of it, as far as it said."""
     return run.progress is not None and run.progress.checkpoint_step is not None

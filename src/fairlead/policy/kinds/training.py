@@ -1,25 +1,24 @@
-"""What to do next for every training run: the one decision that the live loop, ``plan`` and the simulator share.
+"""Judges a training run on its own: compares what is wanted with what is true, and says what follows.
 
-Each workload is judged on its own by comparing what is wanted with what is true; then those that wait are placed in
-order. At most one change for each workload comes out, complete in itself.
+Placing it is another matter, and that of all that wait.
 """
 
-from collections import defaultdict
 from dataclasses import replace
 
-from fairlead.policy.disruption.node_reclaims import leaving, reclaim
+from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.kinds import checkpoint_health as checkpoints
 from fairlead.policy.kinds import hangs
 from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
+from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import GiveUp, longest_wait_s, retry, retry_refused
-from fairlead.policy.queue.scheduling import start
+from fairlead.policy.queue.budgets import run_overspent, team_overspent
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.specs.quantities import format_duration
-from fairlead.specs.training import DECADE_S
-from fairlead.state.plan import Change, Event, Plan
+from fairlead.specs.training import DECADE_S, Training
+from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 from fairlead.text.quantities import describe_duration, plural
@@ -29,76 +28,9 @@ TEARDOWN_GRACE_S = 1.0
 # Of a gang that hangs the stacks are taken first, which takes a second, or a few where py-spy or gdb is there.
 STACKS_GRACE_S = 10.0
 
-# Looking a member up on its enumeration takes longer than all else in _is_quiet and _only_waits.
-_RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
 
-
-def decide(snapshot: Snapshot, now: float) -> Plan:
-    """The changes to make now; an empty plan when all is as it should be."""
-    pods = _current_pods(snapshot)
-    changes: list[Change] = []
-    waiting: list[Workload] = []
-    growable: list[Workload] = []
-    going = leaving(snapshot.nodes)
-    for workload in snapshot.workloads:
-        found = pods[workload.uid]
-        if not found and _only_waits(workload):
-            waiting.append(workload)
-            continue
-        if _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
-            continue
-        own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
-        change = _judge(workload, own, snapshot, now)
-        if change is not None:
-            changes.append(change)
-        elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
-            growable.append(workload)
-        elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
-            waiting.append(workload)
-    busy = frozenset(change.workload_uid for change in changes)
-    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now)))
-
-
-def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
-    """Pods of each workload, of any attempt."""
-    grouped: dict[str, list[Pod]] = defaultdict(list)
-    for pod in snapshot.pods:
-        grouped[pod.workload_uid].append(pod)
-    return grouped
-
-
-def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
-    """Whether it plainly runs on as wanted and time alone changes nothing: most runs, which need no judgement."""
-    spec, status = workload.spec, workload.status
-    if (
-        status.phase is not _RUNNING
-        or workload.intent is not _RUN
-        or spec.max_duration_s is not None
-        or spec.stall_timeout_s is not None
-        or status.nodes is not None
-        or status.warning is not None
-        or len(pods) != spec.nodes
-    ):
-        return False
-    for pod in pods:  # a generator takes twice as long, and this is for thousands
-        if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
-            return False
-    return checkpoints.warning(workload, now) is None
-
-
-def _only_waits(workload: Workload) -> bool:
-    """Whether it plainly waits to be placed, as far as it has no pods: what most of a long queue do."""
-    status = workload.status
-    return (
-        status.phase is _PENDING
-        and workload.intent is _RUN
-        and status.retry_at is None
-        and (status.started_at is None or workload.spec.max_duration_s is None)
-    )
-
-
-def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
-    """What the workload needs apart from being placed; None for nothing."""
+def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
+    """Return what the workload needs apart from being placed; None for nothing."""
     live = tuple(pod for pod in pods if not pod.phase.is_final)
     phase, intent = workload.status.phase, workload.intent
     if phase.is_final:
@@ -113,6 +45,9 @@ def _judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: f
     deadline = _deadline(workload, live, now)
     if deadline is not None:
         return deadline
+    unpaid = _unpaid(workload, live, snapshot, now)
+    if unpaid is not None:
+        return unpaid
     if phase in (Phase.STARTING, Phase.RUNNING):
         return _watch(workload, pods, live, snapshot, now)
     if phase is Phase.SUSPENDED:
@@ -132,7 +67,8 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
     if workload.status.phase is Phase.SUCCEEDED:
         return Change(workload_uid=workload.uid, version=workload.version, intent=Intent.STOP)
     name = workload.spec.team, workload.spec.name
-    if any((each.spec.team, each.spec.name) == name and not each.status.phase.is_final for each in snapshot.workloads):
+    there = (*snapshot.workloads, *snapshot.parents)
+    if any((each.spec.team, each.spec.name) == name and not each.status.phase.is_final for each in there):
         message = f"it cannot be resumed while another unfinished run is named {workload.spec.name}"
         taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="Resume it when that one is over.")
         return Change(
@@ -175,7 +111,7 @@ def _obey(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | Non
 
 
 def _awaited(workload: Workload) -> str:
-    """What a run that has its stop notice does before it ends, and how long it may take."""
+    """Return what a run that has its stop notice does before it ends, and how long it may take."""
     grace, progress = describe_duration(workload.spec.grace_s), workload.progress
     if progress is None or progress.step is None:
         return f"waiting for its ranks to end (grace {grace})"
@@ -196,6 +132,17 @@ def _deadline(workload: Workload, live: tuple[Pod, ...], now: float) -> Change |
     if live:
         return stop(workload, live, Phase.FAILED, reason, reason, now)
     return change_to(workload, move(workload.status, Phase.FAILED, reason, now))
+
+
+def _unpaid(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
+    """End a run that has cost its ``max_cost``; let one wait whose team has nothing left to spend."""
+    reason = run_overspent(workload, snapshot)
+    if reason is not None:
+        if live:
+            return stop(workload, live, Phase.FAILED, reason, reason, now)
+        return change_to(workload, move(workload.status, Phase.FAILED, reason, now))
+    reason = team_overspent(workload, snapshot) if live else None
+    return None if reason is None else stop(workload, live, Phase.PENDING, reason, reason, now)
 
 
 def _watch(
@@ -251,7 +198,7 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
 
 
 def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
-    """What a run comes to whose ranks have all ended well: docs/decisions/0016 says why not always Succeeded."""
+    """Return what a run comes to whose ranks have all ended well: docs/decisions/0016 says why not always Succeeded."""
     step = workload.progress.step if workload.progress is not None else None
     steps = "" if step is None else f" after {plural(step, 'step')}"
     status = workload.status
@@ -333,14 +280,14 @@ def _teardown_s(workload: Workload, reason: Reason) -> float:
 
 
 def _ran_s(workload: Workload) -> float:
-    """What it has run up to its newest checkpoint, from which it starts again."""
+    """Return what it has run up to its newest checkpoint, from which it starts again."""
     status, progress = workload.status, workload.progress
     saved_at = None if progress is None else progress.checkpoint_at
     return status.ran_s if saved_at is None else ran_until(status, saved_at)
 
 
 def _is_placed_again(workload: Workload, pods: tuple[Pod, ...]) -> bool:
-    """Whether the run, of which no pod lives any more, stopped only to change its size."""
+    """Return whether the run, of which no pod lives any more, stopped only to change its size."""
     return workload.intent is Intent.RUN and is_resizing(workload.status) and not _all_ended_well(workload, pods)
 
 
@@ -388,9 +335,4 @@ def _keep_stopping(workload: Workload, live: tuple[Pod, ...]) -> Change | None:
     return terminate(workload, live, workload.spec.grace_s)
 
 
-def _wants_to_start(workload: Workload, now: float) -> bool:
-    """Whether it may start as far as its phase and the time go; one that is wanted stopped never comes here."""
-    status = workload.status
-    if status.phase in (Phase.RESTARTING, Phase.PENDING):
-        return status.retry_at is None or now >= status.retry_at
-    return is_resizing(status)
+KIND = LeafKind(spec=Training, judge=judge)

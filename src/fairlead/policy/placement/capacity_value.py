@@ -1,4 +1,4 @@
-"""What free room on a device is worth: how much of it the pods still to come are expected to use.
+"""Estimates the worth of free room on a device: how much of it the pods still to come are expected to use.
 
 Take so many pods of the task mix as candidates for one device (a Poisson number of each shape). Of those, the set that
 uses most of ``f`` thousandths with at most ``c`` cores uses ``E(f, c)`` of the device, the mean over many samples. The
@@ -44,7 +44,7 @@ LEAST_SHARES = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one kind of device may expect, for each pair of width and cores that was asked for.
+    """The demand that one kind of device may expect, for each pair of width and cores that was asked for.
 
     Attributes:
         widths: Steps of one device.
@@ -83,7 +83,7 @@ def _demands(asked: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[Demand
 
 
 def _num_that_fill(served: list[tuple[Shape, int, Mask]]) -> float:
-    """How many pods count as candidates: the shares; all pods when none has just one device."""
+    """Return how many pods count as candidates: the shares; all pods when none has just one device."""
     single = sum(n for shape, n, _ in served if shape.num_gpus == 1)
     shares = sum(n for shape, n, _ in served if shape.is_share)
     return max(shares, LEAST_SHARES * single) or sum(n for _, n, _ in served)
@@ -123,7 +123,7 @@ def table(demand: Demand, num_candidates: float, forced: float = 1.0) -> Floats:
 
 
 def _lost_when_forced(demand: Demand, worth: Floats) -> Floats:
-    """Which part of the worth of free steps is lost for a mean pod of the mix, if wide ones that fit come (LEVELS)."""
+    """Return the part of the worth of free steps lost for a mean pod of the mix, if wide ones come (LEVELS)."""
     widths = np.array(demand.widths, dtype=np.int64)
     used = widths * np.array(demand.rates)
     rest = np.arange(LEVELS)[:, None] - widths

@@ -1,4 +1,4 @@
-"""What it is worth that devices of one node are idle together: to pods that need several of them, and can use them.
+"""Estimates the worth of devices of one node that are idle together, to pods that need several of them.
 
 A place for such a pod is as many idle devices on one node with the cores and the memory that it needs beside them; idle
 devices without those are no place. What is almost a place counts in part, by the chance that what it lacks is left
@@ -67,7 +67,7 @@ class Together:
 
     @classmethod
     def of(cls, mix: TaskMix, fleet: Fleet) -> "Together | None":
-        """What the mix asks for, as things stand; None where nothing needs several devices."""
+        """Return what the mix asks for, as things stand; None where nothing needs several devices."""
         asked = _asked((mix.items(), fleet.frame))
         return None if asked is None else asked.now(fleet)
 
@@ -101,7 +101,7 @@ class Together:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any place is worth something."""
+        """Return whether any place is worth something."""
         return bool(self.need.any())
 
     def now(self, fleet: Fleet) -> "Together":
@@ -123,13 +123,13 @@ class Together:
         return worth
 
     def _room(self, idle: Ints, cpu_milli: Ints, memory_bytes: Ints) -> Floats:
-        """How many places, and parts of one, there are with so much free on each node (B, S)."""
+        """Return how many places, and parts of one, there are with so much free on each node (B, S)."""
         room = np.minimum(idle[:, None] / self.num_gpus, cpu_milli[:, None] / self.cpu_milli)
         return np.asarray(np.maximum(0.0, np.minimum(room, memory_bytes[:, None] / self.memory_bytes)))
 
 
 def _lasting(fleet: Fleet) -> float:
-    """How far places last, from 0 to 1: as pods leave or, before any has left, as there is room, in steps."""
+    """Return how far places last, from 0 to 1: as pods leave or, before any has left, as there is room, in steps."""
     believed = (min(fleet.free_devices, fleet.free_cores) - TIGHT) / (ROOMY - TIGHT)
     return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS
 

@@ -1,4 +1,4 @@
-"""Which devices a request means: by model, with alternatives, and by memory."""
+"""Finds the devices that a request means: by model, with alternatives, and by memory."""
 
 import re
 from functools import lru_cache
@@ -10,7 +10,7 @@ ALTERNATIVES = "|"
 
 
 def serves(gpu: Gpu, shape: Shape) -> bool:
-    """Whether a device, if it is free, is one that a pod of the shape can use.
+    """Return whether a device, if it is free, is one that a pod of the shape can use.
 
     What goes to one run only is no place for a share when it is whole, and no whole device when it is a part.
     """
@@ -27,7 +27,7 @@ def serves(gpu: Gpu, shape: Shape) -> bool:
 
 @lru_cache(maxsize=4096)
 def matches(model: str, memory_bytes: int, wanted: str | None, min_memory_bytes: int | None) -> bool:
-    """Whether a device is of the kind asked for; ``wanted`` is one model or several, as in ``A100|H100``.
+    """Return whether a device is of the kind asked for; ``wanted`` is one model or several, as in ``A100|H100``.
 
     A model is part of what the driver calls the device, whatever the case, but ``A10`` is not ``A100``.
     """

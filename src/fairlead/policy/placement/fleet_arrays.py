@@ -1,4 +1,4 @@
-"""What is free on every node, as arrays: N nodes with up to G devices each.
+"""Keeps what is free on every node, as arrays: N nodes with up to G devices each.
 
 ``take``, ``release`` and ``hold`` are the only ways it changes, and all stamp the nodes, so that whoever keeps a score
 of a node knows when it is stale.
@@ -17,7 +17,7 @@ from fairlead.state.snapshot import Grant, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Where one pod goes: indices of the node, and of its devices."""
+    """The place of one pod: indices of the node, and of its devices."""
 
     node: int
     devices: tuple[int, ...]
@@ -107,17 +107,17 @@ class Fleet:
 
     @property
     def turnover(self) -> float:
-        """Which part of the pods that ever were here are over."""
+        """Return which part of the pods that ever were here are over."""
         return self.num_left / max(1, self.num_placed)
 
     @property
     def free_devices(self) -> float:
-        """Which part of the devices is free."""
+        """Return which part of the devices is free."""
         return self.free_gpu_milli / max(1, self.total_gpu_milli)
 
     @property
     def free_cores(self) -> float:
-        """Which part of the cores of nodes with devices is free; below 0 where more is held than there is."""
+        """Return which part of the cores of nodes with devices is free; below 0 where more is held than there is."""
         return float(self.cpu_milli[self.frame.has_gpus].sum()) / max(1, self.frame.cpu_milli_beside_gpus)
 
     @property

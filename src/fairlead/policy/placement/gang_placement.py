@@ -64,7 +64,7 @@ def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tupl
 
 
 def members(shape: Shape, count: int, fleet: Fleet) -> Ints:
-    """How many members of one shape fit on each node (N), as far as ``count``."""
+    """Return how many members of one shape fit on each node (N), as far as ``count``."""
     everywhere = np.arange(len(fleet))
     usable = fleet.usable(everywhere, shape)
     most = np.full(len(fleet), min(count, 1) if shape.apart else count)
@@ -136,11 +136,11 @@ class _Gang:
         return None
 
     def _held(self, nodes: Ints, level: int) -> Ints:
-        """How many members each domain of a level held at first on these nodes."""
+        """Return how many members each domain of a level held at first on these nodes."""
         return np.bincount(self.domains[level][nodes], weights=self.most[nodes]).astype(np.int64)
 
     def _chosen(self, nodes: Ints, level: int, equal: Mask) -> Mask:
-        """Which of the nodes (B) are in that of some equal domains which is best to the chooser."""
+        """Return which of the nodes (B) are in that of some equal domains which is best to the chooser."""
         own = self.domains[level][nodes]
         if equal.sum() == 1:
             return np.asarray(equal[own])

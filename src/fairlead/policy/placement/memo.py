@@ -1,4 +1,4 @@
-"""What was last worked out of a value, kept until another value comes: nodes and histories outlive many passes.
+"""Keeps what was last worked out of a value until another value comes: nodes and histories outlive many passes.
 
 The key is the value itself, compared whole, so what is kept cannot be stale. Where its parts are the very same objects
 as last time, as in the snapshots of a cluster on which nothing happened to them, comparing costs a pointer each.

@@ -17,7 +17,7 @@ Mask = NDArray[np.bool_]
 
 
 class Frame:
-    """What nodes are; all arrays are read-only.
+    """The properties of nodes; all arrays are read-only.
 
     Attributes:
         names: Names of the nodes, in the order of the arrays (N).
@@ -75,12 +75,12 @@ class Frame:
         return domains
 
     def devices(self, node: int, grant: Grant) -> list[int]:
-        """Where the devices of a grant are on a node; those that are not there are left out."""
+        """Return where the devices of a grant are on a node; those that are not there are left out."""
         positions = self._positions[node]
         return [positions[uuid] for uuid in grant.gpu_uuids if uuid in positions]
 
     def allowed(self, shape: Shape) -> Mask:
-        """Which kinds of device the shape can use."""
+        """Return which kinds of device the shape can use."""
         return np.array([serves(gpu, shape) for gpu in self.kinds] or [False], dtype=np.bool_)
 
 

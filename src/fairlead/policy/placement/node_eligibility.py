@@ -1,4 +1,4 @@
-"""Which nodes take a run, room or not: taints, price, and what its `kubernetes:` asks, as kube-scheduler reads it.
+"""Finds the nodes that take a run, room or not: taints, price, and its `kubernetes:` as kube-scheduler reads it.
 
 GPU taints keep nobody away: they say what a node has, and placement decides by room alone. A node that its cloud labels
 as spot counts as tainted with that label, as some clouds do themselves. Preferences and what a run asks of other pods
@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 from fairlead.policy.placement.memo import kept
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.training import Training
+from fairlead.specs.training import Capacity
 from fairlead.state.snapshot import Node, Taint
 from fairlead.text.quantities import describe_dollars
 
@@ -26,6 +27,8 @@ SPOT_MARKS = (
     ("eks.amazonaws.com/capacityType", "SPOT"),
     ("karpenter.sh/capacity-type", "spot"),
 )
+# Says of a node that it is spot without keeping anybody away, as the pools of a simulation do.
+CAPACITY_TYPE_LABEL = "fairlead.dev/capacity-type"
 PRICE_LABEL = "fairlead.dev/price-per-hour"
 PRICE_NODES = (
     f"Say what the nodes cost: label them {PRICE_LABEL}=DOLLARS on Kubernetes, or give the Pool of a simulation its "
@@ -39,7 +42,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a node does not take a run.
+    """The cause for which a node does not take a run.
 
     Attributes:
         why: As what follows "node a is".
@@ -53,7 +56,7 @@ class Refusal:
 
 
 class Eligibility:
-    """Which of some nodes take which runs; runs that ask the same of nodes are judged once."""
+    """The nodes, of some, that take each run; runs that ask the same of nodes are judged once."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
@@ -62,11 +65,11 @@ class Eligibility:
             for node in nodes
             if any(taint.key not in GPU_TAINTS for taint in node.taints) or not _SPOT_KEYS.isdisjoint(node.labels)
         ]
-        self._known: dict[tuple[Overlay, bool, float | None], Mapping[str, Refusal]] = {}
+        self._known: dict[tuple[Overlay, Capacity], Mapping[str, Refusal]] = {}
 
-    def barred(self, spec: Training) -> Mapping[str, Refusal]:
+    def barred(self, spec: GangSpec) -> Mapping[str, Refusal]:
         """The nodes that do not take the run, by name."""
-        key = (spec.kubernetes, spec.capacity.spot, spec.capacity.max_price)
+        key = (spec.kubernetes, spec.capacity)
         if key not in self._known:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
@@ -76,7 +79,7 @@ class Eligibility:
             self._known[key] = {name: refusal for name, refusal in judged if refusal is not None}
         return self._known[key]
 
-    def barred_for_good(self, spec: Training) -> Mapping[str, Refusal]:
+    def barred_for_good(self, spec: GangSpec) -> Mapping[str, Refusal]:
         """Those of them that never will."""
         return {name: refusal for name, refusal in self.barred(spec).items() if refusal.lasts}
 
@@ -89,7 +92,7 @@ def doors_of(nodes: tuple[Node, ...]) -> Eligibility:
 
 @lru_cache(maxsize=1024)
 def keeps_apart(laid: Overlay) -> bool:
-    """Whether a run's pods must not share a node: by a required anti-affinity to labels that are laid over them."""
+    """Return whether a run's pods must not share a node, by a required anti-affinity to labels laid over them."""
     pod: Object = laid.pod
     own = (pod.get("metadata") or {}).get("labels") or {}
     against = ((pod.get("spec") or {}).get("affinity") or {}).get("podAntiAffinity") or {}
@@ -99,7 +102,7 @@ def keeps_apart(laid: Overlay) -> bool:
     )
 
 
-def tolerations(spec: Training) -> list[dict[str, str]]:
+def tolerations(spec: GangSpec) -> list[dict[str, str]]:
     """For the taints that GPU and spot nodes of the usual providers have."""
     found = []
     if spec.resources.gpu is not None:
@@ -108,7 +111,7 @@ def tolerations(spec: Training) -> list[dict[str, str]]:
 
 
 def tolerates(given: Iterable[Object], taint: Taint) -> bool:
-    """Whether one of these tolerations is for the taint."""
+    """Return whether one of these tolerations is for the taint."""
     return any(_is_for(each, taint) for each in given)
 
 
@@ -118,8 +121,17 @@ def spot_label(node: Node) -> Taint | None:
     return None if found is None else Taint(key=found[0], value=found[1])
 
 
+def is_spot(node: Node) -> bool:
+    """Return whether a label or a taint says that the node is spot."""
+    return (
+        node.labels.get(CAPACITY_TYPE_LABEL) == "spot"
+        or spot_label(node) is not None
+        or any((taint.key, taint.value) in SPOT_MARKS for taint in node.taints)
+    )
+
+
 def selects(name: str, labels: Mapping[str, str], selector: Object, affinity: Object) -> bool:
-    """Whether a node has the labels of a selector, and is of those that an affinity to nodes requires."""
+    """Return whether a node has the labels of a selector, and is of those that an affinity to nodes requires."""
     return all(labels.get(key) == value for key, value in selector.items()) and _is_required(name, labels, affinity)
 
 
@@ -134,16 +146,22 @@ def price_label(labels: Mapping[str, str]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Demands:
-    """What a run asks of nodes: the fields of its pods that do."""
+    """The requirements of a run on nodes: the fields of its pods that say them."""
 
     selector: Object
     affinity: Object
     tolerations: tuple[Object, ...]
     max_price: float | None
+    only_spot: bool | None = None
 
     @property
     def is_choosy(self) -> bool:
-        return bool(self.selector) or bool(_terms(self.affinity)) or self.max_price is not None
+        return (
+            bool(self.selector)
+            or bool(_terms(self.affinity))
+            or self.max_price is not None
+            or self.only_spot is not None
+        )
 
     def refusal(self, node: Node) -> Refusal | None:
         for name, value in self.selector.items():
@@ -153,6 +171,10 @@ class _Demands:
         if not _is_required(node.name, node.labels, self.affinity):
             remedy = "Correct `kubernetes.spec.affinity`, or label the nodes that are meant."
             return Refusal(why="not what its `affinity` requires", remedy=remedy, lasts=True)
+        if self.only_spot is not None and is_spot(node) is not self.only_spot:
+            kind = "an on-demand node, and its deadline leaves time for spot" if self.only_spot else "a spot node, for "
+            late = "" if self.only_spot else "which its deadline leaves no time"
+            return Refusal(why=f"{kind}{late}", remedy=_MORE_TIME, lasts=False)
         for taint in node.taints:
             if taint.key not in GPU_TAINTS and not tolerates(self.tolerations, taint):
                 return _tainted(taint)
@@ -163,18 +185,19 @@ class _Demands:
 
 
 @lru_cache(maxsize=1024)
-def _demands(overlay: Overlay, spot: bool, max_price: float | None) -> _Demands:
+def _demands(overlay: Overlay, capacity: Capacity) -> _Demands:
     laid: Object = overlay.pod.get("spec") or {}
     return _Demands(
         selector=laid.get("nodeSelector") or {},
         affinity=laid.get("affinity") or {},
-        tolerations=(*(_SPOT if spot else ()), *(laid.get("tolerations") or ())),
-        max_price=max_price,
+        tolerations=(*(_SPOT if capacity.spot else ()), *(laid.get("tolerations") or ())),
+        max_price=capacity.max_price,
+        only_spot=capacity.only_spot,
     )
 
 
 def _price_refusal(price: float | None, max_price: float) -> Refusal | None:
-    """Why a node of that price, dollars an hour, is too dear; None when it is not."""
+    """Return why a node of that price, dollars an hour, is too dear; None when it is not."""
     if price is None:
         return Refusal(
             why=f"of unknown price, and its `max_price` is {describe_dollars(max_price)} an hour",
@@ -229,7 +252,7 @@ def _is_required(name: str, labels: Mapping[str, str], affinity: Object) -> bool
 
 
 def _is_meant(labels: Mapping[str, str], selector: Object | None) -> bool:
-    """Whether a selector of pods selects those labels; none selects nothing, an empty one everything."""
+    """Return whether a selector of pods selects those labels; none selects nothing, an empty one everything."""
     return (
         selector is not None
         and all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
@@ -262,5 +285,6 @@ def _is_whole(text: str) -> bool:
 
 
 _SPOT_KEYS = frozenset(key for key, _ in SPOT_MARKS)
+_MORE_TIME = "It changes with time: `capacity: {spot: auto}` goes by the run's `deadline`."
 _ALLOW_SPOT = "`capacity: {spot: true}` lets it use spot nodes."
 _SPOT = [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_MARKS]

@@ -18,7 +18,7 @@ from fairlead.state.snapshot import Grant, Node, Pod
 
 
 class PackedRooms:
-    """What is free on the nodes, as ``fairlead.policy.placement.placement.FreeCapacity``."""
+    """The free room of the nodes, as ``fairlead.policy.placement.placement.FreeCapacity``."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix) -> None:
         self.doors = doors_of(tuple(nodes))
@@ -53,7 +53,7 @@ class PackedRooms:
         self._fleet.take(index, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
 
     def has(self, node: str, grant: Grant) -> bool:
-        """Whether the node is there, takes pods, and has just this free."""
+        """Return whether the node is there, takes pods, and has just this free."""
         index = self._fleet.index.get(node)
         return index is not None and self._room(index).has(grant)
 

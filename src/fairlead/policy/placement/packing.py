@@ -188,7 +188,7 @@ class Packing:
         return np.asarray(gain[same] - self._order[nodes])
 
     def _emptiness(self, nodes: Ints, scarce: float) -> Floats:
-        """What is free on nodes, in devices with their cores, those so many times (B); nothing where no devices are."""
+        """Return what is free on nodes: devices and their cores, those so many times (B); 0 where no devices are."""
         # A product with ones, and take, are several times faster here than a sum and an index.
         free = self._fleet.gpu_milli.take(nodes, axis=0) @ self._ones
         cores = scarce * self._fleet.cpu_milli[nodes]
@@ -206,7 +206,7 @@ class Packing:
         return np.where(usable, worth, -np.inf)
 
     def _num_idle(self, nodes: Ints) -> Ints:
-        """How many devices of each node nobody holds a part of (B)."""
+        """Return how many devices of each node nobody holds a part of (B)."""
         return np.asarray((self._fleet.gpu_milli[nodes] == WHOLE_GPU).sum(axis=1))
 
     def _places(self, nodes: Ints, idle: Ints, without: Shape) -> Floats:
@@ -249,7 +249,7 @@ class Packing:
 
 @kept
 def _order(frame: Frame) -> Floats:
-    """What each node is given away at where nothing else tells them apart (N)."""
+    """Return what each node is given away at where nothing else tells them apart (N)."""
     rank, num_nodes = np.empty(len(frame.nodes)), len(frame.nodes)
     rank[np.argsort([zlib.crc32(name.encode()) for name in frame.names], kind="stable")] = np.arange(num_nodes)
     # Pods without devices go to nodes without devices while those have room.
@@ -264,12 +264,12 @@ def _key(num_devices: int) -> Ints:
 
 @kept
 def _counts(frame: Frame) -> tuple[Floats, Floats]:
-    """What a thousandth of a device, and of a core, counts of what is free (N each); nothing where no devices are."""
+    """Return what a thousandth of a device, and of a core, counts of what is free (N each); 0 where no devices are."""
     cores_each = max(1.0, frame.cpu_milli_beside_gpus / 1000 / max(1.0, frame.total_gpu_milli / WHOLE_GPU))
     return frame.has_gpus / WHOLE_GPU, frame.has_gpus / (1000 * cores_each)
 
 
 def _scarce(fleet: Fleet) -> float:
-    """How many times the cores that go with a device count: the more, the less is free of cores than of devices."""
+    """Return the weight of the cores that go with a device: the more, the less is free of cores than of devices."""
     scarcer = max(0.0, fleet.free_devices) / max(1e-6, fleet.free_cores)
     return min(MOST_SCARCE, max(1.0, SCARCE * scarcer**2))

@@ -1,25 +1,18 @@
-"""Where a gang goes: all of it or none; and why it waits or can never fit.
+"""Chooses where a gang goes: all of it or none; and why it waits or can never fit."""
 
-One node leaves nothing to choose but devices, which needs no arrays. Among several nodes
-``fairlead.policy.placement.packing`` chooses; it is imported only then, for numpy costs a supervisor 20 MB that a
-laptop never needs.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from fairlead.errors import ClusterError
 from fairlead.policy.gpu.gpu_sharing import choices, describe_parts, describe_shared, remedy
 from fairlead.policy.placement.device_matching import serves
 from fairlead.policy.placement.node_eligibility import Eligibility, doors_of, keeps_apart
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
-from fairlead.policy.placement.task_mix import TaskMix
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing
-from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Gpu, Grant, Node, Pod
+from fairlead.state.snapshot import Gpu, Grant, Node
 from fairlead.text.quantities import describe_cpu, describe_gpu, describe_memory, describe_need, describe_ways, plural
 
 
@@ -37,7 +30,7 @@ class Free(Protocol):
 
     @property
     def doors(self) -> Eligibility:
-        """Which nodes take which runs."""
+        """Return which nodes take which runs."""
         ...
 
     def freest(self, shape: Shape, most: int) -> "list[NodeCapacity]":
@@ -46,7 +39,7 @@ class Free(Protocol):
 
 
 class FreeCapacity(Free, Protocol):
-    """What is free on some nodes."""
+    """The free room of some nodes."""
 
     @property
     def sharing(self) -> frozenset[Sharing]:
@@ -62,13 +55,13 @@ class FreeCapacity(Free, Protocol):
         ...
 
     def has(self, node: str, grant: Grant) -> bool:
-        """Whether the node is there, takes pods, and has just this free."""
+        """Return whether the node is there, takes pods, and has just this free."""
         ...
 
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """What is free on one node, by the uuid of each device."""
+    """The free room of one node, by the uuid of each device."""
 
     node: Node
     cpu_milli: int
@@ -96,7 +89,7 @@ class NodeCapacity:
         return self._such[shape]
 
     def has(self, grant: Grant) -> bool:
-        """Whether just this is free on a node that takes pods."""
+        """Return whether just this is free on a node that takes pods."""
         milli = min(grant.gpu_milli, WHOLE_GPU)
         return (
             takes_pods(self.node)
@@ -106,7 +99,7 @@ class NodeCapacity:
         )
 
     def fit(self, shape: Shape) -> Grant | None:
-        """What one member would hold here; None when there is no room."""
+        """Return what one member would hold here; None when there is no room."""
         if not takes_pods(self.node) or self.node.name in shape.barred:
             return None
         if shape.cpu_milli > self.cpu_milli or shape.memory_bytes > self.memory_bytes:
@@ -119,70 +112,7 @@ class NodeCapacity:
         return grant_of(shape, tuple(free[: shape.num_gpus]))
 
 
-class OneNode:
-    """The room of at most one node: first come, first served."""
-
-    def __init__(self, room: NodeCapacity | None) -> None:
-        self._room = room
-        self.doors = doors_of(() if room is None else (room.node,))
-
-    @property
-    def sharing(self) -> frozenset[Sharing]:
-        """As in ``FreeCapacity``."""
-        return frozenset() if self._room is None else ways_of(self._room.node.gpus)
-
-    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
-        """As in ``FreeCapacity``."""
-        if self._room is None or (shape.apart and count > 1):
-            return None
-        placed: list[tuple[str, Grant]] = []
-        for _ in range(count):
-            grant = self._room.fit(shape)
-            if grant is None:
-                for _, taken in placed:
-                    self._room.take(taken, -1)
-                return None
-            self._room.take(grant)
-            placed.append((self._room.node.name, grant))
-        return tuple(placed)
-
-    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
-        """As in ``FreeCapacity``."""
-        if self._room is not None and node == self._room.node.name:
-            self._room.take(grant, times)
-
-    def has(self, node: str, grant: Grant) -> bool:
-        """As in ``FreeCapacity``."""
-        return self._room is not None and node == self._room.node.name and self._room.has(grant)
-
-    def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
-        """As in ``FreeCapacity``."""
-        return [self._room] if self._room is not None else []
-
-
-def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None) -> FreeCapacity:
-    """The free room of the nodes: a pod holds its grant until none of its processes is alive.
-
-    Args:
-        mix: What the future is expected to ask for; nothing in particular when left out.
-    """
-    if len(nodes) > 1:
-        try:
-            from fairlead.policy.placement.packed_capacity import PackedRooms
-        except ModuleNotFoundError as error:
-            raise ClusterError(
-                f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
-                "install fairlead[cluster]."
-            ) from error
-        return PackedRooms(nodes, pods, mix or TaskMix())
-    room = NodeCapacity.of(nodes[0]) if nodes else None
-    for pod in pods:
-        if room is not None and not pod.phase.is_final and pod.node == room.node.name:
-            room.take(pod.grant)
-    return OneNode(room)
-
-
-def place(spec: Training, free: FreeCapacity) -> tuple[Placement, ...] | None:
+def place(spec: GangSpec, free: FreeCapacity) -> tuple[Placement, ...] | None:
     """Nodes for the whole gang, taking the room in ``free``; None, with nothing taken, when it does not fit."""
     shape = shape_of(spec, free.doors)
     for sharing in choices(spec, free.sharing) if shape.is_share else (None,):
@@ -198,12 +128,12 @@ def ways_of(gpus: Iterable[Gpu]) -> frozenset[Sharing]:
 
 
 def takes_pods(node: Node) -> bool:
-    """Whether new pods may go there, room or not."""
+    """Return whether new pods may go there, room or not."""
     return node.ready and node.closed is None
 
 
 def grant_of(shape: Shape, gpu_uuids: tuple[str, ...]) -> Grant:
-    """What a pod of the shape holds on these devices."""
+    """Return what a pod of the shape holds on these devices."""
     return Grant(
         cpu_milli=shape.cpu_milli, memory_bytes=shape.memory_bytes, gpu_uuids=gpu_uuids, gpu_milli=shape.gpu_milli
     )  # fmt: skip
@@ -216,8 +146,8 @@ def matching(node: Node, shape: Shape) -> list[Gpu]:
     return [gpu for gpu in node.gpus if serves(gpu, shape)]
 
 
-def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
-    """Why the gang would not fit even if nothing else ran; None when it would."""
+def why_never(spec: GangSpec, nodes: tuple[Node, ...]) -> Reason | None:
+    """Return why the gang would not fit even if nothing else ran; None when it would."""
     barred = doors_of(tuple(nodes)).barred_for_good(spec)
     if _would_hold(spec, [node for node in nodes if node.name not in barred]):
         return None
@@ -238,8 +168,8 @@ def why_never(spec: Training, nodes: tuple[Node, ...]) -> Reason | None:
     )
 
 
-def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) -> Reason:
-    """Why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
+def why_waiting(spec: GangSpec, free: Free, holders: Mapping[str, Resources]) -> Reason:
+    """Say why the gang does not fit now although it could; ``holders`` are the running workloads and their shares."""
     need = describe_need(spec)
     shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
     freest = "; ".join(
@@ -257,7 +187,7 @@ def why_waiting(spec: Training, free: Free, holders: Mapping[str, Resources]) ->
     )
 
 
-def shape_of(spec: Training, doors: Eligibility) -> Shape:
+def shape_of(spec: GangSpec, doors: Eligibility) -> Shape:
     """The shape of a member, with the nodes that do not take it."""
     shape, barred, apart = Shape.of(spec.resources), doors.barred(spec), keeps_apart(spec.kubernetes)
     return replace(shape, barred=frozenset(barred), apart=apart) if barred or apart else shape
@@ -269,8 +199,8 @@ def _how_many(num: int, total: int) -> str:
     )
 
 
-def _would_hold(spec: Training, nodes: Iterable[Node]) -> bool:
-    """Whether the nodes would hold the gang if nothing else ran."""
+def _would_hold(spec: GangSpec, nodes: Iterable[Node]) -> bool:
+    """Return whether the nodes would hold the gang if nothing else ran."""
     shape, missing = replace(Shape.of(spec.resources), apart=keeps_apart(spec.kubernetes)), spec.nodes
     for node in nodes:
         missing -= _most_members(node, shape, missing)
@@ -280,7 +210,7 @@ def _would_hold(spec: Training, nodes: Iterable[Node]) -> bool:
 
 
 def _most_members(node: Node, shape: Shape, limit: int) -> int:
-    """How many members the node would hold if nothing else ran, as far as ``limit``."""
+    """Return how many members the node would hold if nothing else ran, as far as ``limit``."""
     most = min(limit, 1) if shape.apart else limit
     if shape.cpu_milli:
         most = min(most, node.cpu_milli // shape.cpu_milli)
@@ -303,7 +233,7 @@ def _say_capacity(node: Node) -> str:
     return f"{node.name} with {gpus}, {describe_cpu(node.cpu_milli)}, {describe_memory(node.memory_bytes)} of memory"
 
 
-def _say_free(room: NodeCapacity, spec: Training) -> str:
+def _say_free(room: NodeCapacity, spec: GangSpec) -> str:
     if not takes_pods(room.node):
         return f"{room.node.name} is {room.node.closed or 'not ready'}"
     parts = []
@@ -319,7 +249,7 @@ def _say_free(room: NodeCapacity, spec: Training) -> str:
     return f"{room.node.name} has {', '.join(parts)} free"
 
 
-def _shortfall(spec: Training, nodes: tuple[Node, ...]) -> str:
+def _shortfall(spec: GangSpec, nodes: tuple[Node, ...]) -> str:
     one = spec.resources
     short = []
     if one.gpu is not None:
@@ -344,7 +274,7 @@ def _shortfall(spec: Training, nodes: tuple[Node, ...]) -> str:
     return "; ".join(short) or f"one pod fits, {spec.nodes} together do not"
 
 
-def _what_to_lower(spec: Training, nodes: tuple[Node, ...]) -> str:
+def _what_to_lower(spec: GangSpec, nodes: tuple[Node, ...]) -> str:
     one = spec.resources
     if one.gpu is not None and all(len(matching(node, Shape.of(one))) < one.gpu.num_devices for node in nodes):
         return "`resources.gpu`"

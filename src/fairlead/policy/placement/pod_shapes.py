@@ -1,4 +1,4 @@
-"""What one member of a gang needs, as a key: members of equal shape fit the same nodes equally well."""
+"""Makes a key of what one member of a gang needs: members of equal shape fit the same nodes equally well."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +11,7 @@ WHOLE_GPU = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one pod takes from its node.
+    """The resources that one pod takes from its node.
 
     Attributes:
         num_gpus: Devices that are touched; a share touches one.

@@ -1,4 +1,4 @@
-"""What tends to be asked for: counts of shapes, learnt from arrivals or from history."""
+"""Learns what tends to be asked for: counts of shapes, from arrivals or from history."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from fairlead.state.snapshot import Workload
 
 
 class TaskMix:
-    """How often each shape was asked for; memory does not tell shapes apart.
+    """The number of times that each shape was asked for; memory does not tell shapes apart.
 
     Attributes:
         num_observed: Pods counted so far.
@@ -61,5 +61,5 @@ def _mix_of(asked: tuple[tuple[Resources, int], ...]) -> TaskMix:
 
 
 def next_size(num_observed: int) -> int:
-    """How many pods must have been observed before a mix of ``num_observed`` is worth learning again."""
+    """Return how many pods must have been observed before a mix of ``num_observed`` is worth learning again."""
     return num_observed + max(1, num_observed // 5)

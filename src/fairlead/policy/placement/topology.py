@@ -1,4 +1,4 @@
-"""How nodes lie to each other, and what the traffic of a gang costs that is spread over them.
+"""Tells how nodes lie to each other, and what the traffic of a gang costs that is spread over them.
 
 Levels go from wide to narrow: zone, block, rack, NVLink island, node. Labels say which of them a node is in: those of
 Kubernetes, of the GPU operator, of NVIDIA's topograph, and of the providers that have blocks; a cluster gives its own
@@ -117,7 +117,7 @@ class Fabric:
         return cls(levels=tuple(levels), paths={node.name: _path(node, levels) for node in nodes})
 
     def shared(self, names: Sequence[str]) -> int:
-        """How many levels, from the widest on, have one domain that holds all of these nodes."""
+        """Return how many levels, from the widest on, have one domain that holds all of these nodes."""
         held = list(zip(*(self.paths[name] for name in names), strict=True))
         return next((number for number, domains in enumerate(held) if len(set(domains)) > 1), len(held))
 
@@ -127,7 +127,7 @@ class Fabric:
         return self.levels[shared - 1].bytes_per_s if shared else FARTHEST_BYTES_PER_S
 
     def crossings(self, names: Sequence[str]) -> tuple[int, ...]:
-        """How many domains of each level the nodes are in, which is how often a ring leaves one if not just one."""
+        """Count the domains of each level that the nodes are in: how often a ring leaves one, if not just one."""
         paths = {self.paths[name] for name in names}
         return tuple(len({path[: number + 1] for path in paths}) for number in range(len(self.levels)))
 
@@ -157,7 +157,7 @@ def describe_where(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
 
 
 def _speeds(nodes: Sequence[Node]) -> dict[str, float]:
-    """What nodes say of the speed of each level; the least counts, and what is no number says nothing."""
+    """Return what nodes say of the speed of each level; the least counts, and what is no number says nothing."""
     found: dict[str, float] = {}
     for node in nodes:
         for key, text in node.labels.items():

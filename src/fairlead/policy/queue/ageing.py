@@ -1,4 +1,4 @@
-"""What waiting adds to a run's priority, so that nobody starves.
+"""Adds to a run's priority while it waits, so that nobody starves.
 
 In a team a run of priority p goes before every run of priority q > p that comes ``(q - p) x AGEING_S`` seconds later or
 after, so only so many ever go before it. It keeps the points that it gained when it starts, so that those that it had

@@ -1,4 +1,4 @@
-"""How large a part of the cluster somebody holds: the measure of weighted dominant resource fairness.
+"""Measures how large a part of the cluster somebody holds: the measure of weighted dominant resource fairness.
 
 Ghodsi et al., "Dominant Resource Fairness", NSDI 2011: the dominant share of user i is s_i = max over j of u_ij / r_j
 (Algorithm 1), with weights s_i = max over j of u_ij / w_ij (section 4.3); here one weight for all resources of a team.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fairlead.policy.placement.device_matching import serves
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
-from fairlead.specs.training import Training
+from fairlead.specs.gang import GangSpec
 from fairlead.state.snapshot import Gpu, Node
 
 
@@ -30,13 +30,13 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class Capacity(Amounts):
-    """What a whole cluster has, and one of each kind of part that its nodes hand out of devices."""
+    """The whole of a cluster, and one of each kind of part that its nodes hand out of devices."""
 
     parts: tuple[Gpu, ...] = ()
 
 
-def asked(spec: Training, whole: Capacity) -> Amounts:
-    """What the whole gang asks for.
+def asked(spec: GangSpec, whole: Capacity) -> Amounts:
+    """Return what the whole gang asks for.
 
     A part that is asked for by its memory counts as the smallest here that has it, which is the one that it gets while
     one is free; as a whole GPU where there is none.

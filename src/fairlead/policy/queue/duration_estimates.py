@@ -1,4 +1,4 @@
-"""How much longer a job runs, from a declared time that may be wrong, or from nothing but what similar jobs took.
+"""Estimates how much longer a job runs, from a declared time that may be wrong, or from what similar jobs took.
 
 Times are of work alone, in seconds. Two answers to one question: which remaining time should the queue reckon with? A
 declared time that was overrun is stretched within what it may be wrong by. Without one, the answer is the inverse of

@@ -1,4 +1,4 @@
-"""When a run is over at the latest, as far as anybody can tell: by its limit, its estimate, or others of its name.
+"""Tells when a run is over at the latest, as far as it is known: by its limit, its estimate, or others of its name.
 
 A ``max_duration`` is a limit; an ``expected_duration`` counts until the run has taken longer. Runs of one team and name
 are of one kind; a number that a repeated name was given (``train-2``) does not count. Infinity stands for not known.
@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.queue.duration_estimates import enough_s
-from fairlead.specs.training import Training
+from fairlead.specs.gang import GangSpec
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Completed, Pod, Workload
 
 # What is leaving or overdue may be gone at the next look, and is not gone now.
@@ -22,7 +23,7 @@ _NUMBER = re.compile(r"-\d+$")
 
 
 class Durations:
-    """What is known of run times; ends are Unix times."""
+    """The knowledge of run times; ends are Unix times."""
 
     def __init__(self, completed: Iterable[Completed]) -> None:
         self._took: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -33,7 +34,7 @@ class Durations:
         self._whole_s = {kind: enough_s(took) for kind, took in self._took.items()}
 
     def length_s(self, workload: Workload, now: float) -> float:
-        """How long the run takes at most if it starts now."""
+        """Return how long the run takes at most if it starts now."""
         spec, started = workload.spec, workload.status.started_at
         if spec.max_duration_s is None:
             return self._expected_s(workload, 0.0)
@@ -41,7 +42,7 @@ class Durations:
         return max(0.0, spec.max_duration_s - had_s) + spec.grace_s + SOON_S
 
     def ends_at(self, workload: Workload, pods: Iterable[Pod], now: float) -> float:
-        """When a run that holds something has left at the latest."""
+        """Return when a run that holds something has left at the latest."""
         spec, started = workload.spec, workload.status.started_at
         leaves = [pod.terminating_since for pod in pods if not pod.phase.is_final]
         if leaves and all(since is not None for since in leaves):
@@ -55,7 +56,7 @@ class Durations:
         return max(end, now) + SOON_S
 
     def _expected_s(self, workload: Workload, done_s: float) -> float:
-        """How long the whole of a start takes that has run so long."""
+        """Return how long the whole of a start takes that has run so long."""
         expected_s = workload.spec.expected_duration_s
         if expected_s is not None and workload.spec.most_nodes is None:
             left_s = max(0.0, expected_s - workload.status.ran_s)
@@ -71,11 +72,11 @@ class Durations:
 
 @kept
 def durations_of(completed: tuple[Completed, ...]) -> Durations:
-    """What these runs tell of run times."""
+    """Return what these runs tell of run times."""
     return Durations(completed)
 
 
-def kind_of(run: Completed | Training) -> tuple[str, str]:
+def kind_of(run: Completed | GangSpec | WorkloadSpec) -> tuple[str, str]:
     """Runs for which this is equal are of one kind."""
     return run.team, _plain(run.name)
 

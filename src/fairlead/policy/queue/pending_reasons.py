@@ -1,4 +1,4 @@
-"""Why a run waits or has to give way, as sentences that name nodes, quantities, teams and times. Times are UTC."""
+"""Says why a run waits or has to give way, in sentences that name nodes, quantities, teams and times. Times are UTC."""
 
 import math
 from collections import defaultdict
@@ -23,7 +23,7 @@ MOST_NAMES = 5
 
 
 def needs(workload: Workload, timeline: Timeline, holders: Iterable[Workload]) -> Reason:
-    """What the run needs, what is free, and who holds the rest."""
+    """Return what the run needs, what is free, and who holds the rest."""
     reason = why_waiting(workload.spec, timeline, {each.spec.name: each.spec.resources for each in holders})
     such = _such_devices(workload, timeline)
     return _told(reason if such is None else replace(reason, message=f"{reason.message}; {such}"), workload)
@@ -54,7 +54,7 @@ def behind(workload: Workload, first: Workload, order: Order = Order.FIRST_COME)
 # Said of most that wait, at each pass.
 @lru_cache(maxsize=1024)
 def _behind(name: str, priority: int, own_priority: int, order: Order, *, is_open: bool) -> Reason:
-    """What is said of a run with that priority, which has a limit or is open, behind the one of the name."""
+    """Return what is said of a run with that priority, which has a limit or is open, behind the one of the name."""
     why = "was submitted earlier" if priority == own_priority else "has a higher priority"
     if priority < own_priority:
         why = "has waited longer or whose team holds less"
@@ -101,7 +101,7 @@ def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
 
 
 def _of_parts(workload: Workload, resource: str) -> str:
-    """What follows a number of GPUs that was not asked for, but for memory."""
+    """Return what follows a number of GPUs that was not asked for, but for memory."""
     asks = workload.spec.resources
     if resource != "gpu_milli" or asks.gpu is None or not Shape.of(asks).parts_only:
         return ""
@@ -109,7 +109,7 @@ def _of_parts(workload: Workload, resource: str) -> str:
 
 
 def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
-    """Why a run has to give way."""
+    """Return why a run has to give way."""
     own, other = victim.spec, wanting.spec
     if own.priority < 0:
         return f"preempted by {other.name} of team {other.team}: it takes only what is idle"
@@ -124,7 +124,7 @@ def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
 
 
 def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
-    """When a run can start with nobody being stopped for it."""
+    """Return when a run can start with nobody being stopped for it."""
     holders = tuple(holders)
     last = next((each for each in holders if each.uid == claim.after), None)
     if claim.start == math.inf:
@@ -178,7 +178,7 @@ def nodes_left(never: Reason) -> Reason:
 
 
 def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
-    """How many nodes have devices of the kind, and what is idle on the one with most of them idle."""
+    """Return how many nodes have devices of the kind, and what is idle on the one with most of them idle."""
     gpu = workload.spec.resources.gpu
     if gpu is None or len(timeline.rooms) <= 3:
         return None

@@ -1,4 +1,4 @@
-"""Where a run stands among those of its team: points of priority, as the order of the rules counts them.
+"""Ranks a run among those of its team: points of priority, as the order of the rules counts them.
 
 First come, first served: the priority that was asked for and what waiting has added (``fairlead.policy.queue.ageing``).
 Shortest first: what is left of the run counts against it besides. A run that needs the whole cluster for W more seconds
@@ -61,14 +61,14 @@ class Standing:
         return -self.points(workload), work_s, workload.created_at, workload.uid
 
     def work_s(self, workload: Workload) -> float:
-        """What is left of it, in seconds of the whole cluster."""
+        """Return what is left of it, in seconds of the whole cluster."""
         if workload.uid not in self._work_s:
             left_s, share = self.left_s(workload), dominant_share(asked(workload.spec, self.whole), self.whole)
             self._work_s[workload.uid] = UNKNOWN_S if left_s is None else share * left_s
         return self._work_s[workload.uid]
 
     def left_s(self, workload: Workload) -> float | None:
-        """What is left of it, in seconds on the fewest nodes that it asks for; None when nothing is known."""
+        """Return what is left of it, in seconds on the fewest nodes that it asks for; None when nothing is known."""
         if workload.uid not in self._left_s:
             self._left_s[workload.uid] = self.remaining.left_s(workload, self.now)
         return self._left_s[workload.uid]

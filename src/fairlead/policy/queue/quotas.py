@@ -1,4 +1,4 @@
-"""What teams hold, are guaranteed, and may hold at most: who is owed room, who borrows, and who has had enough.
+"""Counts what teams hold, are guaranteed, and may hold at most: who is owed room, who borrows, and who has had enough.
 
 A run counts towards its team's guarantee as a whole or not at all. Scavengers (a priority below 0) are outside of it:
 they are owed nothing, and what they hold counts for nothing.
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 from fairlead.policy.queue.ageing import precedence
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, dominant_share
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota, Team
-from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 
 RESOURCES = ("gpu_milli", "cpu_milli", "memory_bytes")
 
 
-def is_scavenger(spec: Training) -> bool:
-    """Whether the run takes only what is idle."""
+def is_scavenger(spec: GangSpec) -> bool:
+    """Return whether the run takes only what is idle."""
     return spec.priority < 0
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What each team holds, changed by whoever starts runs.
+    """The holdings of each team, changed by whoever starts runs.
 
     Attributes:
         whole: All that the cluster has.
@@ -48,7 +48,7 @@ class Ledger:
         """One that changes apart from this one."""
         return Ledger(self.teams, self.whole, dict(self.held), dict(self.bound))
 
-    def add(self, spec: Training) -> None:
+    def add(self, spec: GangSpec) -> None:
         """A run holds what it asks for from now on."""
         more = asked(spec, self.whole)
         self.bound[spec.team] = self.bound.get(spec.team, Amounts()) + more
@@ -60,14 +60,14 @@ class Ledger:
         known = self.teams.get(team)
         return dominant_share(self.held.get(team, Amounts()), self.whole, known.weight if known is not None else 1)
 
-    def is_owed(self, spec: Training) -> bool:
-        """Whether the run and all that its team holds lie within what the team is guaranteed."""
+    def is_owed(self, spec: GangSpec) -> bool:
+        """Return whether the run and all that its team holds lie within what the team is guaranteed."""
         team = self.teams.get(spec.team)
         if team is None or is_scavenger(spec):
             return False
         return _is_within(self.held.get(spec.team, Amounts()), asked(spec, self.whole), team.guaranteed)
 
-    def exceeds(self, spec: Training) -> str | None:
+    def exceeds(self, spec: GangSpec) -> str | None:
         """The first resource of which the team would hold more than its quota; None when it may start."""
         team = self.teams.get(spec.team)
         if team is None:
@@ -81,7 +81,7 @@ class Ledger:
 
 
 def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacity, now: float) -> dict[str, int]:
-    """How many nodes of each run are within what its team is guaranteed: of those of most priority, then the oldest.
+    """Count the nodes of each run within what its team is guaranteed: of those of most priority, then the oldest.
 
     All of a gang or none, but of an elastic one also its smallest size; runs without any are left out.
     """
@@ -104,7 +104,7 @@ def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacit
 
 
 def _is_within(held: Amounts, more: Amounts, guaranteed: Quota) -> bool:
-    """Whether ``more`` asks for something that is guaranteed, and no more of it than is left."""
+    """Return whether ``more`` asks for something that is guaranteed, and no more of it than is left."""
     asks = False
     for name in RESOURCES:
         amount = getattr(guaranteed, name)

@@ -1,4 +1,4 @@
-"""How much work is left of a run, as far as anybody knows: by its spec, its own steps, or what others of its name took.
+"""Estimates how much work is left of a run: by its spec, its own steps, or what others of its name took.
 
 The answer is in seconds of work on the fewest nodes that the run asks for. It need not be right, only the best that is
 known, and nobody is ever stopped for having taken longer. In this order:
@@ -28,7 +28,7 @@ ENOUGH_STEPS = 0.02
 
 
 class Remaining:
-    """What is left of runs, given those that are over."""
+    """The work left of runs, given those that are over."""
 
     def __init__(self, completed: Iterable[Completed]) -> None:
         self._completed = completed
@@ -50,7 +50,7 @@ class Remaining:
 
     @property
     def history(self) -> History:
-        """What is known of run times; made when somebody first needs it."""
+        """Return what is known of run times; made when somebody first needs it."""
         if self._history is None:
             took = ((_text(*kind_of(each)), each.took_s) for each in self._completed)
             self._history = History.of(took)
@@ -59,7 +59,7 @@ class Remaining:
 
 @kept
 def remaining_of(completed: tuple[Completed, ...]) -> Remaining:
-    """What these runs, which are over, tell of others."""
+    """Return what these runs, which are over, tell of others."""
     return Remaining(completed)
 
 

@@ -1,4 +1,4 @@
-"""Which of those that wait start now, and what each of the others is told: order, promises, backfill, preemption.
+"""Decides which of those that wait start now, and tells the others why not: order, promises, backfill, preemption.
 
 In their turn (``turns``) runs are placed as long as they fit. One that does not fit is promised the earliest start that
 the ends of others allow (``timeline``), if the rules give it a promise; others that come later may pass it only where
@@ -14,14 +14,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.disruption.eviction import EvictionPass
-from fairlead.policy.disruption.migration import coming, describe_makes_room, keep, move_away, placed_in
+from fairlead.policy.disruption.migration import change_place, coming, describe_makes_room, keep, move_away, placed_in
 from fairlead.policy.kinds.changes import change_to, started, wait
 from fairlead.policy.kinds.lifecycle import move
-from fairlead.policy.placement.placement import FreeCapacity, Placement, place, rooms, shape_of, why_never
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import FreeCapacity, Placement, place, shape_of, why_never
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import settled_mix
 from fairlead.policy.queue import pending_reasons as explaining
+from fairlead.policy.queue.budgets import Budgets
 from fairlead.policy.queue.dominant_shares import capacity
 from fairlead.policy.queue.durations import Durations, durations_of
 from fairlead.policy.queue.fair_order import fairly, first_come
@@ -31,11 +34,11 @@ from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
 from fairlead.policy.scaling.scale_up import Growing
-from fairlead.specs.training import Training
+from fairlead.specs.gang import GangSpec
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy
-from fairlead.state.snapshot import Phase, Pod, Reservation, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Snapshot, Workload
 
 # Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
@@ -56,13 +59,15 @@ def start(
         pods: Of each workload, of any attempt.
         busy: Uids of workloads of which something else has been decided.
     """
-    if not waiting and not growable:
+    choosing = [each for each in snapshot.workloads if each.spec.capacity.auto and _runs_on(each, busy)]
+    if not waiting and not growable and not choosing:
         return []
     queue = SchedulingPass.of(snapshot, pods, busy, now)
     moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
     changes = [queue.settle(workload) for workload in waiting if workload.uid in moved]
     for workload in queue.in_turn([each for each in waiting if each.uid not in moved]):
         changes += queue.look_at(workload)
+    changes += [change for workload in choosing for change in queue.change_capacity(workload)]
     larger = queue.enlarge()
     return [*(larger.get(change.workload_uid, change) for change in changes), *queue.grow(growable, waiting)]
 
@@ -91,6 +96,7 @@ class SchedulingPass:
     now: float
     free: FreeCapacity
     ledger: Ledger
+    budgets: Budgets
     durations: Durations
     holders: list[Workload]
     growing: Growing
@@ -121,6 +127,7 @@ class SchedulingPass:
         holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
         holders = [workload for workload in snapshot.workloads if workload.uid in holding]
         whole = capacity(snapshot.nodes)
+        durations = durations_of(snapshot.completed)
         return cls(
             snapshot=snapshot,
             pods=pods,
@@ -128,7 +135,8 @@ class SchedulingPass:
             now=now,
             free=free,
             ledger=Ledger.of(snapshot.teams, whole, holders),
-            durations=durations_of(snapshot.completed),
+            budgets=Budgets.of(snapshot, holders, pods, durations, now),
+            durations=durations,
             holders=holders,
             growing=Growing(snapshot, now),
             making=EvictionPass(
@@ -158,6 +166,40 @@ class SchedulingPass:
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
+        return self._look_at(workload) if not workload.spec.capacity.auto else self._choose_capacity(workload)
+
+    def change_capacity(self, workload: Workload) -> list[Change]:
+        """A running one that is to go on on the other kind of capacity leaves for its place there."""
+        spec, now, live = workload.spec, self.now, self.making.live(workload)
+        if workload.uid in self.making.stopped or len(live) != spec.nodes or any(p.terminating_since for p in live):
+            return []
+        on_spot = spot_deadline.is_on_spot([pod.node for pod in live], self.snapshot.nodes)
+        spot = on_spot or spot_deadline.has_room(spec, self.free, spot=True)
+        use = spot_deadline.decide_use(workload, self.snapshot, now, on_spot=on_spot, spot=spot)
+        seen = replace(workload, status=spot_deadline.observed(workload, spot, now))
+        if spot_deadline.may_change(workload, use, self.rules, now, on_spot=on_spot):
+            placed = place(spec.on(spot=not on_spot), self.free)
+            if placed is not None:
+                seats = tuple(Reservation(node=at.node, grant=at.grant) for at in placed)
+                return [change_place(seen, live, seats, spot_deadline.why_change(on_spot=on_spot), now)]
+        return _only_seen(workload, seen)
+
+    def _choose_capacity(self, workload: Workload) -> list[Change]:
+        """Wait for spot, or start on the kind of capacity that its deadline asks for."""
+        spec, free = workload.spec, self.free
+        spot = spot_deadline.has_room(spec, free, spot=True)
+        use = spot_deadline.decide_use(workload, self.snapshot, self.now, on_spot=None, spot=spot)
+        seen = replace(workload, status=spot_deadline.observed(workload, spot, self.now))
+        if use == spot_deadline.NOTHING:
+            changes = wait(seen, spot_deadline.WAITS, self.now)
+        else:
+            # Without room on on-demand nodes spot is better than nothing.
+            on_spot = spot and (use == spot_deadline.SPOT or not spot_deadline.has_room(spec, free, spot=False))
+            changes = self._look_at(replace(seen, spec=spec.on(spot=on_spot)))
+        told = any(change.workload_uid == workload.uid for change in changes)
+        return changes if told else [*changes, *_only_seen(workload, seen)]
+
+    def _look_at(self, workload: Workload) -> list[Change]:
         spec, now = workload.spec, self.now
         end = now + self.durations.length_s(workload, now)
         stuck = self._alike(workload, end) in self.stuck and workload.uid not in self.owed
@@ -178,6 +220,9 @@ class SchedulingPass:
         exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
         if exceeded is not None:
             return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
+        refused = self.budgets.refusal(workload, end - now)
+        if refused is not None:
+            return wait(workload, refused, now)
         fits_here = spec.nodes <= self.known_to_fit.get(shape, 0)
         if self.first is not None and self.is_asking:
             return self._wait(workload, explaining.behind(workload, self.first, self.rules.order), fits_here=fits_here)
@@ -221,12 +266,12 @@ class SchedulingPass:
 
     @property
     def rules(self) -> SchedulingPolicy:
-        """What the queue goes by."""
+        """Return what the queue goes by."""
         return self.snapshot.rules
 
     @property
     def _keeps_back(self) -> bool:
-        """Whether what is free is kept for those that wait."""
+        """Return whether what is free is kept for those that wait."""
         return self.first is not None and (self.is_asking or self.rules.backfill is Backfill.NONE)
 
     def _one_more(self, workload: Workload) -> tuple[Placement, ...] | None:
@@ -234,13 +279,18 @@ class SchedulingPass:
         one = workload.spec.at(1)
         if self.rules.fair and self.ledger.exceeds(one) is not None:
             return None
-        end = self.now + self.durations.length_s(workload, self.now)
+        length_s = self.durations.length_s(workload, self.now)
+        more = replace(workload, spec=one)
+        if self.budgets.refusal(more, length_s) is not None:
+            return None
+        end = self.now + length_s
         placed = self._try(one, shape_of(one, self.free.doors), end)
         if placed is not None:
             self.ledger.add(one)
+            self.budgets.start(more, length_s)
         return placed
 
-    def _try(self, spec: Training, shape: Shape, end: float) -> tuple[Placement, ...] | None:
+    def _try(self, spec: GangSpec, shape: Shape, end: float) -> tuple[Placement, ...] | None:
         """Place the run where it delays nobody who was promised a start."""
         if any(spec.nodes >= count and end >= until for count, until in self.too_large.get(shape, ())):
             return None
@@ -256,6 +306,7 @@ class SchedulingPass:
 
     def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
         self.ledger.add(workload.spec)
+        self.budgets.start(workload, end - self.now)
         self.stuck.clear()
         self.holders.append(workload)
         self.started.append((workload, placed))
@@ -316,7 +367,7 @@ class SchedulingPass:
         return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
 
     def _turn(self, workload: Workload) -> Reason:
-        """What a run is told that is promised nothing and for which nobody is stopped."""
+        """Return what a run is told that is promised nothing and for which nobody is stopped."""
         if self.first is None or workload.uid == self.first.uid:
             return explaining.needs(workload, self.timeline, self.holders)
         return explaining.behind(workload, self.first, self.rules.order)
@@ -325,7 +376,7 @@ class SchedulingPass:
     def _alike(workload: Workload, end: float) -> tuple[object, ...]:
         """Runs for which this is equal, and which are owed nothing, come to the same verdict until somebody starts."""
         spec = workload.spec
-        return spec.team, spec.priority, spec.nodes, end, spec.resources, spec.kubernetes, spec.capacity.spot
+        return spec.team, spec.priority, spec.nodes, end, spec.resources, spec.kubernetes, spec.capacity
 
     def _promise(self, claim: Claim) -> None:
         self.timeline.claim(claim)
@@ -354,3 +405,17 @@ class SchedulingPass:
                 timeline.hold(workload.uid, [(item.node, item.grant) for item in placed], end)
             self._timeline = timeline
         return self._timeline
+
+
+def _runs_on(workload: Workload, busy: frozenset[str]) -> bool:
+    """Return whether it runs as wanted and nothing else has been decided of it."""
+    return (
+        workload.status.phase is Phase.RUNNING and workload.intent is Intent.RUN and workload.uid not in busy
+    )  # fmt: skip
+
+
+def _only_seen(workload: Workload, seen: Workload) -> list[Change]:
+    """Keep what was seen of spot, where that is news and nothing else is."""
+    if seen.status is workload.status:
+        return []
+    return [Change(workload_uid=workload.uid, version=workload.version, status=seen.status)]

@@ -1,4 +1,4 @@
-"""When those that wait will start, if everything ends when it is known to end at the latest and nobody else comes.
+"""Foretells when those that wait start, if all ends when it has to at the latest and nobody else comes.
 
 In their turn each is given the earliest start beside all before it, as in conservative backfilling (Mu'alem and
 Feitelson, TPDS 2001): the computation by which the first that waits is promised its start. Behind a run of whose start
@@ -27,6 +27,12 @@ MOST = 500
 
 # So many are named of those of whose end nothing is known.
 MOST_NAMED = 3
+
+# Why those that do not wait for room are foretold no start.
+_HELD = {
+    Code.OVER_QUOTA: "its team is at its quota",
+    Code.OVER_BUDGET: "no money is left for it, or nobody knows what it costs",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +73,8 @@ def queue(snapshot: Snapshot, now: float) -> list[Expected]:
         and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
         and all(pod.phase.is_final for pod in pods[run.uid])
     ]
-    over_quota = [run for run in waiting if run.status.reason.code is Code.OVER_QUOTA]
-    waiting = [run for run in waiting if run.status.reason.code is not Code.OVER_QUOTA]
+    held = [run for run in waiting if run.status.reason.code in _HELD]
+    waiting = [run for run in waiting if run.status.reason.code not in _HELD]
     found = []
     in_turn = fairly(waiting, ledger, standing)[0] if snapshot.rules.fair else first_come(waiting)
     unknown = ""
@@ -86,11 +92,11 @@ def queue(snapshot: Snapshot, now: float) -> list[Expected]:
             continue
         found.append(Expected(run=run, start=max(claim.start, run.status.retry_at or 0.0)))
         timeline.claim(claim)
-    return [*found, *(Expected(run=run, unknown="its team is at its quota") for run in over_quota)]
+    return [*found, *(Expected(run=run, unknown=_HELD[run.status.reason.code]) for run in held)]
 
 
 def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], ends: Mapping[str, float]) -> str:
-    """Who holds room that such pods could use, without anybody knowing until when."""
+    """Return who holds room that such pods could use, without anybody knowing until when."""
     usable = {name for name, room in timeline.rooms.items() if members(NodeCapacity.of(room.node), shape, 1)}
     if not usable:
         return "no node accepts such a pod now"
@@ -107,5 +113,5 @@ def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], 
 
 
 def _gone_at(run: Workload, now: float) -> float:
-    """When a run that is to stop has left, whether its pods have their notice yet or not."""
+    """Return when a run that is to stop has left, whether its pods have their notice yet or not."""
     return now + run.spec.grace_s + SOON_S if run.status.phase is Phase.STOPPING else math.inf

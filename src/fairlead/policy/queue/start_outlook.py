@@ -1,16 +1,16 @@
-"""What the loop would decide now, and when those that wait after that will start."""
+"""Foretells what the loop would decide now, and when those that wait after that will start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fairlead.policy.kinds.training import decide
+from fairlead.policy.decide import decide
 from fairlead.policy.queue.start_forecast import Expected, queue
 from fairlead.state.snapshot import Phase, Snapshot, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What comes next.
+    """The decisions that come next.
 
     Attributes:
         statuses: New ones, by uid, of the workloads that the next pass would change.

@@ -1,4 +1,4 @@
-"""What is free of each node until when: the profile in which a run that waits is promised a start.
+"""Keeps what is free of each node until when: the profile in which a run that waits is promised a start.
 
 Whoever holds something is expected to leave at a given time; a promise (a claim) takes room from its start on. The
 earliest start at which the whole gang fits, beside all claims, is found by walking through the ends in order: as in
@@ -61,7 +61,7 @@ class Timeline:
 
     @classmethod
     def of(cls, nodes: Iterable[Node], pods: Iterable[Pod], until: dict[str, float], now: float) -> "Timeline":
-        """What live pods hold, each run until the time that is said of it, and others for ever."""
+        """Return what live pods hold, each run until the time that is said of it, and others for ever."""
         nodes = tuple(nodes)
         timeline = cls(now, {node.name: NodeCapacity.of(node) for node in nodes}, doors_of(nodes))
         parts = defaultdict[str, list[Part]](list)
@@ -154,7 +154,7 @@ class Timeline:
         return Claim(start=math.inf, end=math.inf, keeps=tuple(self._any_time(shape, count)))
 
     def _members(self, room: NodeCapacity, shape: Shape, most: int, at: float, length_s: float) -> int:
-        """How many members fit there from then on, beside the claims that overlap."""
+        """Return how many members fit there from then on, beside the claims that overlap."""
         overlapping = self._overlapping(room.node.name, at, length_s)
         for grant in overlapping:
             room.take(grant)
@@ -223,7 +223,7 @@ class Timeline:
 
 
 def _taken(part: Part, left: list[Part]) -> bool:
-    """Whether the part is one of those, each of which counts once."""
+    """Return whether the part is one of those, each of which counts once."""
     if part not in left:
         return False
     left.remove(part)
@@ -231,7 +231,7 @@ def _taken(part: Part, left: list[Part]) -> bool:
 
 
 def members(room: NodeCapacity, shape: Shape, most: int) -> int:
-    """How many members of a shape fit into a room, as far as ``most``."""
+    """Return how many members of a shape fit into a room, as far as ``most``."""
     if not takes_pods(room.node) or room.node.name in shape.barred:
         return 0
     number = min(most, 1) if shape.apart else most
@@ -250,7 +250,7 @@ def members(room: NodeCapacity, shape: Shape, most: int) -> int:
 
 
 def _grant(room: NodeCapacity, shape: Shape, before: NodeCapacity) -> Grant:
-    """What one member takes: devices that others hold before it starts rather than those that are free until then."""
+    """Choose what one member takes: devices that others hold before it starts rather than those free until then."""
     free = [gpu.uuid for gpu in room.such(shape) if room.gpu_milli[gpu.uuid] >= shape.gpu_milli]
     free.sort(key=lambda uuid: (before.gpu_milli[uuid], room.gpu_milli[uuid]))
     return Grant(
@@ -262,7 +262,7 @@ def _grant(room: NodeCapacity, shape: Shape, before: NodeCapacity) -> Grant:
 
 
 def _kept(name: str, before: NodeCapacity, after: NodeCapacity) -> Iterator[Part]:
-    """What is free before and may not be held over the start, if after it no more than ``after`` is free."""
+    """Yield what is free before and may not be held over the start, if after it no more than ``after`` is free."""
     cpu = max(0, before.cpu_milli - max(0, after.cpu_milli)) if before.cpu_milli > 0 else 0
     memory = max(0, before.memory_bytes - max(0, after.memory_bytes)) if before.memory_bytes > 0 else 0
     if cpu or memory:

@@ -1,4 +1,4 @@
-"""How many nodes an elastic gang gets: as many as are free within its bounds, and more later when that pays.
+"""Decides how many nodes an elastic gang gets: as many as are free within its bounds, and more later when that pays.
 
 Whoever starts gets the fewest it asks for first; what is free then and promised to nobody is shared out node by node.
 The next node goes to the gang that gains most by it in proportion to what it has, the greedy rule of marginal gains of
@@ -25,7 +25,7 @@ from fairlead.policy.kinds.changes import change_to, stop
 from fairlead.policy.placement.placement import FreeCapacity, Placement, place, shape_of
 from fairlead.policy.queue.durations import Durations
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
-from fairlead.specs.training import Training
+from fairlead.specs.gang import GangSpec
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, Status, Workload
@@ -40,7 +40,7 @@ PAUSE_S = 600.0
 def share_out(
     gangs: Iterable[tuple[Workload, int]], take: Callable[[Workload], tuple[Placement, ...] | None]
 ) -> dict[str, list[Placement]]:
-    """What elastic gangs get beyond the nodes they have, by uid; those that get nothing are left out.
+    """Return what elastic gangs get beyond the nodes they have, by uid; those that get nothing are left out.
 
     Args:
         gangs: Each with the nodes it has, in the order in which they come where they gain alike.
@@ -59,13 +59,13 @@ def share_out(
 
 
 def is_resizing(status: Status) -> bool:
-    """Whether the gang stops, or has stopped, only to go on with another number of nodes."""
+    """Return whether the gang stops, or has stopped, only to go on with another number of nodes."""
     reason = status.next_reason
     return status.phase is Phase.STOPPING and reason is not None and reason.code is Code.RESIZED
 
 
 def may_grow(workload: Workload, now: float) -> bool:
-    """Whether it is time to look for more nodes for an elastic gang."""
+    """Return whether it is time to look for more nodes for an elastic gang."""
     status, progress = workload.status, workload.progress
     return (
         status.phase is Phase.RUNNING
@@ -78,8 +78,8 @@ def may_grow(workload: Workload, now: float) -> bool:
     )
 
 
-def is_wanted(waiting: Iterable[Training], free: FreeCapacity, ledger: Ledger) -> bool:
-    """Whether what is free holds a single member of any that wait and might start, who may do with it later."""
+def is_wanted(waiting: Iterable[GangSpec], free: FreeCapacity, ledger: Ledger) -> bool:
+    """Return whether what is free holds a single member of any that wait and might start, who may do with it later."""
     able = (spec for spec in waiting if not is_scavenger(spec) and ledger.exceeds(spec) is None)
     for spec in {shape_of(spec, free.doors): spec for spec in able}.values():
         placed = place(spec.at(1), free)
@@ -110,7 +110,7 @@ def grow(workload: Workload, more: int, live: tuple[Pod, ...], durations: Durati
 
 
 def pays(workload: Workload, more: int, pods: Sequence[Pod], durations: Durations, now: float) -> bool:
-    """Whether so many more nodes save the gang more time than it is thrown back by stopping for them."""
+    """Return whether so many more nodes save the gang more time than it is thrown back by stopping for them."""
     num_nodes = workload.gang.nodes
     left_s = durations.ends_at(workload, pods, now) - now
     if left_s == math.inf:
@@ -119,7 +119,7 @@ def pays(workload: Workload, more: int, pods: Sequence[Pod], durations: Duration
 
 
 def next_look(workload: Workload, now: float) -> float:
-    """When time alone may next change what is decided on the size of a gang; infinity when it does not."""
+    """Return when time alone may next change what is decided on the size of a gang; infinity when it does not."""
     status = workload.status
     if workload.spec.most_nodes is None or status.phase is not Phase.RUNNING:
         return math.inf
@@ -128,7 +128,7 @@ def next_look(workload: Workload, now: float) -> float:
 
 
 def outlook(workload: Workload) -> str:
-    """How many nodes an elastic gang runs on, and what would give it more; nothing for any other."""
+    """Return how many nodes an elastic gang runs on, and what would give it more; nothing for any other."""
     spec, num_nodes = workload.spec, workload.gang.nodes
     if spec.most_nodes is None:
         return ""

@@ -1,4 +1,4 @@
-"""When nodes to come are asked for, for whom, and when that is given up.
+"""Decides when nodes to come are asked for, for whom, and when that is given up.
 
 The asking is in the status of a run, ``asked_at``; while it is there, the cluster keeps placeholders of the gang's
 shape that make its autoscaler bring nodes, and takes them away when it is not. Runs ask in their order, those behind
@@ -12,7 +12,7 @@ from fairlead.policy.placement.device_matching import matches
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.policy.placement.placement import matching, takes_pods
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
-from fairlead.specs.training import Training
+from fairlead.specs.gang import GangSpec
 from fairlead.state.capacity_requests import Amount, CapacityRequest, Growth, Source
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
@@ -39,7 +39,7 @@ _Sum = tuple[str, int, int, Callable[[Amount], int | None], Callable[[int], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """How a run waits.
+    """The way in which a run waits.
 
     Attributes:
         asked_at, ask_again_at: As in ``Status``.
@@ -51,7 +51,7 @@ class Waits:
 
 
 def is_asking(workload: Workload) -> bool:
-    """Whether nodes are asked for on behalf of the run, so that it has placeholders."""
+    """Return whether nodes are asked for on behalf of the run, so that it has placeholders."""
     status = workload.status
     return status.asked_at is not None and status.phase is Phase.PENDING and workload.intent is Intent.RUN
 
@@ -69,8 +69,8 @@ class Growing:
         self._may_ask = True
         self._held: dict[str, int] | None = None
 
-    def why_never(self, spec: Training, never: Reason) -> Reason | None:
-        """Why the gang, that fits on no nodes here for ``never``, fits on none to come either; None when it may."""
+    def why_never(self, spec: GangSpec, never: Reason) -> Reason | None:
+        """Say why the gang, that fits on no nodes here for ``never``, fits on none to come either; None when it may."""
         if self._growth is None:
             return never
         hindrance = self._hindrance(spec, self._growth, ever=True)
@@ -80,7 +80,7 @@ class Growing:
         return Reason(code=never.code, message=f"{never.message} Nodes to come do not help: {message}.", remedy=remedy)
 
     def wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
-        """How a run waits that does not start now, for the reason ``why``.
+        """Return how a run waits that does not start now, for the reason ``why``.
 
         Args:
             fits_here: The nodes that are here would hold it, if they were free.
@@ -94,7 +94,7 @@ class Growing:
         return found
 
     def is_asked_for(self, workload: Workload) -> bool:
-        """Whether the run asks from this pass on."""
+        """Return whether the run asks from this pass on."""
         return workload.uid in self._asking
 
     def _wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
@@ -146,8 +146,8 @@ class Growing:
         )
         return Waits(reason=reason, ask_again_at=self._now + growth.pause_s)
 
-    def _hindrance(self, spec: Training, growth: Growth, *, ever: bool) -> tuple[str, str] | None:
-        """Why nodes to come cannot hold the gang, and what would mend it; None when they may.
+    def _hindrance(self, spec: GangSpec, growth: Growth, *, ever: bool) -> tuple[str, str] | None:
+        """Return why nodes to come cannot hold the gang, and what would mend it; None when they may.
 
         What is on the nodes that are there counts in full, so that it only speaks where it is sure.
 
@@ -186,8 +186,8 @@ class Growing:
                 )
         return None
 
-    def _sums(self, spec: Training, shape: Shape, *, ever: bool) -> list[_Sum]:
-        """What the gang needs in all, and what the nodes have of it, or have free."""
+    def _sums(self, spec: GangSpec, shape: Shape, *, ever: bool) -> list[_Sum]:
+        """Return what the gang needs in all, and what the nodes have of it, or have free."""
         nodes = [node for node in self._snapshot.nodes if ever or takes_pods(node)]
         devices = [gpu.uuid for node in nodes for gpu in matching(node, shape)]
         held = {} if ever else self._held_milli()
@@ -213,7 +213,7 @@ class Growing:
         return self._held
 
 
-def _asking(spec: Training, growth: Growth, why: Reason, *, fits_here: bool) -> Reason:
+def _asking(spec: GangSpec, growth: Growth, why: Reason, *, fits_here: bool) -> Reason:
     ask = f"{growth.by} is asked for nodes with {plural(spec.nodes, 'placeholder pod')}"
     if fits_here or why.code is Code.WAITING_FOR_TURN:
         return replace(why, message=f"{why.message}; {ask} meanwhile")
@@ -231,7 +231,7 @@ def _beside(waits: Waits, why: Reason, *, fits_here: bool) -> Waits:
     return replace(waits, reason=replace(why, message=f"{why.message}; {waits.reason.message}")) if fits_here else waits
 
 
-def _is_affordable(source: Source, spec: Training) -> bool:
+def _is_affordable(source: Source, spec: GangSpec) -> bool:
     price, most = source.price_per_hour, spec.capacity.max_price
     return most is None or (price is not None and price <= most)
 
@@ -242,7 +242,7 @@ def _say_price(source: Source) -> str:
 
 
 def _brings(source: Source, shape: Shape) -> bool:
-    """Whether such nodes may suit: memory of a device is known only where its node is."""
+    """Return whether such nodes may suit: memory of a device is known only where its node is."""
     if not shape.num_gpus:
         return True
     return not source.models or any(matches(model, 2**62, shape.gpu_model, None) for model in source.models)

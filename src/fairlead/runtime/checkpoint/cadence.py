@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fairlead.runtime.save_interval import Interval
+
 MARGIN = 1.25
 """The next save may take this much longer than the last before the training has to wait for it."""
 
@@ -35,10 +37,13 @@ class Cadence:
         every_s: float | None,
         every_steps: int | None,
         step: int,
+        interval: Interval | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        # ``interval`` chooses the seconds where neither of the two is given.
         self._every_s = every_s
         self._every_steps = every_steps
+        self._interval = interval
         self._clock = clock
         self._waited_s = 0.0
         start = Point(step=step, at=clock())
@@ -55,6 +60,8 @@ class Cadence:
             return step - self._begun.step >= self._every_steps - self._lead_steps(step)
         if self._every_s is not None:
             return self._trained_s() - self._begun.at >= self._every_s - self._lead_s(self._every_s)
+        if self._interval is not None:
+            return self._trained_s() - self._begun.at >= self._interval.seconds
         return False
 
     def over(self, step: int, *, gap: int = 1) -> bool:
@@ -63,7 +70,16 @@ class Cadence:
             return step - self._kept.step >= self._every_steps
         if self._every_s is not None:
             return self._trained_s() - self._kept.at + gap * self._step_s(step) > self._every_s
+        if self._interval is not None and self._interval.is_measured:
+            # Nothing was promised but what costs least, so the training waits only for a save that is far too slow.
+            return self._trained_s() - self._kept.at > self.promised_s + gap * self._step_s(step)
         return False
+
+    @property
+    def promised_s(self) -> float:
+        """The age that the newest complete checkpoint reaches at most where the interval is chosen."""
+        assert self._interval is not None
+        return 2 * self._interval.seconds + MARGIN * self._interval.written_s
 
     def at_limit(self, step: int) -> bool:
         """Whether the ranks have to ask each other at this step, because they may not go on without a newer save."""

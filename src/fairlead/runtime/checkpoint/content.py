@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.runtime.checkpoint import randomness
 from fairlead.runtime.checkpoint.manifest import Manifest
+from fairlead.runtime.checkpoint.phases import Phase, of_rank, rank_directory
 from fairlead.runtime.errors import CheckpointMismatch, Misuse
 
 if TYPE_CHECKING:
     from fairlead.runtime.channels import Channel
     from fairlead.runtime.checkpoint.tensors import Tensors
-
-Phase = Callable[[Path], None]
-"""One phase; its argument is the rank's workplace for saving, the checkpoint for loading."""
 
 
 class Content(Protocol):
@@ -40,20 +38,6 @@ class Content(Protocol):
     def loading(self, manifest: Manifest) -> Sequence[Phase]:
         """The phases that read a verified checkpoint into the state."""
         ...
-
-
-def rank_directory(rank: int) -> str:
-    """Where a rank's own files are, in a workplace and in a checkpoint."""
-    return f"rank-{rank:05d}"
-
-
-def of_rank(directory: Path, rank: int, name: str) -> Path | None:
-    """A rank's own file; that of rank 0 when more ranks load than saved; None when there is none."""
-    for candidate in (rank, 0):
-        path = directory / rank_directory(candidate) / name
-        if path.exists():
-            return path
-    return None
 
 
 def write_random_state(rank: int) -> Phase:

@@ -10,6 +10,8 @@ from typing import Any
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
+INTERVAL = "interval"
+"""In the content: what `checkpoint.every: auto` has seen so far."""
 
 
 class DamagedError(ValueError):
@@ -39,7 +41,7 @@ class Manifest:
         run: Identity of the run.
         attempt: Start of the run that saved it.
         created_at: Unix seconds.
-        content: What the state's own code needs to know to load it.
+        content: What the state's own code needs to know to load it, and what ``save_interval.Interval.kept`` gave.
         files: By path below the checkpoint's directory, with ``/`` between its parts.
     """
 

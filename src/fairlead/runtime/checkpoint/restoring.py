@@ -1,14 +1,14 @@
 """Finding the newest checkpoint that is sound and belongs to this program, and loading it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairlead.runtime.channels import Channel
 from fairlead.runtime.checkpoint.content import Content
-from fairlead.runtime.checkpoint.manifest import DamagedError, Manifest, verify
+from fairlead.runtime.checkpoint.manifest import INTERVAL, DamagedError, Manifest, verify
 from fairlead.runtime.checkpoint.problems import Failed, failure, settle
 from fairlead.runtime.checkpoint.store import Store
 from fairlead.runtime.errors import CheckpointMismatch, StoreUnavailable
@@ -30,11 +30,15 @@ class Restored:
         step: Completed steps; 0 when nothing was loaded.
         saved_by: How many ranks saved it; 0 when nothing was loaded.
         rejected: Newer checkpoints that were passed over.
+        attempt: Start of the run that saved it.
+        interval: What ``save_interval.Interval.kept`` gave for it; empty when nothing did.
     """
 
     step: int
     saved_by: int
     rejected: tuple[Rejected, ...]
+    attempt: int = 0
+    interval: Mapping[str, Any] = field(default_factory=dict)
 
 
 def restore(
@@ -77,7 +81,13 @@ def restore(
                 continue
             for phase in content.loading(manifest):
                 settle(channel, failure(partial(phase, directory)))
-            return Restored(step=step, saved_by=manifest.world_size, rejected=tuple(rejected))
+            return Restored(
+                step=step,
+                saved_by=manifest.world_size,
+                rejected=tuple(rejected),
+                attempt=manifest.attempt,
+                interval=manifest.content.get(INTERVAL, {}),
+            )
         except (Failed, CheckpointMismatch) as error:
             touched = str(error)
             passed_over(step, touched)
@@ -145,7 +155,7 @@ def _fetch(
         return own, own, ""
     fetched = next((path for where, local, path, _ in answers if where == node and local == 0), None)
     if fetched is None:
-        raise StoreUnavailable(f"no rank of pod {node} has LOCAL_RANK 0, and that one fetches checkpoints")
+        raise StoreUnavailable(f"no rank of pod {node} has LOCAL_RANK 0, which fetches the checkpoints")
     return None, Path(fetched), ""
 
 

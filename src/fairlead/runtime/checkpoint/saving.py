@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.runtime.channels import Channel
-from fairlead.runtime.checkpoint.content import Content, Phase
-from fairlead.runtime.checkpoint.manifest import FileFacts, Manifest, files_below, seal
+from fairlead.runtime.checkpoint.content import Content
+from fairlead.runtime.checkpoint.manifest import INTERVAL, FileFacts, Manifest, files_below, seal
+from fairlead.runtime.checkpoint.phases import Phase
 from fairlead.runtime.checkpoint.problems import Failed, at_the_root, clause, failure, settle
 from fairlead.runtime.checkpoint.retention import outdated
 from fairlead.runtime.checkpoint.store import Draft, Store
@@ -76,6 +77,8 @@ class Saver:
         self._thread: threading.Thread | None = None
         self.unusable: set[int] = set()
         """Steps whose checkpoints were found damaged; they go once a newer one is complete."""
+        self.beside: dict[str, Any] = {}
+        """What the next checkpoints keep besides their content, for `checkpoint.every: auto`."""
         self.newest: int | None = None
         """The newest step that is known to be saved."""
         self.gone: AgreementFailed | None = None
@@ -100,6 +103,8 @@ class Saver:
         phases: list[Phase] = []
         problem = failure(lambda: phases.extend(self._prepare(draft, background=background)))
         content = self._content.describe()
+        if self.beside:
+            content = {**content, INTERVAL: self.beside}
         blocked_s = time.perf_counter() - started
 
         def work() -> None:

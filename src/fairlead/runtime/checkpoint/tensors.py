@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 from fairlead.runtime.channels import Alone, Gloo
 from fairlead.runtime.checkpoint import distcp, whole_state
-from fairlead.runtime.checkpoint.content import Phase, rank_directory
 from fairlead.runtime.checkpoint.manifest import Manifest
+from fairlead.runtime.checkpoint.phases import Phase, rank_directory
 from fairlead.runtime.errors import CheckpointMismatch
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ class Tensors:
             if isinstance(cause, Exception):
                 raise cause from None
             if not any(isinstance(item, Exception) for item in failures.values()):
-                raise CheckpointMismatch(f"PyTorch gave up: {failures}") from error
+                raise CheckpointMismatch(f"PyTorch cannot load it: {failures}") from error
 
 
 class Staging:

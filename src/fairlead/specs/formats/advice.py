@@ -1,9 +1,9 @@
-"""What may be given for a key, in the words that the parser and the API server of a cluster share."""
+"""Says what may be given for a key, in the words that the parser and the API server of a cluster share."""
 
 from collections.abc import Iterable
 
 from fairlead.specs.constraints import Constraints, Limit
-from fairlead.specs.tables.field_types import Key, Kind, ListField, MapField, OverlayField, Section, Single
+from fairlead.specs.tables.field_types import Key, Kind, ListField, MapField, OverlayField, Section, SectionMap, Single
 
 
 def advice(kind: Single, key: Key, rules: Constraints) -> str:
@@ -17,18 +17,20 @@ def limits_of(key: Key, rules: Constraints) -> list[Limit | None]:
 
 
 def wanted(kind: Kind) -> str:
-    """What a kind is, with its article."""
+    """Return what a kind is, with its article."""
     if isinstance(kind, Single):
         return kind.what
     if isinstance(kind, Section):
         return f"a mapping of {', '.join(key.name for key in kind.keys)}"
+    if isinstance(kind, SectionMap):
+        return f"a mapping of names to mappings of {', '.join(key.name for key in kind.item.keys)}"
     if isinstance(kind, OverlayField):
         return f"a mapping of {', '.join(kind.tree.fields)}"
     return "a mapping of names to texts" if isinstance(kind, MapField) else f"a list; each item is {_item(kind)}"
 
 
 def choices(kind: Single, limits: Iterable[Limit | None]) -> str:
-    """What may be given: the words of a closed set, or the bounds of a number, spelled as in files."""
+    """Return what may be given: the words of a closed set, or the bounds of a number, spelled as in files."""
     if kind.choices is not None:
         return kind.choices
     spelled = []

@@ -1,4 +1,4 @@
-"""How two specs differ, key by key, as people write them."""
+"""Lists how two specs differ, key by key, as people write them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def differences(old: Training, new: Training) -> tuple[Difference, ...]:
 
 
 def said(spec: Training) -> dict[str, str]:
-    """What a spec says: each dotted key that is not at its default, with its value in at most 60 characters.
+    """Return what a spec says: each dotted key that is not at its default, with its value in at most 60 characters.
 
     A longer value ends in a digest, so that two that differ do so here.
     """

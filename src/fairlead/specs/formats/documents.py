@@ -51,7 +51,7 @@ Node = Scalar | Sequence | Mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """What is wrong with the YAML itself, at a line, under a dotted key (empty when there is none)."""
+    """A mistake in the YAML itself, at a line, under a dotted key (empty when there is none)."""
 
     line: int
     path: str

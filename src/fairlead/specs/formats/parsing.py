@@ -26,6 +26,7 @@ from fairlead.specs.tables.field_types import (
     MapField,
     OverlayField,
     Section,
+    SectionMap,
     Single,
     Tag,
 )
@@ -204,8 +205,12 @@ class _Reader:
     def _broken(
         self, section: Section, given: Map[str, _Entry], path: str, line: int, attribute: str, sentence: str
     ) -> None:
-        owner = section.key_of(attribute)
+        first, *inner = attribute.split(".")
+        owner = section.key_of(first)
         entry = given.get(owner.name) if owner else None
+        for name in inner:  # what a rule says of a part of the value, such as one step
+            found = _entries(entry.node, entry.path + ".") if entry and isinstance(entry.node, Mapping) else {}
+            entry = found.get(name, entry)
         where = entry.path if entry else self._path_of(owner, path) if owner else path.rstrip(".")
         self.problems.add(entry.line if entry else line, where, sentence)
 
@@ -236,6 +241,8 @@ class _Reader:
                 return self._not_a(kind, key, entry)
             built = self._build(kind, given, entry.path + ".", entry.line)
             return _MISSING if built is None else built
+        if isinstance(kind, SectionMap):
+            return self._sections(kind, key, entry)
         if isinstance(kind, MapField):
             return self._mapped(kind, key, entry)
         if isinstance(kind, OverlayField):
@@ -279,6 +286,22 @@ class _Reader:
                 self.problems.add(entry.line, entry.path, f"{_show(node)} is out of bounds; {give}")
                 return _MISSING
         return value
+
+    def _sections(self, kind: SectionMap, key: Key, entry: _Entry) -> object:
+        if not isinstance(entry.node, Mapping):
+            return self._not_a(kind, key, entry)
+        of_each = Key(name=key.name, kind=kind.item, doc=key.doc, attributes=key.attributes, example=key.example)
+        built: dict[str, object] = {}
+        for name, inner in _entries(entry.node, entry.path + ".").items():
+            problem = kind.names.problem(name)
+            if problem is not None:
+                self.problems.add(inner.line, inner.path, problem)
+            if isinstance(inner.node, Scalar) and inner.node.tag is Tag.NULL:
+                self.problems.add(inner.line, inner.path, f"nothing is given; give {wanted(kind.item)}")
+                built[name] = _MISSING
+                continue
+            built[name] = _MISSING if problem is not None else self._value(kind.item, of_each, inner)
+        return _MISSING if any(each is _MISSING for each in built.values()) else built
 
     def _mapped(self, kind: MapField, key: Key, entry: _Entry) -> object:
         if not isinstance(entry.node, Mapping):

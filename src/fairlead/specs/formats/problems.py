@@ -25,7 +25,7 @@ class Problems:
 
     @property
     def num(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self.found) + self.num_more
 
     @property

@@ -7,12 +7,13 @@ from typing import Any, Literal, cast
 
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, Single
+from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
+from fairlead.specs.workload import WorkloadSpec
 
 Form = Literal["kubernetes", "short"]
 
 
-def render(spec: Spec) -> dict[str, Any]:
+def render(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     """The Kubernetes form as plain data: the namespace, what is required, and what differs from the defaults."""
     kind = type(spec).__name__
     section = KINDS[kind]
@@ -26,14 +27,14 @@ def render(spec: Spec) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": body}
 
 
-def render_short(spec: Spec) -> dict[str, Any]:
+def render_short(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     """The short form as plain data: what is required, and what differs from the defaults."""
     kind = type(spec).__name__
     body = {key.name: _plain(key, spec) for key in KINDS[kind].keys if _is_said(key, spec)}
     return body if kind == "Training" else {"kind": kind, **body}
 
 
-def to_yaml(spec: Spec, *, form: Form = "kubernetes") -> str:
+def to_yaml(spec: "Spec | WorkloadSpec", *, form: Form = "kubernetes") -> str:
     """The spec as a YAML document that parses to the very same value."""
     from fairlead.specs.formats.yaml_writing import dump
 
@@ -54,7 +55,7 @@ def _defaults(owner: type[Any]) -> Mapping[str, object]:
 
 
 def _is_said(key: Key, owner: object) -> bool:
-    """Whether a key has to be written."""
+    """Return whether a key has to be written."""
     given = tuple(getattr(owner, attribute) for attribute in key.attributes)
     return key.required or given != default_of(key, type(owner))
 
@@ -66,6 +67,11 @@ def _plain(key: Key, owner: object) -> Any:
     kind = key.kind
     if isinstance(kind, Section):
         return {inner.name: _plain(inner, value) for inner in kind.keys if _is_said(inner, value)}
+    if isinstance(kind, SectionMap):
+        return {
+            name: {key.name: _plain(key, each) for key in kind.item.keys if _is_said(key, each)}
+            for name, each in cast(Mapping[str, object], value).items()
+        }
     if isinstance(kind, MapField):
         return dict(value)
     if isinstance(kind, OverlayField):

@@ -17,6 +17,7 @@ from fairlead.specs.tables.field_types import (
     MapField,
     OverlayField,
     Section,
+    SectionMap,
     Single,
 )
 from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
@@ -93,6 +94,9 @@ def _allow_null(schema: dict[str, Any], keys: Mapping[str, Key]) -> None:
     properties = schema["properties"]
     for name in properties:
         key = keys[name]
+        if isinstance(key.kind, SectionMap):
+            inner = {each.name: each for each in key.kind.item.keys}
+            _allow_null(properties[name]["additionalProperties"], inner)
         if isinstance(key.kind, Section):
             _allow_null(properties[name], {inner.name: inner for inner in key.kind.keys})
         if not key.required:
@@ -113,6 +117,14 @@ def _kind(kind: Kind, rule: Limit | Text | None, short: bool) -> dict[str, Any]:
         schema = section_schema(kind, short=short)
         lone = kind.key(kind.shorthand) if short and kind.shorthand is not None else None
         return schema if lone is None else {"anyOf": [_key(lone, kind, short), schema]}
+    if isinstance(kind, SectionMap):
+        return {
+            "type": "object",
+            "propertyNames": _text(kind.names),
+            "additionalProperties": _kind(kind.item, None, short),
+            "minProperties": 1,
+            "maxProperties": kind.most,
+        }
     if isinstance(kind, MapField):
         # Scalars of every type keep their exact text, so only numbers and words without quotes go unchecked.
         values = {"anyOf": [_text(kind.values), {"type": ["number", "boolean"]}]} if short else _text(kind.values)

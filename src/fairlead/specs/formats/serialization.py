@@ -18,21 +18,30 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.constraints import one_line
 
 if TYPE_CHECKING:
+    from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
+    from fairlead.specs.sweep import Sweep
     from fairlead.specs.team import Team
     from fairlead.specs.training import Training
+    from fairlead.specs.workload import WorkloadSpec
 
 # By name, so that a database of runs needs none of the other kinds.
-_HOMES = {"Training": "fairlead.specs.training", "Team": "fairlead.specs.team", "Pool": "fairlead.specs.pool"}
+_HOMES = {
+    "Training": "fairlead.specs.training",
+    "Pipeline": "fairlead.specs.pipeline",
+    "Sweep": "fairlead.specs.sweep",
+    "Team": "fairlead.specs.team",
+    "Pool": "fairlead.specs.pool",
+}
 
 
-def to_json(spec: Training | Team | Pool) -> str:
+def to_json(spec: WorkloadSpec | Pipeline | Team | Pool) -> str:
     """The spec on one line."""
     content = {"kind": type(spec).__name__, **_flat(spec)}
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def from_json(text: str) -> Training | Team | Pool:
+def from_json(text: str) -> Training | Pipeline | Sweep | Team | Pool:
     """The spec that ``to_json`` wrote.
 
     Raises:
@@ -40,18 +49,41 @@ def from_json(text: str) -> Training | Team | Pool:
     """
     try:
         content = json.loads(text)
-        if not isinstance(content, dict) or content.get("kind") not in _HOMES:
-            raise ValueError(f"kind: give one of {', '.join(_HOMES)}")
-        kind = content.pop("kind")
-        spec: Training | Team | Pool = _read(getattr(import_module(_HOMES[kind]), kind), content)
+        if not isinstance(content, dict):
+            raise ValueError("not an object")
+        spec: Training | Pipeline | Sweep | Team | Pool = _read(_type_of(content.pop("kind", None)), content)
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidSpec((f"<stored spec>: {one_line(str(error))}",)) from error
     return spec
 
 
+def _type_of(kind: object) -> type[Any]:
+    if kind in _HOMES:
+        found: type[Any] = getattr(import_module(_HOMES[str(kind)]), str(kind))
+        return found
+    # Here and not above: a database of runs needs no tables of keys.
+    from fairlead.specs.keys import KINDS
+
+    if kind not in KINDS:
+        raise ValueError(f"kind: give one of {', '.join(KINDS)}")
+    return KINDS[str(kind)].type
+
+
+def workload_spec(text: str) -> WorkloadSpec:
+    """The spec of a workload that ``to_json`` wrote, of whatever kind.
+
+    Raises:
+        InvalidSpec: The text is something else.
+    """
+    spec: Any = from_json(text)
+    assert hasattr(spec, "labels"), "not a spec of a workload"
+    workload: WorkloadSpec = spec
+    return workload
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attribute:
-    """How one attribute's stored value is read."""
+    """A way to read one attribute's stored value."""
 
     name: str
     read: Callable[[Any], Any]
@@ -66,7 +98,7 @@ def _stored(value: Any) -> Any:
         return _flat(value)
     if isinstance(value, tuple):
         return [_stored(each) for each in value]
-    return dict(value) if isinstance(value, Mapping) else value
+    return {name: _stored(each) for name, each in value.items()} if isinstance(value, Mapping) else value
 
 
 def _read(owner: type[Any], content: Any) -> Any:
@@ -103,7 +135,8 @@ def _reader(declared: Any, where: str) -> Callable[[Any], Any]:
         item = _reader(get_args(declared)[0], where)
         return lambda value: tuple(item(each) for each in _checked(value, list, where))
     if origin is not None:
-        return lambda value: {name: _checked(each, str, where) for name, each in _checked(value, dict, where).items()}
+        read_each = _reader(get_args(declared)[1], where)
+        return lambda value: {name: read_each(each) for name, each in _checked(value, dict, where).items()}
     if issubclass(declared, StrEnum):
         return lambda value: declared(value)
     if declared is float:

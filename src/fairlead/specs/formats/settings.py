@@ -152,7 +152,7 @@ def _read(key: str, text: str, place: _Place) -> Node | None:
 
 
 def _is_quoted(found: tuple[Node, ...], mistakes: tuple[Mistake, ...]) -> bool:
-    """Whether a text is YAML in quotes."""
+    """Return whether a text is YAML in quotes."""
     return len(found) == 1 and not mistakes and isinstance(found[0], Scalar) and not found[0].plain
 
 

@@ -1,4 +1,4 @@
-"""What someone probably meant by a word that is not a key."""
+"""Guesses what someone probably meant by a word that is not a key."""
 
 import re
 from collections.abc import Iterator

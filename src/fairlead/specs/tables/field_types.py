@@ -76,6 +76,15 @@ class OverlayField:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SectionMap:
+    """A mapping from names to mappings that all have the same keys, at most ``most``."""
+
+    item: "Section"
+    names: Text
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """One key of a file.
 
@@ -90,7 +99,7 @@ class Key:
     """
 
     name: str
-    kind: "Single | MapField | ListField | OverlayField | Section"
+    kind: "Single | MapField | ListField | OverlayField | Section | SectionMap"
     doc: str
     attributes: tuple[str, ...]
     example: str
@@ -122,7 +131,7 @@ class Section:
         return next((key for key in self.keys if attribute in key.attributes), None)
 
 
-Kind = Single | MapField | ListField | OverlayField | Section
+Kind = Single | MapField | ListField | OverlayField | Section | SectionMap
 
 
 def _identity(value: Any) -> Any:
@@ -139,6 +148,11 @@ def _pattern(pattern: str) -> Mapping[str, Any]:
 
 def _flag(text: str) -> bool:
     return text.lower() == "true"
+
+
+def _spot(text: str) -> tuple[bool, bool]:
+    """Return whether spot is allowed, and chosen by itself."""
+    return text.lower() in ("true", "auto"), text == "auto"
 
 
 TEXT = Single(
@@ -191,6 +205,16 @@ FLAG = Single(
     choices="true or false",
 )
 
+SPOT = Single(
+    what="true, false or auto",
+    tags=frozenset({Tag.BOOL, Tag.TEXT}),
+    parse=_spot,
+    render=lambda allowed_auto: "auto" if allowed_auto[1] else allowed_auto[0],
+    schema={"enum": [True, False, "auto"]},
+    choices="true, false, auto",
+    text="auto",
+)
+
 SIZE = Single(
     what="a size in bytes",
     tags=ANY,
@@ -235,13 +259,13 @@ DURATION = Single(
 )
 
 EVERY = Single(
-    what="a duration or a number of steps",
+    what="a duration, a number of steps or `auto`",
     tags=ANY,
     parse=quantities.parse_every,
     render=quantities.format_every,
     schema=_any_of(
         {"type": "number", "exclusiveMinimum": 0},
-        _pattern(f"{quantities.STEPS}|{quantities.DURATION}|{quantities.NUMBER}"),
+        _pattern(f"{quantities.EVERY_AUTO}|{quantities.STEPS}|{quantities.DURATION}|{quantities.NUMBER}"),
     ),
 )
 

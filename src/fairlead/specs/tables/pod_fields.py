@@ -1,4 +1,4 @@
-"""Which fields of a pod can be laid over the one that Fairlead makes, in Kubernetes' own words.
+"""Lists the fields of a pod that can be laid over that of Fairlead, in Kubernetes' own words.
 
 Left out on purpose: what reaches the host (host paths, namespaces and ports, privileged containers), and what Fairlead
 itself decides (commands of the ranks, host names, restarts, grace).

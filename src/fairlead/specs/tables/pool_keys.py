@@ -25,7 +25,7 @@ POOL = Section(
         Key(
             name="nodes",
             kind=WHOLE,
-            doc="Most nodes the pool can have.",
+            doc="Maximum number of nodes in the pool.",
             attributes=("nodes",),
             example="4",
             also=("num_nodes", "size", "count", "max_nodes", "replicas"),

@@ -44,7 +44,7 @@ _RECLAIMS = Section(
         Key(
             name="notice",
             kind=DURATION,
-            doc="From the notice until the node is gone.",
+            doc="Time from the notice until the node is gone.",
             attributes=("notice_s",),
             example="30s",
             also=("grace", "warning", "notice_time"),
@@ -52,7 +52,7 @@ _RECLAIMS = Section(
         Key(
             name="away",
             kind=DURATION,
-            doc="How long the node is away, where it has no provisioning.",
+            doc="How long the node is away, in a pool without provisioning.",
             attributes=("away_s",),
             example="10m",
             also=("back", "repair", "down"),
@@ -67,7 +67,7 @@ _PROVISIONING = Section(
         Key(
             name="min_nodes",
             kind=WHOLE,
-            doc="Nodes that are always there; the most is what the pool says.",
+            doc="Nodes that always exist; the maximum is the pool's.",
             attributes=("min_nodes",),
             example="1",
             also=("min", "minimum", "initial"),
@@ -75,7 +75,7 @@ _PROVISIONING = Section(
         Key(
             name="delay",
             kind=DURATION,
-            doc="Half of the nodes are ready so long after they were asked for.",
+            doc="Median time from the request of a node until it is ready.",
             attributes=("delay_s",),
             example="4m",
             also=("boot", "startup", "delay_p50", "median"),
@@ -83,7 +83,7 @@ _PROVISIONING = Section(
         Key(
             name="delay_p90",
             kind=DURATION,
-            doc="Nine of ten are; all take as long as delay when left out.",
+            doc="90th percentile of that time; `delay` when left out.",
             attributes=("delay_p90_s",),
             example="9m",
             also=("p90", "slow", "tail"),
@@ -91,7 +91,7 @@ _PROVISIONING = Section(
         Key(
             name="idle",
             kind=DURATION,
-            doc="A node without a pod for so long is removed.",
+            doc="A node without pods is removed after this time.",
             attributes=("idle_s",),
             example="10m",
             also=("idle_after", "idle_timeout", "scale_down_after", "consolidate_after"),
@@ -106,7 +106,7 @@ _PROGRAMS = Section(
         Key(
             name="start_up",
             kind=DURATION,
-            doc="From the placement of a gang until its ranks work.",
+            doc="Time from the placement of a gang until its ranks work.",
             attributes=("start_up_s",),
             example="2m",
             also=("startup", "start", "start_up_time", "warmup"),
@@ -114,7 +114,7 @@ _PROGRAMS = Section(
         Key(
             name="checkpoint_every",
             kind=DURATION,
-            doc="Work between checkpoints, where a spec does not say.",
+            doc="Work between checkpoints, where the spec of a run does not say.",
             attributes=("checkpoint_every_s",),
             example="10m",
             also=("checkpoint_interval", "every", "interval"),
@@ -122,7 +122,7 @@ _PROGRAMS = Section(
         Key(
             name="checkpoint",
             kind=DURATION,
-            doc="How long work stands still for each of them.",
+            doc="How long the work pauses for each checkpoint.",
             attributes=("checkpoint_s",),
             example="15s",
             also=("checkpoint_cost", "checkpoint_time"),
@@ -138,7 +138,7 @@ _PROGRAMS = Section(
         Key(
             name="step",
             kind=DURATION,
-            doc="Work for each step that runs report; they report none, and no checkpoint, when left out.",
+            doc="Work of each reported step; runs report no steps and no checkpoints when left out.",
             attributes=("step_s",),
             example="30s",
             also=("step_time", "report_every", "progress_every", "step_s"),
@@ -161,14 +161,14 @@ _INTERFERENCE = Section(
         Key(
             name="three",
             kind=FACTOR,
-            doc="The same for three.",
+            doc="The same factor for three runs.",
             attributes=("three",),
             example="1.48",
         ),
         Key(
             name="four",
             kind=FACTOR,
-            doc="The same for four or more.",
+            doc="The same factor for four or more.",
             attributes=("four",),
             example="1.35",
         ),
@@ -191,7 +191,7 @@ SIMULATION = Section(
         Key(
             name="pools",
             kind=ListField(item=TEXT, most=simulation.POOLS_MOST, rule=NAME),
-            doc="Pools whose nodes it is about; all when left out.",
+            doc="Pools that this applies to; all when left out.",
             attributes=("pools",),
             example="[spot]",
             also=("pool", "for"),
@@ -199,7 +199,7 @@ SIMULATION = Section(
         Key(
             name="failures",
             kind=_FAILURES,
-            doc="How nodes break; never, when left out.",
+            doc="How nodes fail; never when left out.",
             attributes=("failures",),
             example="{mtbf: 30d}",
             also=("failure", "node_failures"),
@@ -207,7 +207,7 @@ SIMULATION = Section(
         Key(
             name="reclaims",
             kind=_RECLAIMS,
-            doc="How nodes of spot pools are taken away; never, when left out.",
+            doc="How nodes of spot pools are reclaimed; never when left out.",
             attributes=("reclaims",),
             example="{every: 8h, notice: 30s}",
             also=("spot", "preemption", "reclaim", "interruptions"),
@@ -215,7 +215,7 @@ SIMULATION = Section(
         Key(
             name="provisioning",
             kind=_PROVISIONING,
-            doc="How nodes come when they are asked for; all are there always, when left out.",
+            doc="How nodes are provisioned on request; all nodes always exist when left out.",
             attributes=("provisioning",),
             example="{min_nodes: 0, delay: 4m}",
             also=("autoscaling", "autoscaler", "growing", "scaling"),
@@ -223,7 +223,7 @@ SIMULATION = Section(
         Key(
             name="programs",
             kind=_PROGRAMS,
-            doc="What starting and saving cost every run.",
+            doc="Time that starting and saving cost each run.",
             attributes=("programs",),
             example="{start_up: 2m}",
             also=("runs", "program", "costs", "checkpointing"),
@@ -231,7 +231,7 @@ SIMULATION = Section(
         Key(
             name="interference",
             kind=_INTERFERENCE,
-            doc="How much longer runs take beside others; not at all, when left out.",
+            doc="How much sharing a device or a node slows runs down; not at all when left out.",
             attributes=("interference",),
             example="{two: 1.31}",
             also=("sharing", "colocation", "slowdown"),

@@ -1,7 +1,19 @@
 """Every key of a Team."""
 
 from fairlead.specs import team
-from fairlead.specs.tables.field_types import CPU, GPU_COUNT, SIZE, TEXT, WHOLE, Key, ListField, Section, name_key
+from fairlead.specs.tables.field_types import (
+    CPU,
+    DOLLARS,
+    GPU_COUNT,
+    SIZE,
+    TEXT,
+    WHOLE,
+    Key,
+    ListField,
+    Section,
+    name_key,
+    word,
+)
 
 
 def _amounts(doc: str) -> Section:
@@ -45,7 +57,7 @@ TEAM = Section(
         name_key(example="research", more="; the namespace on Kubernetes"),
         Key(
             name="quota",
-            kind=_amounts("Most {} at one time; no bound when left out."),
+            kind=_amounts("Most {} at one time; unlimited when left out."),
             doc="The most that the team holds at one time.",
             attributes=("quota",),
             example="{gpu: 16}",
@@ -54,7 +66,7 @@ TEAM = Section(
         Key(
             name="guaranteed",
             kind=_amounts("Guaranteed {}; none when left out."),
-            doc="What the team gets whenever it asks; others may borrow it while it does not.",
+            doc="What the team is guaranteed; others may borrow it while it is idle.",
             attributes=("guaranteed",),
             example="{gpu: 8}",
             also=("guarantee", "guarantees", "nominal_quota", "reserved", "minimum"),
@@ -74,6 +86,36 @@ TEAM = Section(
             attributes=("members",),
             example="[ann, ben]",
             also=("users", "people", "member"),
+        ),
+        Key(
+            name="budget",
+            kind=Section(
+                type=team.Budget,
+                rules=team.BUDGET_RULES,
+                keys=(
+                    Key(
+                        name="monthly",
+                        kind=DOLLARS,
+                        doc="Dollars in a calendar month, UTC.",
+                        attributes=("monthly",),
+                        example="2500",
+                        required=True,
+                        also=("dollars", "amount", "limit", "month"),
+                    ),
+                    Key(
+                        name="when_spent",
+                        kind=word(team.WhenSpent),
+                        doc="What runs do when it is spent: wait to start, or also stop with a checkpoint.",
+                        attributes=("when_spent",),
+                        example="stop",
+                        also=("then", "action", "on_limit", "enforcement"),
+                    ),
+                ),
+            ),
+            doc="What the team may spend, where prices are known; no bound when left out.",
+            attributes=("budget",),
+            example="{monthly: 2500}",
+            also=("budgets", "max_cost", "spend", "cost_limit"),
         ),
     ),
 )

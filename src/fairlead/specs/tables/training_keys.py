@@ -13,6 +13,7 @@ from fairlead.specs.tables.field_types import (
     GPU,
     SIZE,
     SPAN,
+    SPOT,
     TEXT,
     WHOLE,
     Key,
@@ -23,6 +24,7 @@ from fairlead.specs.tables.field_types import (
     name_key,
     word,
 )
+from fairlead.specs.tables.parallel_keys import MODEL, PARALLEL
 
 RESOURCES = Section(
     type=resources.Resources,
@@ -63,7 +65,7 @@ RESOURCES = Section(
         Key(
             name="sharing",
             kind=ListField(item=word(Sharing), most=len(Sharing)),
-            doc="How a part of a GPU may be kept apart: mig, mps, time-slicing; what suits the run when left out.",
+            doc="How a part of a GPU may be isolated: mig, mps, time-slicing; chosen for the run when left out.",
             attributes=("sharing",),
             example="[mig, mps]",
             also=("share", "gpu_sharing", "isolation", "mig", "mps", "time_slicing", "sharing_strategy"),
@@ -77,9 +79,9 @@ CAPACITY = Section(
     keys=(
         Key(
             name="spot",
-            kind=FLAG,
-            doc="Whether capacity that can be reclaimed may be used.",
-            attributes=("spot",),
+            kind=SPOT,
+            doc="Whether capacity that can be reclaimed may be used; `auto` uses it while the `deadline` allows it.",
+            attributes=("spot", "auto"),
             example="true",
             also=("use_spot", "preemptible", "interruptible", "spot_policy"),
         ),
@@ -117,8 +119,8 @@ CHECKPOINT = Section(
         Key(
             name="every",
             kind=EVERY,
-            doc="The most work that a kill may cost: a duration (10m) or a count (200 steps).",
-            attributes=("every_s", "every_steps"),
+            doc="The most work that may be lost: a duration (10m), a count (200 steps) or `auto`, chosen by the run.",
+            attributes=("every_s", "every_steps", "every_auto"),
             example="10m",
             also=("interval", "frequency", "period", "every_steps", "every_s", "save_steps", "save_every"),
         ),
@@ -181,10 +183,27 @@ LOGS = Section(
         Key(
             name="max",
             kind=SIZE,
-            doc="The most that is kept of each node's output, its newest; on Kubernetes the kubelets have a limit.",
+            doc="How much of each node's newest output is kept; on Kubernetes kubelet's own limit holds.",
             attributes=("max_bytes",),
             example="256Mi",
             also=("max_size", "max_bytes", "size", "limit", "log_max_size", "rotate"),
+        ),
+    ),
+)
+
+METRICS = Section(
+    type=training.Metrics,
+    rules=training.METRICS_RULES,
+    shorthand="pattern",
+    keys=(
+        Key(
+            name="pattern",
+            kind=TEXT,
+            doc="A regular expression whose named groups are numbers, or `name=value` for every such pair in a line.",
+            attributes=("pattern",),
+            example=r"'iter (?P<step>\d+): loss (?P<loss>\S+)'",
+            required=True,
+            also=("regex", "regexp", "filter", "metrics_format", "format"),
         ),
     ),
 )
@@ -293,6 +312,22 @@ TRAINING = Section(
             also=("resource", "requests", "limits"),
         ),
         Key(
+            name="model",
+            kind=MODEL,
+            doc="The transformer that is trained, for `plan` and `parallel: auto`; a lone text is `config`.",
+            attributes=("model",),
+            example="config.json",
+            also=("architecture", "model_config", "network"),
+        ),
+        Key(
+            name="parallel",
+            kind=PARALLEL,
+            doc="How a step is split over the ranks, which the program finds in `run.parallel`; or `auto`.",
+            attributes=("parallel",),
+            example="auto",
+            also=("parallelism", "split", "distributed", "mesh"),
+        ),
+        Key(
             name="capacity",
             kind=CAPACITY,
             doc="Which kind of capacity may be used.",
@@ -325,6 +360,14 @@ TRAINING = Section(
             also=("log", "output", "logging", "log_size", "max_log_size"),
         ),
         Key(
+            name="metrics",
+            kind=METRICS,
+            doc="Reads progress and metrics from the lines that the program prints; a lone text is the pattern.",
+            attributes=("metrics",),
+            example="name=value",
+            also=("metric", "metrics_collector", "metrics_pattern", "metric_pattern"),
+        ),
+        Key(
             name="priority",
             kind=WHOLE,
             doc="Higher starts first, from 0 to 1000; -1 takes only what is idle and gives way to every other run.",
@@ -342,7 +385,6 @@ TRAINING = Section(
                 "timeout",
                 "time_limit",
                 "time",
-                "deadline",
                 "active_deadline_seconds",
                 "max_time",
                 "max_runtime",
@@ -351,12 +393,28 @@ TRAINING = Section(
             ),
         ),
         Key(
+            name="max_cost",
+            kind=DOLLARS,
+            doc="The run is stopped, with a checkpoint, before it has cost so many dollars.",
+            attributes=("max_cost",),
+            example="25",
+            also=("budget", "cost", "cost_limit", "max_spend"),
+        ),
+        Key(
             name="expected_duration",
             kind=DURATION,
-            doc="How long its work takes, about; backfill goes by it, and no run is stopped for it.",
+            doc="Estimated duration of its work, for backfill and forecasts; the run is not stopped after it.",
             attributes=("expected_duration_s",),
             example="6h",
             also=("expected_time", "expected_runtime", "estimated_duration", "estimate", "expected_duration_s"),
+        ),
+        Key(
+            name="deadline",
+            kind=DURATION,
+            doc="When the work is to be done, counted from submission; `capacity: {spot: auto}` goes by it.",
+            attributes=("deadline_s",),
+            example="24h",
+            also=("due", "due_in", "finish_by", "complete_by", "deadline_s"),
         ),
         Key(
             name="stall_timeout",
@@ -393,7 +451,7 @@ TRAINING = Section(
         Key(
             name="kubernetes",
             kind=OverlayField(tree=podfields.POD),
-            doc="Fields laid over each pod on Kubernetes, in its own words; other clusters do not need them.",
+            doc="Fields merged into each pod on Kubernetes, in Kubernetes' own words; other clusters ignore them.",
             attributes=("kubernetes",),
             example="{spec: {nodeSelector: {disk: fast}}}",
             also=("pod", "pod_template", "template", "pod_spec", "k8s", "pod_overrides"),

@@ -160,6 +160,10 @@ def _operator(found: Operator, context: str, version: str) -> Finding:
         return Finding(what="operator", ok=False, says="none: runs wait and are not started", remedy=remedy)
     says = f"version {found.version} in {found.namespace}, {found.num_ready} of {found.replicas} ready"
     look = f"kubectl --context {context} -n {found.namespace} describe pods"
+    if not leads and not found.replicas:
+        says = f"version {found.version} in {found.namespace} with 0 replicas, and none runs elsewhere: runs wait"
+        remedy = f"fairlead operator --context {context}, or fairlead install --replicas 2 --context {context}"
+        return Finding(what="operator", ok=False, says=says, remedy=remedy)
     if not leads:
         return Finding(what="operator", ok=False, says=f"{says}, but none is the leader: runs wait", remedy=look)
     if found.version != version:

@@ -28,11 +28,10 @@ class OneShotSnapshot:
         for cache in view.caches:
             for content in self._client.items(cache.path):
                 cache.put(content)
-        cluster = KubernetesCluster(self._client, view=view, rules=rules_there(self._client))
         # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
         growth = Autoscalers(self._client).ask(time.time())
-        cluster.outlook = lambda _: (growth, ())
-        return cluster.snapshot()
+        rules = rules_there(self._client)
+        return KubernetesCluster(self._client, view=view, rules=rules, outlook=lambda _: (growth, ())).snapshot()
 
     def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
         """The pods of a run: its latest gang, and what is there of earlier ones."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from fairlead.cluster.client import OwnCheckpoints, Prepared
 from fairlead.cluster.kept_code import KeptCode
@@ -19,22 +20,23 @@ from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
 from fairlead.cluster.kubernetes.client.run_code import read_code
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
+from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.names import is_object_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, name_taken
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, name_taken, run_only
 from fairlead.cluster.kubernetes.operator.runs.informers import NODES, TRAININGS, trainings_path
 from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, filled, read_training, submitted
 from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
-from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.cluster.port import EventRecord, LogLine, Spec
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
-from fairlead.policy.kinds.defaults import describe_rendezvous
+from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
-from fairlead.state.plan import Plan
-from fairlead.state.snapshot import Intent, Node, Pod, Snapshot, Workload
+from fairlead.state.series import Point
+from fairlead.state.snapshot import AnyWorkload, Intent, Node, Pod, Snapshot, Workload
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
 
 PERSONAL = Limits(per_second=50.0, burst=200)
@@ -122,9 +124,12 @@ class UserClient:
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def launch(
-        self, spec: Training, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
-    ) -> Workload:
+        self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
+    ) -> Workload[Spec]:
         """Submit it; its program inherits nothing of our environment."""
+        return cast("Workload[Spec]", self._launch(run_only(spec), directory))
+
+    def _launch(self, spec: Training, directory: Path | None) -> Workload:
         place = self._of(spec.team)
         if directory is None:
             return self._known(place.submit(spec))
@@ -151,7 +156,7 @@ class UserClient:
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
         return luggage.is_same(self._object(workload.uid).workdir, directory)
 
-    def submit(self, spec: Training) -> Workload:
+    def submit(self, spec: Spec) -> Workload[Spec]:
         return self.launch(spec)
 
     def code(self, uid: str) -> KeptCode:
@@ -183,13 +188,13 @@ class UserClient:
                 raise
             raise NotAllowed(f"your account may not read the whole cluster: {error.said}") from error
 
-    def apply(self, plan: Plan) -> tuple[bool, ...]:
-        """Nothing: only the operator acts."""
-        raise ClusterError("Plans are carried out by the operator alone; this is a bug in Fairlead.")
-
     def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
         newest = sorted(self._runs(self.namespace), key=lambda run: (-run.created_at, run.uid))
         return tuple(newest[:limit])
+
+    def children(self, uid: str) -> tuple[AnyWorkload, ...]:
+        """None: there are no parents on Kubernetes yet."""
+        return ()
 
     def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
         runs = sorted(self._runs(team or self.namespace), key=lambda run: (run.created_at, run.uid))
@@ -266,6 +271,10 @@ class UserClient:
 
         return logs.follow(over, watermark)
 
+    def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
+        """None: pods tell their last values, and nothing keeps the ones before."""
+        return {}
+
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
         """By what the beginnings of the newest logs say, and what is kept of pods that are gone."""
         namespace, _ = self._key(workload.uid)
@@ -276,30 +285,34 @@ class UserClient:
             # Whoever may see a run need not be allowed to see its pods.
             return ()
 
-    def where(self, workload: Workload) -> str:
+    def where(self, workload: AnyWorkload) -> str:
         return f" in the namespace {workload.spec.team} of {self.client.access.context}"
 
-    def named(self, *workloads: Workload) -> str:
+    def named(self, *workloads: AnyWorkload) -> str:
         home = self.namespace
         names = (run.spec.name if run.spec.team == home else f"{run.spec.team}/{run.spec.name}" for run in workloads)
         return " ".join((*names, *self._options))
 
+    def cost_of(self, workload: Workload) -> int | None:
+        """None: no usage is kept on Kubernetes so far."""
+        return None
+
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
         return None
 
-    def kept_at(self, workload: Workload) -> str:
+    def kept_at(self, workload: AnyWorkload) -> str:
         where = f"{workload.spec.name} -n {workload.spec.team} --context {self.client.access.context}"
         return f"`kubectl describe training {where}`"
 
-    def space_of(self, workload: Workload) -> int | None:
+    def space_of(self, workload: AnyWorkload) -> int | None:
         """None: it is an object of the API server and its pods."""
         return None
 
-    def forget(self, workloads: Sequence[Workload]) -> tuple[bool, ...]:
+    def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
         """Have runs that are over deleted, as far as they are as given; the operator lets them go."""
         return tuple(self._forget(run) for run in workloads)
 
-    def _forget(self, workload: Workload) -> bool:
+    def _forget(self, workload: AnyWorkload) -> bool:
         try:
             found = self._object(workload.uid)
         except NotFound:
@@ -434,12 +447,15 @@ def _notes(given: Training, complete: Training) -> list[str]:
         why = "one for each GPU" if asked.gpu is not None else "no GPU asked for"
         notes.append(f"ranks_per_node: {ranks} ({why})")
     notes.append(describe_rendezvous(complete))
+    if complete.checkpoint.every_auto:
+        notes.append(INTERVAL_LATER)
     if asked.cpu_milli is None:
         cpu = describe_cpu(complete.resources.cpu_milli or 0)
         notes.append(f"resources.cpu: {cpu}{describe_of_each(given)} (one core for each rank)")
     if asked.memory_bytes is None:
         memory = describe_memory(complete.resources.memory_bytes or 0)
-        notes.append(f"resources.memory: {memory}{describe_of_each(given)} (4 GiB for each rank)")
+        each = describe_memory(MEMORY_BYTES_PER_RANK)
+        notes.append(f"resources.memory: {memory}{describe_of_each(given)} ({each} for each rank)")
     if given.logs != Logs():
         size = describe_memory(given.logs.max_bytes)
         notes.append(f"logs.max: {size} is for this machine's runs; here each node's kubelet bounds logs by itself")

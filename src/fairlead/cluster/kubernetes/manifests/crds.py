@@ -133,7 +133,7 @@ def object_schema(kind: str) -> dict[str, Any]:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
-            "spec": {"description": "What is asked for.", **spec},
+            "spec": {"description": "Desired state.", **spec},
             "status": status_schema(kind),
         },
         "x-kubernetes-validations": [
@@ -185,6 +185,7 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
         if kind.item is kinds.TAINT:
             return {**schema, "x-kubernetes-list-type": "atomic", **_rules(validation.taints_rules())}
         return {**schema, "x-kubernetes-list-type": "set"}
+    assert isinstance(kind, Single), "no kind of these clusters has a mapping to mappings"
     rule = section.rules.get(key.attributes[0])
     return _single(kind, key, rule if isinstance(rule, Text) else None, section.rules)
 
@@ -194,6 +195,9 @@ def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None
     checks = _rules(validation.single_rules(kind, key, rules))
     if kind is kinds.FLAG:
         return {"type": "boolean"}
+    if kind is kinds.SPOT:
+        # Of two types, which a structural schema can only say so.
+        return {"x-kubernetes-preserve-unknown-fields": True, **kind.schema}
     if kind.tags == kinds.NUMERIC:
         return {"type": "number" if kind is kinds.DOLLARS else "integer", **checks}
     if kind.tags == kinds.ANY:

@@ -61,6 +61,7 @@ def instructions(
         "launch": "auto" if spec.may_fork else "exec",
         "grace_s": spec.grace_s,
         **({} if spec.stall_timeout_s is None else {"stall_timeout_s": spec.stall_timeout_s}),
+        **({} if spec.metrics is None else {"metrics": {"pattern": spec.metrics.regular_expression}}),
         "log_max_bytes": LOG_MAX_BYTES,
         "log_files": LOG_FILES,
         "env": environment(workload, create, checkpoint_to=checkpoint_to),

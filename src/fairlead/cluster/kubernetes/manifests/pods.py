@@ -10,13 +10,14 @@ from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
+from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.quantities import format_cpu
-from fairlead.specs.training import Training
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Taint, Workload
 
-GIB = 1024**3
+MEMORY_BYTES_PER_RANK = 4 * 1024**3
+"""Request and limit where nobody says; one core for each rank likewise."""
 GRACE_SLACK_S = 10  # for the shim to end what is left and to record it
 REPORTER = "fairlead-reporter"
 # A Python starts on it in 1.5 s. Until then it hears no notice, and the end of a short run would wait for it.
@@ -52,7 +53,7 @@ class PodSettings:
     image: str = "python:3.12-slim"
     python: str = "python3"
     checkpoint_to: str | None = None
-    memory_bytes_per_rank: int = 4 * GIB
+    memory_bytes_per_rank: int = MEMORY_BYTES_PER_RANK
     run_as_user: int = 1000
     image_pull_secrets: tuple[str, ...] = ()
     priority_class: str | None = None
@@ -191,7 +192,7 @@ def literal(value: str) -> str:
     return value.replace("$", "$$")
 
 
-def _tolerations_of(spec: Training, taints: Sequence[Taint]) -> list[dict[str, str]]:
+def _tolerations_of(spec: ProgramSpec, taints: Sequence[Taint]) -> list[dict[str, str]]:
     """Placement has chosen the node, so its GPU taints are tolerated also by a run that asks for no GPU."""
     of_gpus = [taint for taint in taints if taint.key in GPU_TAINTS]
     rest = [taint for taint in taints if taint.key not in GPU_TAINTS]
@@ -212,7 +213,7 @@ def _started(settings: PodSettings) -> dict[str, Any]:
     }
 
 
-def _reporter(spec: Training, settings: PodSettings) -> dict[str, Any]:
+def _reporter(spec: ProgramSpec, settings: PodSettings) -> dict[str, Any]:
     """The container whose log is the run's progress, one line each; it ends when the ranks have ended."""
     resources = {"cpu": str(format_cpu(REPORTER_CPU_MILLI)), "memory": str(REPORTER_MEMORY_BYTES)}
     return {
@@ -229,7 +230,7 @@ def _reporter(spec: Training, settings: PodSettings) -> dict[str, Any]:
     }
 
 
-def _volumes(spec: Training, settings: PodSettings, memory: str | int) -> list[dict[str, Any]]:
+def _volumes(spec: ProgramSpec, settings: PodSettings, memory: str | int) -> list[dict[str, Any]]:
     # As on any machine: half of memory. It counts as the pod's memory either way.
     shared = spec.resources.shm_bytes or int(memory) // 2
     volumes: list[dict[str, Any]] = [

@@ -20,11 +20,11 @@ def status_schema(kind: str) -> dict[str, Any]:
     properties: dict[str, Any] = {
         "observedGeneration": {
             "type": "integer",
-            "description": "The generation of the object that this status speaks of.",
+            "description": "Generation of the object that this status is for.",
         },
         "conditions": {
             "type": "array",
-            "description": "What is true now, in the conventional form.",
+            "description": "Current conditions, in Kubernetes' conventional form.",
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],
             "items": _CONDITION,
@@ -36,25 +36,25 @@ def status_schema(kind: str) -> dict[str, Any]:
             "phase": {
                 "type": "string",
                 "maxLength": PHASE_MOST,
-                "description": f"Where the run is in its life: {phases}.",
+                "description": f"Phase of the run: {phases}.",
             },
-            "reason": {"type": "string", "description": "Why it is there, as one word for programs."},
-            "message": {"type": "string", "description": "Why it is there, as a sentence."},
-            "remedy": {"type": "string", "description": "What would mend or unblock it."},
-            "warning": {"type": "string", "description": "What is wrong although it runs, as a sentence."},
-            "ranks": {"type": "string", "description": "Ranks that run, of all."},
-            "progress": {"type": "string", "description": "Steps done, of all where that is known."},
+            "reason": {"type": "string", "description": "Reason for the phase, as one word for programs."},
+            "message": {"type": "string", "description": "Reason for the phase, as a sentence."},
+            "remedy": {"type": "string", "description": "What would fix or unblock it."},
+            "warning": {"type": "string", "description": "What is wrong while it runs, as a sentence."},
+            "ranks": {"type": "string", "description": "Running ranks, of all ranks."},
+            "progress": {"type": "string", "description": "Steps done, of the total where it is known."},
             "step": {"type": "integer", "description": "Steps done.", "format": "int64"},
-            "loss": {"type": "number", "description": "The loss that was last reported."},
+            "loss": {"type": "number", "description": "Last reported loss."},
             "checkpointStep": {"type": "integer", "description": "Steps in the newest checkpoint.", "format": "int64"},
-            "attempt": {"type": "integer", "description": "Starts of the gang before this one."},
+            "attempt": {"type": "integer", "description": "Number of earlier starts of the gang."},
         }
     properties["state"] = {
         "type": "object",
-        "description": "What the operator keeps for itself; its form may change with every version.",
+        "description": "Internal state of the operator; its form may change with any version.",
         "x-kubernetes-preserve-unknown-fields": True,
     }
-    return {"type": "object", "description": "What is true, written by the operator.", "properties": properties}
+    return {"type": "object", "description": "Observed state, written by the operator.", "properties": properties}
 
 
 def training_status(

@@ -9,11 +9,10 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import devices, names
 from fairlead.cluster.kubernetes.manifests.network_policies import NetworkSettings, render_team_policies
+from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.roles import ROLES, render_binding
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.team import Quota, Team
-
-GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,7 @@ class TeamSettings:
 
     pod_security: str = "restricted"
     cpu_milli: int = 1000
-    memory_bytes: int = 4 * GIB
+    memory_bytes: int = MEMORY_BYTES_PER_RANK
     network: NetworkSettings = field(default_factory=NetworkSettings)
 
 

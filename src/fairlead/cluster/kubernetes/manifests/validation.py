@@ -11,7 +11,7 @@ from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
 from fairlead.specs.pool import EITHER, LABEL_NAME, LABEL_VALUE, TaintEffect
-from fairlead.specs.quantities import CPU, DURATION, GPU, GPU_MEMORY, NUMBER, SIZE, SPAN, STEPS
+from fairlead.specs.quantities import CPU, DURATION, EVERY_AUTO, GPU, GPU_MEMORY, NUMBER, SIZE, SPAN, STEPS
 from fairlead.specs.resources import GPU_MOST, GPU_RULES, ONLY_PARTS
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, Single
@@ -49,7 +49,7 @@ def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
     if kind is kinds.TEXT:
         wanted = rules.get(key.attributes[0])
         return text_rules(wanted) if isinstance(wanted, Text) else []
-    if kind is kinds.FLAG:
+    if kind in (kinds.FLAG, kinds.SPOT):
         return []
     if kind is kinds.TAINT:
         return _taint_rules(give)
@@ -237,7 +237,10 @@ def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list
         id(kinds.SIZE): (f"{SIZE}|{NUMBER}", " is not a size in bytes"),
         id(kinds.CPU): (f"{CPU}|{NUMBER}", " is not a number of cores"),
         id(kinds.DURATION): (f"{DURATION}|{NUMBER}", " is not a duration"),
-        id(kinds.EVERY): (f"{STEPS}|{DURATION}|{NUMBER}", " is neither a duration nor a number of steps"),
+        id(kinds.EVERY): (
+            f"{EVERY_AUTO}|{STEPS}|{DURATION}|{NUMBER}",
+            " is neither a duration nor a number of steps nor `auto`",
+        ),
         id(kinds.GPU_COUNT): (NUMBER, " is not a number"),
     }[id(kind)]
     reads = matches(_WORD, pattern)
@@ -260,7 +263,8 @@ def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list
     fits = f"[{value}].all(v, {_between('v', limits[0], point=True)})"
     if kind is kinds.EVERY and limits[1] is not None:
         steps = f'int({_WORD}.find("[0-9]+"))'
-        fits = f"({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
+        is_auto = f"{_WORD} == {json.dumps(EVERY_AUTO)}"
+        fits = f"{is_auto} || ({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
     return [*found, rule(f"!{reads} || {fits}", SHOWN, say(f" is out of bounds{give}"))]
 
 

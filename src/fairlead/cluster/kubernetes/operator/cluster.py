@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.manifests.spec_objects import merge_patch, write_object
@@ -29,15 +30,16 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import (
     submitted,
 )
 from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCache, everyone
-from fairlead.cluster.port import EventRecord
+from fairlead.cluster.port import EventRecord, Spec
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.plan import Change, Plan
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
-from fairlead.state.snapshot import Intent, Pod, PodPhase, Progress, Snapshot, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Pod, PodPhase, Progress, Snapshot, Workload
 
 NUM_WRITERS = 8
 Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[CapacityRequest, ...]]]
@@ -53,6 +55,8 @@ class KubernetesCluster:
     Args:
         namespace: Only runs of this namespace are looked at; None for all.
         rules: By which those that wait are started.
+        outlook: Says what may bring nodes for these runs; by default nothing does.
+        meanwhile: Does what follows from changes that are written, while others are.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class KubernetesCluster:
         view: Informers | None = None,
         namespace: str | None = None,
         rules: SchedulingPolicy = DEFAULT,
+        outlook: Outlook = lambda _: (None, ()),
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         self.client = client
         self._view = view
@@ -74,10 +80,8 @@ class KubernetesCluster:
         self._picture: SnapshotCache | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
-        # What may bring nodes for these runs; nothing, unless somebody asks.
-        self.outlook: Outlook = lambda _: (None, ())
-        # What follows from changes that are written, while others are.
-        self.meanwhile: Callable[[], None] = lambda: None
+        self._outlook = outlook
+        self._meanwhile = meanwhile
 
     @property
     def view(self) -> Informers:
@@ -97,19 +101,22 @@ class KubernetesCluster:
                 self.view, namespace=self._namespace, progress_of=self._said, rules=self._rules
             )
         seen = self._picture.look()
-        growth, asked = self.outlook(seen.workloads)
+        growth, asked = self._outlook(seen.workloads)
         return seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         uids = [change.workload_uid for change in plan.changes]
         if len(uids) < 2 or len(set(uids)) < len(uids):
             return tuple(self._carry_out(change) for change in plan.changes)
-        return at_once(self._carry_out, plan.changes, num_threads=NUM_WRITERS, meanwhile=self.meanwhile)
+        return at_once(self._carry_out, plan.changes, num_threads=NUM_WRITERS, meanwhile=self._meanwhile)
 
-    def submit(self, spec: Training, annotations: Mapping[str, str] | None = None) -> Workload:
+    def submit(self, spec: Spec, annotations: Mapping[str, str] | None = None) -> Workload[Spec]:
+        return cast("Workload[Spec]", self._submit(run_only(spec), annotations or {}))
+
+    def _submit(self, spec: Training, annotations: Mapping[str, str]) -> Workload:
         body = write_object(spec)
         mark = f"{time.time():.6f}"
-        body["metadata"] |= {"annotations": {**(annotations or {}), SUBMITTED: mark}, "finalizers": [FINALIZER]}
+        body["metadata"] |= {"annotations": {**annotations, SUBMITTED: mark}, "finalizers": [FINALIZER]}
         path = trainings_path(spec.team)
         while True:
             try:
@@ -186,6 +193,10 @@ class KubernetesCluster:
         newest = sorted(self._runs(), key=lambda run: (-run.created_at, run.uid))
         return tuple(newest[:limit])
 
+    def children(self, uid: str) -> tuple[AnyWorkload, ...]:
+        """None: there are no parents on Kubernetes yet."""
+        return ()
+
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         found = [
             _record(each, kept)
@@ -240,11 +251,11 @@ class KubernetesCluster:
         return state if progress is None else replace(state, progress=progress)
 
     def adopt(self, found: TrainingObject) -> bool:
-        """Write that the spec was edited, with its event; whether the object was still as it was found."""
+        """Write that the spec was edited or the wish is unknown, with the event; whether the object was as found."""
         return self.write(found, self._adopted(found, time.time()))
 
     def _adopted(self, found: TrainingObject, now: float) -> RunRecord:
-        return adopted(found, self.refreshed(found), now, event_id=self._next_event(now))
+        return adopted(found, self.refreshed(found), now, next_event=lambda: self._next_event(now))
 
     def _said(self, uid: str) -> Progress | None:
         """What a run last said of itself, while it ran or as a pod ended."""
@@ -415,6 +426,18 @@ class KubernetesCluster:
         if self._view is not None:
             self._view.trainings.put(content)
         return _run_of(read_training(content))
+
+
+def run_only(spec: WorkloadSpec) -> Training:
+    """The spec, which has to be of a kind that this cluster takes.
+
+    Raises:
+        Conflict: It is of another.
+    """
+    if not isinstance(spec, Training):
+        kind = type(spec).__name__
+        raise Conflict(f"{spec.name}: a {kind} runs on this machine only so far, not on Kubernetes.")
+    return spec
 
 
 def name_taken(spec: Training) -> NameTaken:

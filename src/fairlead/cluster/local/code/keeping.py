@@ -29,11 +29,11 @@ from fairlead.cluster.local.code.snapshots import (
     take,
 )
 from fairlead.cluster.local.code.trees import Damaged, Settled, build, settle
+from fairlead.cluster.local.disk_errors import NO_ROOM
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.room import NO_ROOM
 from fairlead.cluster.revisions import read_revision
 from fairlead.runtime.podfiles import read_json, write_json
-from fairlead.specs.training import Training
+from fairlead.specs.gang import ProgramSpec
 from fairlead.state.snapshot import Pod, Workload
 
 MOST_SAID = 3
@@ -55,17 +55,17 @@ class Place:
     paths: frozenset[str] = frozenset()
     said: str | None = None
 
-    def command(self, spec: Training) -> str:
+    def command(self, spec: ProgramSpec) -> str:
         """The run's command, with kept files called by their place in the tree."""
         return spec.run if self.tree is None else self._moved(spec.run, spec)
 
-    def python_path(self, path: str, spec: Training) -> str:
+    def python_path(self, path: str, spec: ProgramSpec) -> str:
         """A PYTHONPATH, the same way."""
         if self.tree is None:
             return path
         return os.pathsep.join(self._moved(each, spec) for each in path.split(os.pathsep))
 
-    def _moved(self, text: str, spec: Training) -> str:
+    def _moved(self, text: str, spec: ProgramSpec) -> str:
         workdir, tree = (spec.workdir or "/").rstrip("/"), str(self.tree)
         if shlex.quote(tree) != tree:
             return text  # it would fall apart in a shell, and that the command is read live was said
@@ -88,7 +88,7 @@ class CodeStore:
         self._path = home.path / "code"
         self.objects = Objects(self._path / "objects")
 
-    def keep(self, uid: str, spec: Training, now: float) -> None:
+    def keep(self, uid: str, spec: ProgramSpec, now: float) -> None:
         """Keep the code of a run that is submitted, or resumed by somebody."""
         earlier = self.kept(uid)[1 - MOST_KEPT :]
         new: dict[str, Any] = {"at": now, "workdir": spec.workdir, "snapshot": None, "why": None}
@@ -113,6 +113,14 @@ class CodeStore:
             # What came of it before the disk was full would keep the run itself from its room.
             self.prune()
         write_json(self._home.code(uid), {"kept": [*earlier, new]})
+
+    def inherit(self, uid: str, parent_uid: str, spec: ProgramSpec, now: float) -> None:
+        """Keep for a run what its parent has of its directory; the code as it is now where that has none."""
+        same = [kept for kept in self.kept(parent_uid) if kept["workdir"] == spec.workdir]
+        if not same or not spec.snapshot:
+            self.keep(uid, spec, now)
+        else:
+            write_json(self._home.code(uid), {"kept": [*self.kept(uid)[1 - MOST_KEPT :], same[-1]]})
 
     def _take(self, workdir: Path, new: dict[str, Any]) -> None:
         """Keep the files of a directory, and the git commit that they are of."""

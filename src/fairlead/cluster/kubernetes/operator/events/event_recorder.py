@@ -32,7 +32,14 @@ SAME_S = 3600.0  # as long as the API server keeps an Event
 MOST_REMEMBERED = 10_000
 WARNINGS = frozenset({Phase.FAILED.value, Phase.RESTARTING.value, "CheckpointFailed", "CheckpointDamaged"})
 WARNING_CODES = frozenset(
-    {Code.NODES_NOT_COMING, Code.CANNOT_FIT, Code.START_DELAYED, Code.DEADLINE_EXCEEDED, Code.CHECKPOINT_LATE}
+    {
+        Code.NODES_NOT_COMING,
+        Code.CANNOT_FIT,
+        Code.START_DELAYED,
+        Code.DEADLINE_EXCEEDED,
+        Code.CHECKPOINT_LATE,
+        Code.INTENT_UNKNOWN,
+    }
 )
 
 Regarding = Mapping[str, Any]

@@ -163,7 +163,8 @@ class PlaceholderController:
         gpu = run.spec.resources.gpu
         device = None if gpu is None else self._device(gpu)
         labels = [] if gpu is None or gpu.model is None else gpu_labels(self._autoscalers.pools, gpu.model)
-        shunned = () if run.spec.capacity.spot else spot_labels(self._autoscalers.pools)
+        # Nodes are asked for in its name only once its deadline wants on-demand.
+        shunned = () if run.spec.capacity.spot and not run.spec.capacity.auto else spot_labels(self._autoscalers.pools)
         most = run.spec.capacity.max_price
         pod = render_placeholder(
             found.workload,

@@ -342,7 +342,7 @@ class Agent:
         """Write what was seen, where no decision has written it by now, but not often; False to look again later."""
         if found.state.written == 0:
             return True
-        if found.edited:
+        if found.edited or found.is_wish_unknown:
             self._work.submit(found.uid, f"adopt the spec of {found.key}", partial(self._adopt, found.uid))
             return False
         state = self._cluster.refreshed(found)
@@ -360,7 +360,7 @@ class Agent:
 
     def _adopt(self, uid: str) -> None:
         found = self._view.find(uid)
-        if found is not None and found.edited:
+        if found is not None and (found.edited or found.is_wish_unknown):
             self._cluster.adopt(found)
 
     def _write(self, uid: str) -> None:

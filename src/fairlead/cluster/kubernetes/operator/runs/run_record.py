@@ -4,12 +4,13 @@ The object is the truth of its run. A change is one write of its status, guarded
 on; what follows from it (pods to create and to delete) is in that write, so whoever comes next can finish it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
 from fairlead.cluster.records import build, plain
@@ -17,21 +18,22 @@ from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.policy.kinds.spec_updates import changed as spec_changed
 from fairlead.policy.kinds.spec_updates import updated_status
+from fairlead.specs.constraints import quote
 from fairlead.specs.formats.differences import Difference, of_said, said
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, CreatePod, Event
-from fairlead.state.reasons import JUST_SUBMITTED, Reason
+from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload
 
 Object = dict[str, Any]
 
 INTENT = f"{names.DOMAIN}/intent"
+WISHES = (Intent.RUN, Intent.SUSPEND, Intent.STOP)
 SUBMITTED = f"{names.DOMAIN}/submitted"
 FINALIZER = f"{names.DOMAIN}/run"
 # Of one run. The API server itself forgets its own events after an hour.
 MOST_EVENTS = 40
 DETAIL_LINES = 12
-MEMORY_BYTES_PER_RANK = 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,11 @@ class TrainingObject:
     conditions: tuple[Mapping[str, Any], ...] = ()
     shown_phase: str = ""
 
+    @property
+    def is_wish_unknown(self) -> bool:
+        """Whether the annotation asks for what there is not, and nobody was told yet."""
+        return bool(self.wish) and self.wish != self.state.heard and _word(self.wish) not in WISHES
+
 
 def read_training(content: Object) -> TrainingObject:
     """A Training of the API server."""
@@ -205,14 +212,13 @@ def read_training(content: Object) -> TrainingObject:
 def intent_of(state: RunRecord, wish: str, *, is_leaving: bool) -> Intent:
     """What is wanted: deletion above all, then a wish that was not overruled, then what was settled.
 
-    A wish is an intent, with anything after a colon: ``run:2`` asks again for what ``run`` asked before.
+    A wish is an intent, with anything after a colon: ``run:2`` asks again for what ``run`` asked before. One that is
+    unknown changes nothing.
     """
     if is_leaving:
         return Intent.DELETE
-    word = wish.partition(":")[0]
-    if wish == state.heard or word not in (Intent.RUN, Intent.SUSPEND, Intent.STOP):
-        return state.intent
-    return Intent(word)
+    word = _word(wish)
+    return state.intent if wish == state.heard or word not in WISHES else Intent(word)
 
 
 def changed(found: TrainingObject, change: Change, now: float, *, event_id: int) -> RunRecord:
@@ -235,12 +241,16 @@ def changed(found: TrainingObject, change: Change, now: float, *, event_id: int)
     return state
 
 
-def adopted(found: TrainingObject, state: RunRecord, now: float, *, event_id: int) -> RunRecord:
-    """The state with the spec as it is by now, and an event where somebody has edited it."""
-    if found.workload is None or state.generation == found.generation:
+def adopted(found: TrainingObject, state: RunRecord, now: float, *, next_event: Callable[[], int]) -> RunRecord:
+    """The state with the spec as it is by now, and events where somebody has edited it or wishes what there is not."""
+    if found.workload is None:
+        return state
+    if found.is_wish_unknown:
+        state = replace(state, heard=found.wish, events=_with_event(state.events, _ignored(found), now, next_event()))
+    if state.generation == found.generation:
         return state
     if found.edited:
-        state = replace(state, events=_with_event(state.events, spec_changed(found.edited), now, event_id))
+        state = replace(state, events=_with_event(state.events, spec_changed(found.edited), now, next_event()))
     return replace(state, spec=said(found.workload.spec), generation=found.generation)
 
 
@@ -278,6 +288,20 @@ def submitted(found: TrainingObject) -> KeptEvent:
         )
         reason = replace(reason, message=message)
     return KeptEvent(id=int(found.created_at * 1e6), at=found.created_at, type="Submitted", reason=reason)
+
+
+def _word(wish: str) -> str:
+    """What is wished, without what makes it another wish than the one before."""
+    return wish.partition(":")[0]
+
+
+def _ignored(found: TrainingObject) -> Event:
+    """The event of a wish that is unknown."""
+    message = (
+        f"the annotation {INTENT} is {quote(_word(found.wish))}, which changes nothing; it may be {', '.join(WISHES)}"
+    )
+    remedy = f"`kubectl annotate training {found.name} {INTENT}={Intent.STOP.value} --overwrite` stops it."
+    return Event(type="Ignored", reason=Reason(code=Code.INTENT_UNKNOWN, message=message, remedy=remedy))
 
 
 def _moment(created: str, submitted: str | None) -> float:

@@ -1,0 +1,278 @@
+"""What a sweep costs and saves: `python -m benchmarks.tuning [starts | history | asha]`.
+
+starts: from the command to the first line of the first trial's program, in a state directory of its own; bar 0.5 s.
+history: from the end of a trial to the start of the next one's program, with 1,000 trials in store; bar 50 ms. Optuna's
+bookkeeping alone takes 114 ms there with SQLite, by its users' figures.
+asha: processor time of training until ASHA has the best loss of a random search whose trials run to their ends; bar a
+quarter of what that takes. The trials train a small network in this process, a step at a time, four at once. Median of
+seeds; give OMP_NUM_THREADS=1.
+"""
+
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.records import dump
+from fairlead.policy.kinds.parents import submit
+from fairlead.policy.kinds.record import Family
+from fairlead.policy.kinds.sweep import SweepDetail, judge, trials_of
+from fairlead.policy.search.sampling import suggest
+from fairlead.policy.search.trials import TrialRecord
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.search_space import Value
+from fairlead.specs.sweep import Sampler, Sweep, map_runs, trial_run, values_of
+from fairlead.state.plan import Change, Plan, child_uid
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Phase, Progress, Status, Workload
+from tests.home import end_everything
+
+DONE = Reason(code=Code.COMPLETED, message="done")
+TRIALS_IN_STORE = 1_000
+MORE_TRIALS = 12
+STEPS = 81
+RUNGS = (1, 3, 9, 27, 81)
+RANDOM_TRIALS = 40
+SEEDS = 20
+PROGRAM = 'import sys, time\nprint("step=1 loss=1", flush=True)\nopen(sys.argv[1], "a").write(f"{time.time()}\\n")\n'
+FILE = """
+kind: Sweep
+name: rates
+parameters: {{lr: log 1e-3..1e1, width: 4..64, decay: log 1e-6..1e-2}}
+objective: loss
+trials: {trials}
+parallel: {parallel}
+sampler: {sampler}
+{prune}
+trial: {{run: '{python} train.py {file}', metrics: name=value, resources: {{cpu: 0.1}}, snapshot: false}}
+"""
+
+
+def main() -> None:
+    """Measure what is chosen, or all."""
+    parts = {"starts": _starts, "history": _history, "asha": _asha}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(parts)}; all when left out")
+    chosen = parser.parse_args().parts or list(parts)
+    if unknown := [name for name in chosen if name not in parts]:
+        parser.error(f"{', '.join(unknown)}: give any of {', '.join(parts)}")
+    for name in chosen:
+        parts[name]()
+
+
+def _spec(directory: Path, *, trials: int, parallel: int, sampler: str = "tpe", prune: str = "") -> Sweep:
+    text = FILE.format(
+        trials=trials, parallel=parallel, sampler=sampler, prune=prune, python=sys.executable, file=directory / "times"
+    )
+    (spec,) = parse(text)
+    assert isinstance(spec, Sweep)
+    return spec
+
+
+def _starts() -> None:
+    took_s = []
+    for _ in range(5):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+            directory, home = Path(name), Path(name) / "home"
+            (directory / "train.py").write_text(PROGRAM)
+            text = FILE.format(
+                trials=1, parallel=1, sampler="tpe", prune="", python=sys.executable, file=directory / "times"
+            )
+            (directory / "sweep.yaml").write_text(text)
+            environ = {**os.environ, "FAIRLEAD_HOME": str(home)}
+            began = time.time()
+            argv = [sys.executable, "-m", "fairlead.cli.main", "run", "-d", "sweep.yaml"]
+            subprocess.run(argv, cwd=directory, env=environ, check=True, capture_output=True)
+            took_s.append(_times(directory, 1)[0] - began)
+            end_everything(home)
+    print(f"first trial trains {statistics.median(took_s):.2f} s after the command (least {min(took_s):.2f})")
+
+
+def _times(directory: Path, number: int) -> list[float]:
+    """When programs began, once so many have."""
+    path, deadline = directory / "times", time.monotonic() + 120
+    while not path.exists() or len(path.read_text().splitlines()) < number:
+        assert time.monotonic() < deadline, "trials do not start"
+        time.sleep(0.01)
+    return [float(line) for line in path.read_text().splitlines()]
+
+
+def _history() -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        directory, home = Path(name), Path(name) / "home"
+        (directory / "train.py").write_text(PROGRAM)
+        cluster = LocalCluster.open(home)
+        spec = _spec(directory, trials=TRIALS_IN_STORE + MORE_TRIALS, parallel=1)
+        own = cluster.prepare(spec.trial, directory).spec
+        spec = map_runs(spec, lambda _: own)
+        sweep = cluster.submit(spec)
+        _fill(cluster, sweep)
+        began = time.thread_time()
+        values = suggest(spec, TRIALS_IN_STORE, _records(cluster, sweep))
+        print(f"TPE's next values after {TRIALS_IN_STORE} trials: {(time.thread_time() - began) * 1e3:.0f} ms {values}")
+        cluster.nudge()
+        starts = _times(directory, MORE_TRIALS)
+        trials = [cluster.get(child_uid(sweep.uid, str(TRIALS_IN_STORE + n))) for n in range(MORE_TRIALS - 1)]
+        pods = [cluster.pods(trial.uid)[0] for trial in trials]
+        gaps_ms = [
+            1e3 * (start - max(exit_.at for exit_ in pod.exits)) for start, pod in zip(starts[1:], pods, strict=True)
+        ]
+        print(
+            f"next trial after one ends, {TRIALS_IN_STORE} in store: {statistics.median(gaps_ms):.0f} ms "
+            f"(least {min(gaps_ms):.0f}), its interpreter's start included"
+        )
+        cluster.close()
+        end_everything(home)
+
+
+def _records(cluster: LocalCluster, sweep: Workload[Sweep]) -> list[TrialRecord]:
+    children = {child.spec.name.rpartition("-")[2]: child for child in cluster.children(sweep.uid)}
+    return trials_of(sweep, Family(children=children))
+
+
+def _fill(cluster: LocalCluster, sweep: Workload[Sweep]) -> None:
+    """Put trials that succeeded into the store, as a sweep would have."""
+    at = time.time()
+    plain = replace(sweep.spec, sampler=Sampler.RANDOM)
+    orders = tuple(
+        submit(sweep, str(number), trial_run(plain, suggest(plain, number, []))) for number in range(TRIALS_IN_STORE)
+    )
+    detail = SweepDetail(submitted=TRIALS_IN_STORE, over=TRIALS_IN_STORE)
+    status = Status(phase=Phase.RUNNING, reason=DONE, since=at, started_at=at, detail=detail)
+    change = Change(workload_uid=sweep.uid, version=sweep.version, status=status, submit=orders)
+    assert cluster.apply(Plan(changes=(change,))) == (True,)
+    over = Status(phase=Phase.SUCCEEDED, reason=DONE, since=at, started_at=at, finished_at=at)
+    ends = tuple(
+        Change(workload_uid=child.uid, version=child.version, status=over, intent=Intent.STOP)
+        for child in cluster.children(sweep.uid)
+    )
+    assert all(cluster.apply(Plan(changes=ends)))
+    for number, child in enumerate(cluster.children(sweep.uid)):
+        progress = Progress(step=1, loss=1.0 + math.sin(number), updated_at=at)
+        cluster.store._db.execute("UPDATE workloads SET progress = ? WHERE uid = ?", (dump(progress), child.uid))
+
+
+class Network:
+    """A network of one hidden layer that learns to tell two noisy spirals apart, a step at a time, on a processor."""
+
+    def __init__(self, values: Mapping[str, Value], seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        turn = rng.uniform(0.2, 1.0, 600) * 2 * np.pi
+        side = rng.integers(0, 2, 600)
+        arms = np.stack([turn * np.cos(turn + side * np.pi), turn * np.sin(turn + side * np.pi)], 1) / 5
+        places = arms + rng.normal(0, 0.12, (600, 2))
+        self.x, self.y = places[:200], side[:200].astype(float)
+        self.others_x, self.others_y = places[200:], side[200:]
+        width, self.rate, self.decay = int(values["width"]), float(values["lr"]), float(values["decay"])
+        self.first = rng.normal(0, 1.5, (2, width))
+        self.bias = rng.normal(0, 1.0, width)
+        self.last = rng.normal(0, 0.1, width)
+
+    def step(self) -> float:
+        """Take three steps of gradient descent; the loss on other data."""
+        for _ in range(3):
+            hidden = np.tanh(self.x @ self.first + self.bias)
+            error = _share(hidden @ self.last) - self.y
+            back = np.outer(error, self.last) * (1.0 - hidden**2) / len(self.y)
+            self.last -= self.rate * (hidden.T @ error / len(self.y) + self.decay * self.last)
+            self.first -= self.rate * (self.x.T @ back + self.decay * self.first)
+            self.bias -= self.rate * back.sum(0)
+        out = np.tanh(self.others_x @ self.first + self.bias) @ self.last
+        loss = float(np.mean(np.logaddexp(0.0, out) - self.others_y * out))
+        return loss if math.isfinite(loss) else 1e9
+
+
+def _share(
+    out: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]",
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+    found: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = 1.0 / (1.0 + np.exp(-np.clip(out, -60, 60)))
+    return found
+
+
+@dataclass(slots=True)
+class _Search:
+    """A sweep whose trials train in this process, a step each in turn."""
+
+    spec: Sweep
+    seed: int
+
+    def run(self, target: float | None) -> tuple[float, float]:
+        """The best loss and the processor seconds: to the end, or to a target."""
+        sweep: Workload[Sweep] = Workload(
+            uid="sweep", spec=self.spec, intent=Intent.RUN, version=1, created_at=0.0,
+            status=Status(phase=Phase.PENDING, reason=DONE, since=0.0),
+        )  # fmt: skip
+        children: dict[str, Workload] = {}
+        networks: dict[str, Network] = {}
+        best, spent_s, is_due = math.inf, 0.0, True
+        while True:
+            # Between rungs nothing is to be decided.
+            change = judge(sweep, Family(children=children), 0.0) if is_due else None
+            is_due = change is not None
+            if change is not None:
+                sweep = replace(sweep, status=change.status or sweep.status)
+                for order in change.submit:
+                    run = replace(self.spec.trial, name=order.spec.name)
+                    assert hasattr(order.spec, "env")
+                    run = replace(run, env=order.spec.env)
+                    status = Status(phase=Phase.RUNNING, reason=DONE, since=0.0)
+                    children[order.name] = Workload(
+                        uid=order.name, spec=run, intent=Intent.RUN, status=status, version=1, created_at=0.0
+                    )
+                    networks[order.name] = Network(values_of(run), self.seed)
+                for wish in change.children:
+                    self._end(children, wish.uid, Phase.STOPPED)
+                    networks.pop(wish.uid)
+                if sweep.status.phase.is_final:
+                    return best, spent_s
+            for name in list(networks):
+                child = children[name]
+                step = 1 + (child.progress.step or 0 if child.progress is not None else 0)
+                began = time.process_time()
+                loss = networks[name].step()
+                spent_s += time.process_time() - began
+                children[name] = replace(child, progress=Progress(step=step, loss=loss))
+                is_due = is_due or step in RUNGS or step >= STEPS
+                if step >= STEPS:
+                    best = min(best, loss)
+                    networks.pop(name)
+                    self._end(children, name, Phase.SUCCEEDED)
+            if target is not None and best <= target:
+                return best, spent_s
+
+    @staticmethod
+    def _end(children: dict[str, Workload], name: str, phase: Phase) -> None:
+        status = Status(phase=phase, reason=DONE, since=0.0)
+        children[name] = replace(children[name], status=status, intent=Intent.STOP)
+
+
+def _asha() -> None:
+    shares = []
+    for seed in range(SEEDS):
+        whole = replace(_spec(Path(), trials=RANDOM_TRIALS, parallel=4, sampler="random"), seed=seed)
+        best, whole_s = _Search(spec=whole, seed=seed).run(None)
+        # As many trials as it takes, the first of them those of the random search.
+        spec = replace(
+            _spec(
+                Path(), trials=8 * RANDOM_TRIALS, parallel=4, sampler="random", prune="prune: {rule: asha, after: 3}"
+            ),
+            seed=seed,
+        )
+        found, took_s = _Search(spec=spec, seed=seed).run(best)
+        shares.append(took_s / whole_s if found <= best else math.inf)
+    told = ", ".join(f"{share:.2f}" for share in sorted(shares))
+    print(f"asha comes to random search's best loss in {statistics.median(shares):.2f} of its core seconds ({told})")
+
+
+if __name__ == "__main__":
+    main()

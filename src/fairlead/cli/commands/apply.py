@@ -1,0 +1,139 @@
+"""``fairlead apply``: pipelines that run by themselves, at their times or when data changes."""
+
+import os
+import time
+from datetime import datetime
+from typing import Any
+
+import click
+
+from fairlead.cli.plan_differences import steps_of, would_change
+from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cli.specfiles import directory_of, files_type, refuse_twice, workloads
+from fairlead.cluster.local.home import Home
+from fairlead.control.admission import Admission, admit
+from fairlead.control.opening import open_local
+from fairlead.control.pipelines.submission import pipeline_of
+from fairlead.control.pipelines.triggers import Applied, all_applied, check, keep, remove, state_of
+from fairlead.errors import Conflict, NotFound
+from fairlead.policy.kinds.schedule import zone_of
+from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=files_type)
+@click.option("--list", "lists", is_flag=True, help="List what is applied.")
+@click.option("--remove", "removed", metavar="NAME", help="Let this pipeline run by itself no more.")
+@click.option("--team", default="default", show_default=True, help="With --remove: its team.")
+@json_option
+def apply(files: tuple[str, ...], lists: bool, removed: str | None, team: str, json_: bool) -> None:
+    """Let the pipelines of FILES run by themselves: by their `schedule`, or when the data of `on` changes.
+
+    They run on this machine while somebody uses it: a supervisor stays for them, and after a reboot any command starts
+    one. One that has neither is submitted if any of its steps would run. A FILE of `-` is the standard input.
+    """
+    if (bool(files) + lists + (removed is not None)) != 1:
+        raise click.UsageError("give FILES, --list or --remove NAME: one of them.")
+    home = Home.open()
+    if lists:
+        _list(home, json_=json_)
+    elif removed is not None:
+        _remove(home, team, removed, json_=json_)
+    else:
+        refuse_twice(files)
+        told = _apply(home, files)
+        if json_:
+            print(as_json(told))
+        else:
+            for each in told:
+                message(each["said"])
+
+
+def _apply(home: Home, files: tuple[str, ...]) -> list[dict[str, Any]]:
+    cluster = open_local()
+    wanted = [admit(cluster, spec, directory_of(file)) for file in files for spec in map(_only_run, workloads(file))]
+    applied = [_applied(each) for each in wanted]
+    for each in applied:
+        check(each)
+    told = []
+    for admitted, each in zip(wanted, applied, strict=True):
+        name = each.pipeline.name
+        if each.pipeline.schedule is None and each.pipeline.on is None:
+            told.append(_run_if_changed(home, admitted, each))
+            continue
+        is_new = keep(home, each)
+        when = _describe(each, state_of(home, each))
+        said = f"Applied {name}: it runs {when}." if is_new else f"{name} is applied already: it runs {when}."
+        told.append({"name": name, "change": "applied" if is_new else "none", "said": said})
+    cluster.nudge()
+    return told
+
+
+def _applied(admitted: Admission) -> Applied:
+    pipeline = pipeline_of(admitted.spec)
+    if pipeline is None:
+        raise Conflict(f"{admitted.spec.name} is a run; `fairlead run` starts it. Only a Pipeline can be applied.")
+    return Applied(pipeline=pipeline, spec=admitted.spec, environ=dict(os.environ), at=time.time())
+
+
+def _only_run(spec: WorkloadSpec) -> Training:
+    if not isinstance(spec, Training):
+        kind = type(spec).__name__
+        raise Conflict(f"{spec.name} is a {kind}; `fairlead run` starts it. Only a Pipeline can be applied.")
+    return spec
+
+
+def _run_if_changed(home: Home, admitted: Admission, applied: Applied) -> dict[str, Any]:
+    from fairlead.api import submit
+
+    name = applied.pipeline.name
+    ended = "; it runs by itself no more" if remove(home, applied.pipeline.team, name) else ""
+    if not would_change(steps_of(admitted.spec)):
+        return {"name": name, "change": "none", "said": f"{name}: nothing would run{ended}."}
+    run = submit(open_local(), admitted)
+    return {"name": name, "change": "submitted", "said": f"Submitted {run.spec.name}{ended}."}
+
+
+def _remove(home: Home, team: str, name: str, *, json_: bool) -> None:
+    if not remove(home, team, name):
+        names = ", ".join(applied.pipeline.name for applied, _ in all_applied(home)) or "nothing is"
+        raise NotFound(f"No pipeline {name!r} of team {team!r} is applied; applied: {names}.")
+    if json_:
+        print(as_json([{"name": name, "change": "removed"}]))
+    else:
+        message(f"{name} runs by itself no more. What is under way goes on.")
+
+
+def _list(home: Home, *, json_: bool) -> None:
+    found = list(all_applied(home))
+    if json_:
+        print(as_json([_json(applied, state) for applied, state in found]))
+    elif found:
+        rows: list[tuple[str, ...]] = [("NAME", "TEAM", "RUNS")]
+        rows += [(each.pipeline.name, each.pipeline.team, _describe(each, state)) for each, state in found]
+        print(table(rows))
+    else:
+        message("Nothing is applied.")
+
+
+def _json(applied: Applied, state: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": applied.pipeline.name,
+        "team": applied.pipeline.team,
+        "applied_at": applied.at,
+        "next_at": applied.next_at(state, time.time()),
+        "data": [str(path) for path in applied.watched()],
+    }
+
+
+def _describe(applied: Applied, state: dict[str, Any]) -> str:
+    """Say when it runs."""
+    said, schedule = [], applied.pipeline.schedule
+    moment = applied.next_at(state, time.time())
+    if moment is not None and schedule is not None:
+        there = datetime.fromtimestamp(moment, zone_of(schedule.timezone))
+        said.append(f"next at {there:%Y-%m-%d %H:%M} {schedule.timezone} ({describe_time(moment)} here)")
+    if applied.pipeline.on is not None:
+        said.append(f"when {', '.join(applied.pipeline.on.data)} changes")
+    return " and ".join(said)

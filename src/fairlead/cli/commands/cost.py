@@ -1,0 +1,198 @@
+"""``fairlead cost``: what runs cost, and what nobody used."""
+
+import csv
+import sys
+import time
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.cli.moments import Moment
+from fairlead.cli.pricing import Dollars, owned_node, owned_options
+from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.ledger_tables import Grouping, Payer
+from fairlead.control.opening import open_local
+from fairlead.ledger.bills import Line, Statement
+from fairlead.ledger.comparison import Payment
+from fairlead.ledger.focus import Charge, focus_row
+from fairlead.ledger.usage import DAY_MS, HOUR_MS, WHOLE, Use
+from fairlead.text.money import describe_microusd
+
+WINDOW_S = 30 * DAY_MS / 1000
+NOBODY = "(idle)"
+
+
+@click.group(invoke_without_command=True)
+@click.option("--by", type=click.Choice([each.value for each in Grouping]), default="run", help="Rows; run by default.")
+@click.option("--since", type=Moment(), help="Only from then on: 30d ago by default, 2026-01-31 or @1769860800.")
+@click.option("--until", type=Moment(), help="Only until then; now by default.")
+@click.option("--csv", "csv_", is_flag=True, help="CSV instead of a table.")
+@click.option("--focus", is_flag=True, help="CSV with the columns of FOCUS 1.0, a row for each day, run and use.")
+@json_option
+@click.pass_context
+def cost(
+    ctx: click.Context, by: str, since: float | None, until: float | None, csv_: bool, focus: bool, json_: bool
+) -> None:
+    """Show what this machine costs, by who used it and for what, and what nobody used.
+
+    Rows sum to the bill to the micro-dollar. A node is divided by its GPUs, one without GPUs by its cores. Days are
+    UTC. Prices are set with `fairlead prices set`.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if csv_ + focus + json_ > 1:
+        raise click.UsageError("--csv, --focus and --json are three forms: give one of them.")
+    now = time.time()
+    end = now if until is None else min(until, now)
+    start = end - WINDOW_S if since is None else since
+    if start > end:
+        raise click.UsageError("--since is later than --until, or than now: nothing is in between.")
+    cluster, grouping = open_local(), Grouping(by)
+    cluster.nudge()
+    if focus:
+        _print_focus(cluster, start, end)
+        return
+    found = cluster.costs(grouping, since=start, until=end)
+    rows = _rows(found, grouping)
+    if json_:
+        print(
+            as_json(
+                {
+                    "since": start,
+                    "until": end,
+                    "by": by,
+                    "billed_microusd": found.billed_microusd,
+                    "pools": dict(found.billed),
+                    "rows": rows,
+                }
+            )
+        )
+    elif csv_:
+        columns = [name for name in rows[0] if name != "uses"] if rows else [by, "microusd", "node_hours"]
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow([*columns, *(use.value for use in Use)])
+        for row in rows:
+            writer.writerow(
+                [
+                    *("" if row[name] is None else row[name] for name in columns),
+                    *(row["uses"].get(use.value, 0) for use in Use),
+                ]
+            )
+    elif not cluster.prices():
+        message("No price is set, so nothing is billed; `fairlead prices set localhost 2.50` sets one.")
+    elif not rows:
+        message(f"Nothing is billed from {describe_time(start)} to {describe_time(end)}.")
+    else:
+        print(table([(by.upper(), "COST", "SHARE", "NODE-HOURS", "FOR"), *_table_rows(rows, by, found)]))
+        message(f"{describe_microusd(found.billed_microusd)} from {describe_time(start)} to {describe_time(end)}.")
+
+
+@cost.command()
+@click.argument("trace", required=False, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--on-demand", type=Dollars(), required=True, help="Dollars for an hour of an on-demand node.")
+@click.option("--reserved", type=Dollars(), help="Dollars for an hour of a reserved node, busy or not.")
+@click.option("--spot", type=Dollars(), help="Dollars for an hour of a spot node.")
+@click.option("--most-spot", type=click.IntRange(min=0), help="Most spot nodes at one time; no bound by default.")
+@owned_options
+@click.option("--gpus", type=click.IntRange(min=1), default=8, help="GPUs of a node, for TRACE; 8 by default.")
+@click.option("--since", type=Moment(), help="Load of this machine from then on: 30d ago by default.")
+@json_option
+def compare(
+    trace: Path | None,
+    on_demand: int,
+    reserved: int | None,
+    spot: int | None,
+    most_spot: int | None,
+    gpus: int,
+    since: float | None,
+    json_: bool,
+    **owned: Any,
+) -> None:
+    """Compare owned, reserved, on-demand and spot nodes for a load that was recorded, and find the cheapest mix.
+
+    The load is that of this machine, or that of TRACE, a table as for `fairlead simulate`, if each run starts when it
+    is submitted. The mix is exact: no other one costs less for this load. Work that is lost with spot nodes is not in
+    it.
+    """
+    from fairlead.cli.cloud_or_own import describe, load_of_machine, load_of_trace
+
+    node = owned_node(**owned)
+    prices = {Payment.OWNED: None if node is None else node.rate, Payment.RESERVED: reserved, Payment.SPOT: spot}
+    known = {way: rate for way, rate in prices.items() if rate is not None} | {Payment.ON_DEMAND: on_demand}
+    if most_spot is not None and spot is None:
+        raise click.UsageError("--most-spot is for --spot.")
+    if trace is None:
+        now = time.time()
+        start = now - WINDOW_S if since is None else since
+        load = load_of_machine(open_local(), start, now)
+    elif since is not None:
+        raise click.UsageError("--since is for the load of this machine: give no TRACE.")
+    else:
+        load = load_of_trace(trace, gpus)
+    most = {} if most_spot is None else {Payment.SPOT: most_spot}
+    print(describe(load, known, node, most, json_=json_))
+
+
+def _rows(found: Statement[Payer], by: Grouping) -> list[dict[str, Any]]:
+    """A row for each payer, dearest first, days in their order; who pays for what nobody held comes last."""
+    lines: defaultdict[Payer, list[Line[Payer]]] = defaultdict(list)
+    for line in found.lines:
+        lines[line.key].append(line)
+    rows = [_row(payer, each, by) for payer, each in lines.items()]
+    if by is Grouping.DAY:
+        return sorted(rows, key=lambda row: str(row["day"]))
+    return sorted(rows, key=lambda row: (row[by.value] is None, -row["microusd"], str(row[by.value])))
+
+
+def _row(payer: Payer, lines: list[Line[Payer]], by: Grouping) -> dict[str, Any]:
+    row: dict[str, Any] = {by.value: None if payer is None else payer[0]}
+    if by is Grouping.RUN:
+        row["uid"] = None if payer is None else payer[1]
+    uses: defaultdict[str, int] = defaultdict(int)
+    for line in lines:
+        uses[line.use.value] += line.microusd
+    hours = sum(line.unit_ms for line in lines) / (WHOLE * HOUR_MS)
+    return {**row, "microusd": sum(uses.values()), "node_hours": round(hours, 6), "uses": dict(uses)}
+
+
+def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) -> list[tuple[str, ...]]:
+    whole = found.billed_microusd or 1
+    return [
+        (
+            NOBODY if row[by] is None else row[by] or "-",
+            describe_microusd(row["microusd"]),
+            f"{row['microusd'] / whole:.1%}",
+            f"{row['node_hours']:.3g}",
+            ", ".join(
+                f"{use} {describe_microusd(amount)}"
+                for use, amount in sorted(row["uses"].items(), key=lambda each: -each[1])
+                if amount
+            ),
+        )
+        for row in rows
+    ]
+
+
+def _print_focus(cluster: LocalCluster, start: float, end: float) -> None:
+    found = cluster.costs(Grouping.RUN, since=start, until=end, daily=True)
+    holders = cluster.holders()
+    writer = None
+    for line in found.lines:
+        assert line.key is not None, "daily rows have their day"
+        day = datetime.fromisoformat(line.key[0]).replace(tzinfo=UTC)
+        charge = Charge(line=line, start=day, end=day + timedelta(days=1), holder=_of(line.key, holders))
+        row = focus_row(charge, cluster.node().name)
+        if writer is None:
+            writer = csv.DictWriter(sys.stdout, row, lineterminator="\n")
+            writer.writeheader()
+        writer.writerow(row)
+    if writer is None:
+        message(f"Nothing is billed from {describe_time(start)} to {describe_time(end)}.")
+
+
+def _of(payer: tuple[str, ...], holders: dict[str, Any]) -> Any:
+    return holders.get(payer[2]) if len(payer) > 2 else None

@@ -1,0 +1,53 @@
+"""``fairlead lineage``: where an output of a pipeline came from."""
+
+from collections.abc import Iterator
+
+import click
+
+from fairlead.cli.show import as_json, describe_time, json_option
+from fairlead.control.opening import open_local
+from fairlead.control.pipelines.lineage import Lineage, find, lineage_of
+from fairlead.control.pipelines.submission import store_of
+
+MOST_FILES = 5
+
+
+@click.command()
+@click.argument("artefact")
+@json_option
+def lineage(artefact: str, json_: bool) -> None:
+    """Follow an output of a pipeline back to the code, the data and the runs that it came from.
+
+    ARTEFACT is RUN/STEP.OUTPUT, such as `churn/train.model`, the path of an output, or the beginning of its hash.
+    """
+    cluster = open_local()
+    found = lineage_of(cluster, find(cluster, artefact))
+    if json_:
+        print(as_json(found.told()))
+        return
+    print("\n".join(_lines(found, "", set())))
+    print(f"{store_of(cluster.home) / found.digest[:2] / found.digest}")
+
+
+def _lines(found: Lineage, indent: str, told: set[tuple[str, str, float]]) -> Iterator[str]:
+    """Tell of an artefact and of all that it came from, each task once."""
+    origin = found.origin
+    if origin is None:
+        yield f"{indent}{found.name} {found.digest[:12]}: nothing is known of it"
+        return
+    made = f"{origin.task} of {origin.pipeline}, run {origin.result.run}, {describe_time(origin.result.at)}"
+    is_told = (origin.task, origin.result.run, origin.result.at) in told
+    yield f"{indent}{found.name} {found.digest[:12]}: made by {made}{', as above' if is_told else ''}"
+    if is_told:
+        return
+    told.add((origin.task, origin.result.run, origin.result.at))
+    command = origin.result.parts.get("command", "").strip().replace("\n", "; ")
+    yield f"{indent}  command  {command}"
+    if found.code:
+        named = [f"{path} {digest[:8]}" for path, digest in list(found.code.items())[:MOST_FILES]]
+        more = f" and {len(found.code) - MOST_FILES} more" if len(found.code) > MOST_FILES else ""
+        yield f"{indent}  code     {', '.join(named)}{more}"
+    for path, digest in found.inputs.items():
+        yield f"{indent}  input    {path} {digest[:12]}"
+    for each in found.read:
+        yield from _lines(each, indent + "  ", told)

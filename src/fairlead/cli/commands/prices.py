@@ -1,0 +1,186 @@
+"""``fairlead prices``: what an hour of a node costs, from when on and why."""
+
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.cli.moments import Moment
+from fairlead.cli.pricing import Dollars, Number, describe_terms, owned_node, owned_options
+from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.ledger_tables import Price
+from fairlead.control.opening import open_local
+from fairlead.ledger.catalogue import Instance, bundled, read_catalogue, source_of
+from fairlead.ledger.prices import discounted
+from fairlead.text.money import MICROUSD
+from fairlead.text.quantities import describe_dollars
+
+
+@click.group()
+def prices() -> None:
+    """Set and list the prices of nodes.
+
+    Without a price nothing is billed. On this machine the one node, and pool, is `localhost`.
+    """
+
+
+@prices.command("set")
+@click.argument("pool")
+@click.argument("dollars", required=False, type=Dollars())
+@click.option("--from", "since", type=Moment(), help="Since when it holds; now by default. Past costs follow.")
+@click.option("--none", "ends", is_flag=True, help="POOL is paid for no longer.")
+@click.option("--instance", metavar="TYPE", help="Take the price of an instance type from the catalogue.")
+@click.option("--region", help="Region of --instance.")
+@click.option("--spot", is_flag=True, help="Take the spot price of --instance.")
+@click.option("--discount", type=Number(), metavar="PERCENT", help="Contract discount on the list price.")
+@owned_options
+@json_option
+def set_(
+    pool: str,
+    dollars: int | None,
+    since: float | None,
+    ends: bool,
+    instance: str | None,
+    region: str | None,
+    spot: bool,
+    discount: Decimal | None,
+    json_: bool,
+    **owned: Any,
+) -> None:
+    """Set what an hour of a node of POOL costs: DOLLARS, or an instance type's price, or that of an owned node."""
+    cluster = open_local()
+    given = [dollars is not None, ends, instance is not None, owned["purchase"] is not None]
+    if sum(given) != 1:
+        raise click.UsageError("give one of DOLLARS, --instance, --purchase and --none.")
+    if instance is None and (spot or region is not None):
+        raise click.UsageError("--spot and --region are for --instance.")
+    if owned["purchase"] is None:
+        owned_node(**owned)
+    if discount is not None and dollars is None and instance is None:
+        raise click.UsageError("--discount is on DOLLARS or --instance.")
+    if ends:
+        rate, source = None, "not paid for"
+    elif instance is not None:
+        rate, source = _rate_of(cluster, instance, region, spot=spot)
+    elif dollars is not None:
+        rate, source = dollars, "as given"
+    else:
+        node = owned_node(**owned)
+        assert node is not None, "its purchase is given"
+        rate, source = node.rate, f"owned: {describe_terms(node)}"
+    if discount is not None and rate is not None:
+        try:
+            source = f"{source}, {_dollars(rate)} less {discount} %"
+            rate = discounted(rate, discount)
+        except ValueError as error:
+            raise click.UsageError(f"{error}.") from error
+    at = time.time() if since is None else since
+    price = Price(node=pool, from_ms=round(at * 1000), rate=rate, source=source)
+    cluster.set_price(price)
+    if json_:
+        print(as_json(_json(price)))
+    else:
+        costs = "is not billed" if rate is None else f"costs {_dollars(rate)} an hour"
+        message(f"{pool} {costs} from {describe_time(at)} on ({source}). `fairlead cost` shows what that comes to.")
+
+
+@prices.command("list")
+@click.option("--instances", "instances_", is_flag=True, help="Instance types of the catalogue instead.")
+@json_option
+def list_(instances_: bool, json_: bool) -> None:
+    """List prices as they were set, or instance types and their prices."""
+    cluster = open_local()
+    if instances_:
+        text = _catalogue(cluster)
+        found = read_catalogue(text)
+        if json_:
+            print(as_json([_instance_json(each) for each in found]))
+            return
+        head = ("TYPE", "REGION", "GPUS", "ON DEMAND", "SPOT")
+        print(table([head, *map(_instance_row, found)]))
+        message(source_of(text))
+        return
+    known = cluster.prices()
+    if json_:
+        print(as_json([_json(each) for each in known]))
+    elif known:
+        rows = [(each.node, describe_time(each.from_ms / 1000), _dollars(each.rate), each.source) for each in known]
+        print(table([("POOL", "FROM", "AN HOUR", "WHY"), *rows]))
+    else:
+        message("No price is set; `fairlead prices set localhost 2.50` sets one.")
+
+
+@prices.command("update")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+def update(file: Path, json_: bool) -> None:
+    """Replace the catalogue of instance types by FILE, a table with the columns of SkyPilot's catalogue.
+
+    Prices that were set before stay as they are.
+    """
+    cluster = open_local()
+    text = file.read_text(encoding="utf-8")
+    try:
+        found = read_catalogue(text)
+    except ValueError as error:
+        raise click.UsageError(f"{file}: {error}.") from error
+    new = cluster.home.catalogue.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(cluster.home.catalogue)
+    if json_:
+        print(as_json({"instances": len(found)}))
+    else:
+        message(f"The catalogue has {len(found)} rows now; `fairlead prices list --instances` lists them.")
+
+
+def _catalogue(cluster: LocalCluster) -> str:
+    try:
+        return cluster.home.catalogue.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return bundled()
+
+
+def _rate_of(cluster: LocalCluster, type_: str, region: str | None, *, spot: bool) -> tuple[int, str]:
+    """The cheapest price of an instance type, and where it is from."""
+    found = [
+        (rate, each)
+        for each in read_catalogue(_catalogue(cluster))
+        if each.type == type_ and region in (None, each.region)
+        if (rate := each.spot_price if spot else each.price) is not None
+    ]
+    if not found:
+        kind, where = "spot" if spot else "on-demand", "" if region is None else f" in {region}"
+        raise click.UsageError(
+            f"the catalogue has no {kind} price of {type_!r}{where}; "
+            "`fairlead prices list --instances` lists what it has, and `fairlead prices update FILE` replaces it."
+        )
+    rate, best = min(found, key=lambda each: (each[0], each[1].region, each[1].zone))
+    return rate, f"{type_}, {'spot' if spot else 'on demand'}, {best.zone or best.region or 'any region'}"
+
+
+def _json(price: Price) -> dict[str, Any]:
+    return {"pool": price.node, "from": price.from_ms / 1000, "microusd_per_hour": price.rate, "source": price.source}
+
+
+def _instance_json(each: Instance) -> dict[str, Any]:
+    return {
+        "type": each.type,
+        "region": each.region,
+        "zone": each.zone,
+        "gpu": each.gpu,
+        "num_gpus": each.num_gpus,
+        "microusd_per_hour": each.price,
+        "spot_microusd_per_hour": each.spot_price,
+    }
+
+
+def _instance_row(each: Instance) -> tuple[str, ...]:
+    gpus = f"{each.num_gpus} x {each.gpu}" if each.gpu else "-"
+    return each.type, each.zone or each.region, gpus, _dollars(each.price), _dollars(each.spot_price)
+
+
+def _dollars(rate: int | None) -> str:
+    return "-" if rate is None else describe_dollars(rate / MICROUSD)

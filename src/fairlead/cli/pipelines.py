@@ -1,0 +1,59 @@
+"""How the steps of a pipeline look to people, and as JSON."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairlead.cli.show import table
+from fairlead.cluster.client import ClusterClient
+from fairlead.control.pipelines.command import is_pipeline
+from fairlead.state.snapshot import Workload
+from fairlead.text.quantities import describe_duration, plural
+
+if TYPE_CHECKING:
+    from fairlead.control.pipelines.journal import Progress
+
+
+def describe_steps(workload: Workload) -> str:
+    """Say how many steps the pipeline of a run has."""
+    from fairlead.control.pipelines.submission import pipeline_of
+
+    pipeline = pipeline_of(workload.spec)
+    return "its spec is gone" if pipeline is None else plural(len(pipeline.steps), "step")
+
+
+def step_lines(cluster: ClusterClient, workload: Workload) -> list[str]:
+    """A line for each task of a run that is a pipeline; none for any other."""
+    progress = _progress(cluster, workload)
+    if progress is None:
+        return []
+    rows: list[tuple[str, ...]] = [("STEP", "PHASE", "TOOK", "")]
+    for tasks in progress.steps.values():
+        for task in tasks:
+            began, ended = progress.times.get(task.name, (None, None))
+            took = "" if began is None or ended is None else describe_duration(ended - began)
+            rows.append((task.name, task.phase.value, took, task.message))
+    return table(rows).splitlines()
+
+
+def steps_json(cluster: ClusterClient, workload: Workload) -> list[dict[str, Any]]:
+    """Each task of a run that is a pipeline, as an object."""
+    progress = _progress(cluster, workload)
+    if progress is None:
+        return []
+    told = []
+    for tasks in progress.steps.values():
+        for task in tasks:
+            began, ended = progress.times.get(task.name, (None, None))
+            told.append({"name": task.name, **asdict(task), "began_at": began, "ended_at": ended})
+    return told
+
+
+def _progress(cluster: ClusterClient, workload: Workload) -> "Progress | None":
+    if not is_pipeline(workload.spec):
+        return None
+    # Here and not above: few runs are pipelines.
+    from fairlead.control.pipelines.submission import pipeline_of, progress_of
+
+    pipeline = pipeline_of(workload.spec)
+    return None if pipeline is None else progress_of(pipeline, Path(cluster.kept_at(workload)))

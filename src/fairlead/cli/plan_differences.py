@@ -1,0 +1,125 @@
+"""What ``plan --diff`` shows: how a file differs from what ran last, for people and for pull requests."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.cli.show import table
+from fairlead.cluster.client import ClusterClient
+from fairlead.control.admission import Admission
+from fairlead.control.pipelines.command import is_pipeline
+from fairlead.control.pipelines.preview import Foreseen, Preview, preview
+from fairlead.control.pipelines.submission import pipeline_of, store_of
+from fairlead.errors import ClusterError, NotFound
+from fairlead.specs.formats.differences import differences
+from fairlead.specs.formats.rendering import render_short
+from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.state.snapshot import is_leaf
+from fairlead.text.quantities import plural
+
+TEXT, MARKDOWN = "text", "markdown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """How one spec differs.
+
+    Attributes:
+        head: The whole in a sentence.
+        rows: Header and rows of a table; nothing where nothing differs.
+    """
+
+    head: str
+    rows: tuple[tuple[str, ...], ...] = ()
+
+    def shown(self, form: str) -> str:
+        """The difference as text or Markdown."""
+        if form == TEXT:
+            return "\n".join([self.head, *([table(list(self.rows))] if self.rows else [])])
+        lines = [f"### {self.head}"]
+        if self.rows:
+            header, *rows = self.rows
+            marked = [_row(header), "|" + "---|" * len(header), *map(_row, rows)]
+            lines += ["", *marked]
+        return "\n".join(lines)
+
+
+def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Difference:
+    """Compare a spec with the newest run of its name, or each step of a pipeline with what it returned last.
+
+    Raises:
+        ClusterError: Code or an input of a pipeline cannot be read.
+    """
+    spec = admitted.spec
+    if is_pipeline(spec):
+        steps = steps_of(spec)
+        rows = [each for each in steps if each.foreseen is not Foreseen.UNCHANGED]
+        head = f"{spec.name}: {describe(steps)}"
+        told = [(each.task, each.foreseen.value, each.why) for each in rows]
+        return Difference(head=head, rows=(("STEP", "WOULD", "WHY"), *told) if would_change(steps) else ())
+    try:
+        last = cluster.find(spec.name, spec.team)
+    except NotFound:
+        return Difference(
+            head=f"{spec.name}: it has not run before",
+            rows=(("KEY", "WAS", "IS"), (_what(spec)[0], "", _what(spec)[1])),
+        )
+    if not isinstance(spec, Training) or not is_leaf(last):
+        old, new = render_short(last.spec), render_short(renamed(spec, last.spec.name))
+        keyed = tuple((key, str(old.get(key, "")), str(new.get(key, ""))) for key in {**old, **new})
+        keyed = tuple(row for row in keyed if row[1] != row[2])
+        head = f"{spec.name}: {plural(len(keyed), 'key')} {'differs' if len(keyed) == 1 else 'differ'} from {last.uid}"
+        return Difference(head=head, rows=(("KEY", "WAS", "IS"), *keyed) if keyed else ())
+    found = differences(last.spec, replace(spec, name=last.spec.name))
+    if not found:
+        return Difference(head=f"{spec.name}: no key differs from run {last.uid}")
+    rows_of_keys = tuple((each.key, each.old, each.new) for each in found)
+    head = f"{spec.name}: {plural(len(found), 'key')} {'differs' if len(found) == 1 else 'differ'} from run {last.uid}"
+    return Difference(head=head, rows=(("KEY", "WAS", "IS"), *rows_of_keys))
+
+
+def _what(spec: WorkloadSpec) -> tuple[str, str]:
+    return ("run", spec.run) if isinstance(spec, Training) else ("kind", type(spec).__name__)
+
+
+def steps_of(spec: Training) -> tuple[Preview, ...]:
+    """What would become of each step of a pipeline.
+
+    Raises:
+        ClusterError: Code or an input cannot be read.
+    """
+    from fairlead.cluster.local.home import Home
+
+    pipeline = pipeline_of(spec)
+    assert isinstance(pipeline, Pipeline), "it was kept just now"
+    workdir = Path(spec.workdir or Path.cwd())
+    try:
+        return preview(pipeline, workdir, store_of(Home.open()), os.environ, time.time())
+    except OSError as error:
+        raise ClusterError(f"{error.filename}: {error.strerror}; the pipeline {pipeline.name} needs it.") from error
+
+
+def would_change(steps: Sequence[Preview]) -> bool:
+    """Whether anything would run or fail."""
+    return any(each.foreseen not in (Foreseen.UNCHANGED, Foreseen.SKIP) for each in steps)
+
+
+def describe(steps: Sequence[Preview]) -> str:
+    """Say how many steps would run."""
+    counts = [(sum(each.foreseen is word for each in steps), word) for word in Foreseen]
+    words = {
+        Foreseen.RUN: "would run",
+        Foreseen.DEPENDS: "would follow",
+        Foreseen.FAIL: "would fail",
+        Foreseen.SKIP: "would be skipped",
+        Foreseen.UNCHANGED: "unchanged",
+    }
+    return ", ".join(f"{number} {words[word]}" for number, word in counts if number)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,0 +1,108 @@
+"""Estimated splits of a model as people and programs read them."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.client import ClusterClient
+from fairlead.control.model_config import read_config
+from fairlead.errors import Conflict, UnknownModel
+from fairlead.policy.strategy.gpus import coefficients
+from fairlead.policy.strategy.memory import GIB
+from fairlead.policy.strategy.resolution import SHARDS, Ranking, describe, ranked
+from fairlead.policy.strategy.search import Candidate
+from fairlead.policy.strategy.step_time import UNSEEN
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node
+
+MOST_ROWS = 12
+HEADERS = ("DATA", "SHARD", "TENSOR", "PIPELINE", "MICRO-BATCH", "RECOMPUTE", "GIB", "STEP", "$/1000 STEPS", "WHY")
+
+
+def describe_splits(cluster: ClusterClient, spec: Training, directory: Path | None) -> list[str]:
+    """The table of splits, best first, and what the run's own split lacks; or why there is no estimate.
+
+    Args:
+        directory: Of the spec file.
+    """
+    try:
+        ranking = _ranking(cluster, spec, directory)
+    except (Conflict, UnknownModel) as error:
+        return [f"{spec.name}: no estimate: {error}"]
+    return _described(spec.name, ranking)
+
+
+def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) -> list[dict[str, Any]] | None:
+    """Every split, for programs; None where there is no estimate."""
+    try:
+        return _json(_ranking(cluster, spec, directory))
+    except (Conflict, UnknownModel):
+        return None
+
+
+def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> Ranking:
+    price = None if cluster.has_containers else _price_of(spec, cluster.nodes())
+    return ranked(spec, read_config(spec, directory), price)
+
+
+def _price_of(spec: Training, nodes: tuple[Node, ...]) -> float | None:
+    """Dollars an hour of the cheapest node with such GPUs; None when nobody says."""
+    gpu = spec.resources.gpu
+    fitting = [node for node in nodes if gpu is not None and len(node.gpus) >= gpu.num_devices]
+    return min((node.price_per_hour for node in fitting if node.price_per_hour is not None), default=None)
+
+
+def _described(name: str, ranking: Ranking) -> list[str]:
+    on, model = ranking.on, ranking.model
+    gpus = f"{on.gpus} x {on.gpu.names[0]} of {on.gpu.memory_bytes / GIB:.0f} GiB"
+    size = f"{model.parameters / 1e9:.3g} billion parameters"
+    lines = [f"{name}: {size}, {model.sequence} tokens a sample, {ranking.batch} samples a step, on {gpus}"]
+    rows = [_cells(each, on.price_per_hour) for each in ranking.found[:MOST_ROWS]]
+    if on.price_per_hour is None:
+        rows = [(*row[:-2], row[-1]) for row in rows]
+    headers = HEADERS if on.price_per_hour is not None else (*HEADERS[:-2], HEADERS[-1])
+    table = [headers, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(headers))]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    more = len(ranking.found) - len(rows)
+    if more > 0:
+        lines.append(f"and {more} more")
+    low, high = UNSEEN
+    source = coefficients(on.gpu).source
+    lines.append(f"{name}: nine in ten steps take {low:g} to {high:g} times their estimate, by {source}")
+    if ranking.own is not None:
+        told = ranking.lack or f"needs {ranking.own.memory.needed / GIB:.0f} GiB, {ranking.own.time.total / 1000:.3g} s"
+        lines.append(f"{name}: its split, {describe(ranking.own.split)}: {told}")
+    return lines
+
+
+def _json(ranking: Ranking) -> list[dict[str, Any]]:
+    price = ranking.on.price_per_hour
+    return [
+        {
+            **asdict(each.split),
+            "shard": SHARDS[each.split.zero].value,
+            "needed_gib": round(each.memory.needed / GIB, 3),
+            "fits": each.fits,
+            "step_ms": round(each.time.total, 3),
+            "dollars_per_1000_steps": None if price is None else round(each.time.total / 3600 * price, 4),
+            "reason": each.reason,
+        }
+        for each in ranking.found
+    ]
+
+
+def _cells(candidate: Candidate, price: float | None) -> tuple[str, ...]:
+    split, seconds = candidate.split, candidate.time.total / 1000
+    return (
+        str(split.data),
+        SHARDS[split.zero].value,
+        str(split.tensor),
+        str(split.pipeline),
+        f"{split.micro_batches} x {split.micro_batch}",
+        str(split.recompute),
+        f"{candidate.memory.needed / GIB:.1f}",
+        f"{seconds:.3g} s",
+        "" if price is None else f"{seconds * price / 3.6:.2f}",
+        candidate.reason,
+    )

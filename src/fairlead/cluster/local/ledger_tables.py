@@ -1,0 +1,305 @@
+"""What was used and what it costs, in the local cluster's database. Its callers bring the transactions.
+
+A pod that ends adds its intervals in the transaction in which it ends, cut at midnight UTC; a pod that lives is charged
+as its row says. So nothing is counted twice or lost, whoever dies when. Sums of each day stand beside the intervals, so
+that a month is added up in milliseconds.
+"""
+
+import os
+import pwd
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import pairwise
+
+from fairlead.ledger.activity import activity
+from fairlead.ledger.bills import PriceChange, Stretch, priced_spans
+from fairlead.ledger.usage import DAY_MS, Holder, Interval, Use
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Pod, Progress
+
+LEDGER_SCHEMA = """
+CREATE TABLE IF NOT EXISTS prices (
+    node TEXT NOT NULL, from_ms INTEGER NOT NULL, rate INTEGER, source TEXT NOT NULL, PRIMARY KEY (node, from_ms)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS holders (
+    id INTEGER PRIMARY KEY, uid TEXT NOT NULL, run TEXT NOT NULL, team TEXT NOT NULL, model TEXT NOT NULL,
+    project TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (uid, run, team, model, project, user)
+);
+CREATE TABLE IF NOT EXISTS usage (
+    day INTEGER NOT NULL, node TEXT NOT NULL, holder INTEGER NOT NULL, use TEXT NOT NULL, start_ms INTEGER NOT NULL,
+    end_ms INTEGER NOT NULL, share INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS usage_by_day ON usage (day);
+CREATE INDEX IF NOT EXISTS usage_by_holder ON usage (holder);
+CREATE TABLE IF NOT EXISTS budget_notices (
+    team TEXT NOT NULL, month TEXT NOT NULL, percent INTEGER NOT NULL, PRIMARY KEY (team, month, percent)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage_days (
+    day INTEGER NOT NULL, node TEXT NOT NULL, team TEXT NOT NULL, model TEXT NOT NULL, project TEXT NOT NULL,
+    user TEXT NOT NULL, use TEXT NOT NULL, unit_ms INTEGER NOT NULL,
+    PRIMARY KEY (day, node, team, model, project, user, use)
+) WITHOUT ROWID
+"""
+
+MODEL_LABEL, PROJECT_LABEL = "model", "project"
+# Who pays: the words of a row, or None where that is nobody. Of daily rows the day comes first.
+Payer = tuple[str, ...] | None
+
+
+class Grouping(StrEnum):
+    """By what a listing of costs has its rows."""
+
+    RUN = "run"
+    MODEL = "model"
+    TEAM = "team"
+    PROJECT = "project"
+    USER = "user"
+    POOL = "pool"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """From a time on an hour of a node costs so many micro-dollars; None for nothing known. ``source`` says why."""
+
+    node: str
+    from_ms: int
+    rate: int | None
+    source: str
+
+
+class LedgerTables:
+    """The tables, through a connection that somebody else holds."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def create(self) -> None:
+        for statement in LEDGER_SCHEMA.split(";\n"):
+            self._db.execute(statement)
+
+    def charge(self, pod: Pod, spec: Training, progress: Progress | None, end_ms: int, share: int) -> None:
+        """Add all of a pod that is over. To be called once, in the transaction in which it ended."""
+        self.add(self.intervals(pod, spec, progress, end_ms, share))
+
+    def intervals(self, pod: Pod, spec: Training, progress: Progress | None, end_ms: int, share: int) -> list[Interval]:
+        """What a pod held up to an end, by use."""
+        holder = Holder(
+            uid=pod.workload_uid,
+            run=spec.name,
+            team=spec.team,
+            model=spec.labels.get(MODEL_LABEL) or spec.name,
+            project=spec.labels.get(PROJECT_LABEL, ""),
+            user=_user(),
+        )
+        return [
+            Interval(node=pod.node, holder=holder, use=use, start_ms=start, end_ms=end, share=share)
+            for use, start, end in activity(pod, progress, end_ms)
+        ]
+
+    def add(self, intervals: Iterable[Interval]) -> None:
+        """Add intervals of runs, and to the sums of their days."""
+        known: dict[Holder, int] = {}
+        rows, sums = [], defaultdict[tuple[object, ...], int](int)
+        for whole in intervals:
+            holder = whole.holder
+            assert holder is not None, "what no run holds is not kept: it is what is left"
+            if holder not in known:
+                known[holder] = self._id_of(holder)
+            for day, each in _by_day(whole):
+                rows.append((day, each.node, known[holder], each.use, each.start_ms, each.end_ms, each.share))
+                key = day, each.node, holder.team, holder.model, holder.project, holder.user, each.use
+                sums[key] += (each.end_ms - each.start_ms) * each.share
+        self._db.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._db.executemany(
+            "INSERT INTO usage_days VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET unit_ms = unit_ms + excluded.unit_ms",
+            [(*key, unit_ms) for key, unit_ms in sums.items()],
+        )
+
+    def set_price(self, price: Price) -> None:
+        """Keep a price; one from the same moment is replaced."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO prices VALUES (?, ?, ?, ?)", (price.node, price.from_ms, price.rate, price.source)
+        )
+
+    def prices(self) -> tuple[Price, ...]:
+        """All that were ever set, by node and time."""
+        rows = self._db.execute("SELECT node, from_ms, rate, source FROM prices ORDER BY node, from_ms").fetchall()
+        return tuple(Price(node=row[0], from_ms=row[1], rate=row[2], source=row[3]) for row in rows)
+
+    def price_changes(self) -> dict[str, list[PriceChange]]:
+        """The same by node."""
+        changes = defaultdict[str, list[PriceChange]](list)
+        for price in self.prices():
+            changes[price.node].append(PriceChange(price.from_ms, price.rate))
+        return dict(changes)
+
+    def rate_at(self, node: str, at_ms: int) -> int | None:
+        """Micro-dollars for an hour of a node at a time; None when nobody says."""
+        row = self._db.execute(
+            "SELECT rate FROM prices WHERE node = ? AND from_ms <= ? ORDER BY from_ms DESC LIMIT 1", (node, at_ms)
+        ).fetchone()
+        return None if row is None else row[0]
+
+    def stretches(
+        self, by: Grouping, start_ms: int, end_ms: int, live: Sequence[Interval], *, daily: bool = False
+    ) -> list[Stretch[Payer]]:
+        """What was held within a window, for each node and price; with what pods hold that still live.
+
+        Args:
+            daily: Each row for each day by itself, UTC.
+        """
+        daily = daily or by is Grouping.DAY
+        found = []
+        for node, changed in self.price_changes().items():
+            for low, high, rate in priced_spans(changed, start_ms, end_ms):
+                for begin, end in _days(low, high) if daily else [(low, high)]:
+                    date = (_date(begin),) if daily else ()
+                    held = defaultdict[tuple[Payer, Use], int](int)
+                    for payer, use, unit_ms in self._held(by, node, begin, end):
+                        held[(*date, *payer), use] += unit_ms
+                    for each in live:
+                        if each.node == node and (overlap_ms := each.overlap_ms(begin, end)) > 0:
+                            held[(*date, *_payer(by, each)), each.use] += overlap_ms * each.share
+                    rest = (*date, *([node] if by is Grouping.POOL else [])) or None
+                    found.append(Stretch(node=node, start_ms=begin, end_ms=end, rate=rate, rest=rest, held=dict(held)))
+        return found
+
+    def holders(self) -> dict[str, Holder]:
+        """Those that are charged, by uid; the newest of each."""
+        rows = self._db.execute("SELECT uid, run, team, model, project, user FROM holders ORDER BY id").fetchall()
+        return {
+            row[0]: Holder(uid=row[0], run=row[1], team=row[2], model=row[3], project=row[4], user=row[5])
+            for row in rows
+        }
+
+    def is_told(self, team: str, month: str, percent: int) -> bool:
+        """Whether that much of a budget, or more, was told of this month."""
+        row = self._db.execute(
+            "SELECT 1 FROM budget_notices WHERE team = ? AND month = ? AND percent >= ?", (team, month, percent)
+        ).fetchone()
+        return row is not None
+
+    def note_told(self, team: str, month: str, percent: int) -> None:
+        """Note that so much of a budget was told of."""
+        self._db.execute("INSERT OR IGNORE INTO budget_notices VALUES (?, ?, ?)", (team, month, percent))
+
+    def spans(self, start_ms: int, end_ms: int) -> list[tuple[str, int, int]]:
+        """Nodes with beginnings and ends of what was held of them within a window, of what is over."""
+        rows = self._db.execute(
+            "SELECT node, max(start_ms, ?1), min(end_ms, ?2) FROM usage WHERE end_ms > ?1 AND start_ms < ?2 "
+            "AND day BETWEEN ?3 AND ?4 AND share > 0",
+            (start_ms, end_ms, start_ms // DAY_MS, end_ms // DAY_MS),
+        ).fetchall()
+        return [(str(node), int(start), int(end)) for node, start, end in rows]
+
+    def of_run(self, uid: str) -> list[Interval]:
+        """What the pods of a run held that are over."""
+        rows = self._db.execute(
+            "SELECT u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h.user "
+            "FROM holders h JOIN usage u ON u.holder = h.id WHERE h.uid = ?",
+            (uid,),
+        ).fetchall()
+        return [
+            Interval(
+                node=row[0],
+                use=Use(row[1]),
+                start_ms=row[2],
+                end_ms=row[3],
+                share=row[4],
+                holder=Holder(uid=row[5], run=row[6], team=row[7], model=row[8], project=row[9], user=row[10]),
+            )
+            for row in rows
+        ]
+
+    def _id_of(self, holder: Holder) -> int:
+        values = (holder.uid, holder.run, holder.team, holder.model, holder.project, holder.user)
+        self._db.execute(
+            "INSERT OR IGNORE INTO holders (uid, run, team, model, project, user) VALUES (?, ?, ?, ?, ?, ?)", values
+        )
+        found = self._db.execute(
+            "SELECT id FROM holders WHERE uid = ? AND run = ? AND team = ? AND model = ? AND project = ? AND user = ?",
+            values,
+        ).fetchone()
+        return int(found[0])
+
+    def _held(self, by: Grouping, node: str, low: int, high: int) -> list[tuple[tuple[str, ...], Use, int]]:
+        """Sums by payer and use of what is over, within bounds."""
+        named = {Grouping.RUN: ("h.run", "h.uid"), Grouping.POOL: (":node",), Grouping.DAY: ()}
+        columns = ", ".join((*named.get(by, (f"h.{by}",)), "use"))
+        # By number first: words are slow to group by.
+        pieces = (
+            f"SELECT {columns}, unit_ms FROM (SELECT holder, use, "
+            "sum((min(end_ms, :high) - max(start_ms, :low)) * share) AS unit_ms FROM usage "
+            "WHERE node = :node AND end_ms > :low AND start_ms < :high AND day BETWEEN :first AND :last "
+            "GROUP BY holder, use) JOIN holders h ON h.id = holder"
+        )
+        first, last = low // DAY_MS, (high - 1) // DAY_MS
+        whole = range(-(-low // DAY_MS), high // DAY_MS)
+        if by is Grouping.RUN or not whole:
+            queries = [(pieces, first, last)]
+        else:
+            # Days that are whole are added up already; those at the edges are looked at one by one.
+            group = ", ".join([*{Grouping.POOL: ["node"], Grouping.DAY: []}.get(by, [by.value]), "use"])
+            sums = (
+                f"SELECT {group}, sum(unit_ms) FROM usage_days "
+                f"WHERE node = :node AND day BETWEEN :first AND :last GROUP BY {group}"
+            )
+            edges = [day for day in (first, last) if day not in whole]
+            queries = [(sums, whole[0], whole[-1]), *((pieces, day, day) for day in edges)]
+        found = []
+        for query, since, until in queries:
+            values = {"node": node, "low": low, "high": high, "first": since, "last": until}
+            found += [
+                (tuple(map(str, row[:-2])), Use(row[-2]), int(row[-1])) for row in self._db.execute(query, values)
+            ]
+        return found
+
+
+def _by_day(interval: Interval) -> list[tuple[int, Interval]]:
+    return [
+        (start // DAY_MS, replace(interval, start_ms=start, end_ms=end))
+        for start, end in _days(interval.start_ms, interval.end_ms)
+    ]
+
+
+def _days(start_ms: int, end_ms: int) -> list[tuple[int, int]]:
+    """A time cut at each midnight, UTC."""
+    cuts = [start_ms, *range((start_ms // DAY_MS + 1) * DAY_MS, end_ms, DAY_MS), end_ms]
+    return [(low, high) for low, high in pairwise(cuts) if low < high]
+
+
+def _payer(by: Grouping, interval: Interval) -> tuple[str, ...]:
+    holder = interval.holder
+    assert holder is not None, "only runs hold anything here"
+    match by:
+        case Grouping.RUN:
+            return holder.run, holder.uid
+        case Grouping.POOL:
+            return (interval.node,)
+        case Grouping.DAY:
+            return ()
+        case _:
+            return (str(getattr(holder, by.value)),)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's, most often
+        return str(os.getuid())
+
+
+def month_of(now: float) -> tuple[str, float]:
+    """The calendar month, UTC, and its beginning as a Unix time."""
+    first = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return first.strftime("%Y-%m"), first.timestamp()
+
+
+def _date(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,31 @@
+"""Reads the description of a model that a spec names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import UnknownModel
+from fairlead.specs.training import Training
+
+
+def read_config(spec: Training, directory: Path | None) -> dict[str, Any] | None:
+    """What the ``config.json`` of ``model`` holds; None when it names none.
+
+    Args:
+        directory: To which the name is relative; None for the run's working directory.
+
+    Raises:
+        UnknownModel: The file cannot be read, or holds no object.
+    """
+    if spec.model is None or spec.model.config is None:
+        return None
+    path = Path(directory or spec.workdir or ".", spec.model.config).expanduser()
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UnknownModel(f"model.config: {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UnknownModel(f"model.config: {path} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise UnknownModel(f"model.config: {path} holds no object; give a config.json of Hugging Face")
+    return config

@@ -1,0 +1,127 @@
+"""Outputs of steps by the hash of their content: files and directories that never change once they are kept.
+
+Content that is the same is kept once. What is kept was moved there whole, so a killed process leaves nothing half done.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+# A file this small may be read by conditions.
+VALUE_BYTES = 64 * 1024
+# Larger files of a working directory count by size and time, not by content.
+LARGE_BYTES = 16 * 1024 * 1024
+_CHUNK = 1 << 20
+
+
+class Artefacts:
+    """The outputs below one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, digest: str) -> Path:
+        """Where the content of that hash is, or would be."""
+        return self.root / digest[:2] / digest
+
+    def has(self, digest: str) -> bool:
+        """Whether the content of that hash is there."""
+        return os.path.lexists(self.path(digest))
+
+    def keep(self, source: Path) -> str:
+        """Move a file or directory into the store; its hash.
+
+        Raises:
+            OSError: It cannot be read or moved.
+        """
+        digest = content_digest(source)
+        target = self.path(digest)
+        if os.path.lexists(target):
+            _remove(source)
+            return digest
+        target.parent.mkdir(exist_ok=True)
+        _protect(source)
+        try:
+            os.rename(source, target)
+        except OSError:
+            # Somebody else has kept the same content just now.
+            if not os.path.lexists(target):
+                raise
+            _remove(source)
+        return digest
+
+
+def read_value(path: Path) -> Any:
+    """What conditions read of an output: JSON, or text without the line break at its end; None for what is large."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > VALUE_BYTES:
+            return None
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def content_digest(path: Path) -> str:
+    """The hash of a file's or directory's content: names, bytes, which files may be executed, targets of links.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return _digest(os.fspath(path)).hexdigest()
+
+
+def file_identity(path: str, status: os.stat_result) -> str:
+    """The hash of a file's content; of a large one its size and time of change.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if status.st_size > LARGE_BYTES:
+        return f"{status.st_size}-{status.st_mtime_ns}"
+    return _digest(path).hexdigest()
+
+
+def _digest(path: str) -> "hashlib._Hash":
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        return hashlib.sha256(b"link\0" + os.fsencode(os.readlink(path)))
+    if not stat.S_ISDIR(status.st_mode):
+        found = hashlib.sha256(b"program\0" if status.st_mode & stat.S_IXUSR else b"file\0")
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK):
+                found.update(chunk)
+        return found
+    found = hashlib.sha256(b"directory\0")
+    with os.scandir(path) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            found.update(os.fsencode(entry.name) + b"\0" + _digest(entry.path).digest())
+    return found
+
+
+def _protect(path: Path) -> None:
+    """Take the right to write away from every file, so that no later step changes it by mistake."""
+    if path.is_symlink():
+        return
+    if path.is_dir():
+        for directory, _, files in os.walk(path):
+            for file in files:
+                _protect(Path(directory, file))
+        return
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,130 @@
+"""What a task depends on: its command, code, inputs and environment, each as a hash or text under a name for people."""
+
+import fnmatch
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.cluster.project_files import Found, walk
+from fairlead.control.pipelines.artefacts import Artefacts, content_digest, file_identity
+from fairlead.control.pipelines.results import Results
+from fairlead.policy.kinds.pipeline import CacheDecision, Task, decide_cache
+from fairlead.specs.pipeline import Pipeline
+
+CODE = "code"
+# Larger files are no spec files.
+SPEC_BYTES = 2 * 2**20
+_PIPELINE = re.compile(rb"^\W*kind\W+Pipeline\W*$", re.MULTILINE)
+
+
+class Dependencies:
+    """The dependencies of one pipeline's tasks. Code is read once: later edits are no part of the run.
+
+    Args:
+        workdir: Where the steps run.
+        environ: What they inherit.
+        state: The state directory, which is no code even where it lies in ``workdir``.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, workdir: Path, environ: Mapping[str, str], results: Results, state: Path
+    ) -> None:
+        self._state = state
+        self._pipeline = pipeline
+        self._workdir = workdir
+        self._environ = environ
+        self._results = results
+        self._files: dict[str, str] | None = None
+        self._listings: dict[tuple[str, ...], str] = {}
+        self._python = _python(environ.get("PATH", ""))
+
+    def of(self, task: Task, handed: Mapping[str, str]) -> dict[str, str]:
+        """Name what a task depends on.
+
+        Args:
+            handed: The hash of each output of its needs, by ``step.output``.
+
+        Raises:
+            OSError: An input cannot be read.
+        """
+        step = self._pipeline.steps[task.step]
+        own = f"{self._pipeline.team}/{self._pipeline.name}/{task.step}"
+        parts = {
+            "step": own,
+            "command": step.run,
+            "outputs": ",".join(sorted(step.outputs)),
+            CODE: self._code(step.code),
+        }
+        if task.item is not None:
+            parts["item"] = task.item
+        parts |= {f"variable {name}": _hash(value) for name, value in {**self._pipeline.env, **step.env}.items()}
+        parts |= dict(handed)
+        for path in step.inputs:
+            parts[f"input {path}"] = content_digest(self._workdir / Path(path).expanduser())
+        parts["python"] = self._python
+        return parts
+
+    def looked_up(self, task: Task, parts: Mapping[str, str], artefacts: Artefacts, now: float) -> CacheDecision:
+        """Decide whether what a task with these parts returned before is taken."""
+        cache = self._pipeline.steps[task.step].cache
+        same = None if cache.off else self._results.same(parts)
+        if same is not None:
+            lacking = (name for name, digest in same.outputs.items() if not artefacts.has(digest))
+            same = replace(same, lacks=next(lacking, None))
+        last = None if cache.off or same is not None else self._results.last(self._pipeline.name, task.name)
+        if last is not None:
+            last, parts = replace(last, parts=self.in_full(last.parts)), self.in_full(parts)
+        return decide_cache(cache, parts, same, last, now)
+
+    def in_full(self, parts: Mapping[str, str]) -> dict[str, str]:
+        """The same with every file of the code by its name."""
+        files = self._results.listing(parts.get(CODE, ""))
+        return {
+            **{f"code {path}": digest for path, digest in files.items()},
+            **{name: digest for name, digest in parts.items() if name != CODE},
+        }
+
+    def _code(self, patterns: tuple[str, ...]) -> str:
+        if patterns not in self._listings:
+            files = self._all_files()
+            chosen = {path: digest for path, digest in files.items() if not patterns or _is_chosen(path, patterns)}
+            self._listings[patterns] = self._results.keep_listing(chosen)
+        return self._listings[patterns]
+
+    def _all_files(self) -> dict[str, str]:
+        if self._files is None:
+            self._files = {}
+            for each in walk(self._workdir, without=os.path.abspath(self._state)):
+                if isinstance(each, Found) and not self._is_pipeline(each):
+                    self._files[each.path] = file_identity(os.path.join(self._workdir, each.path), each.status)
+        return self._files
+
+    def _is_pipeline(self, found: Found) -> bool:
+        """Whether a file describes a pipeline: what it says of a step is a dependency of that step by itself."""
+        if not found.path.endswith((".yaml", ".yml", ".json")) or found.status.st_size > SPEC_BYTES:
+            return False
+        return _PIPELINE.search((self._workdir / found.path).read_bytes()) is not None
+
+
+def _is_chosen(path: str, patterns: tuple[str, ...]) -> bool:
+    given = [os.path.normpath(pattern) for pattern in patterns]
+    return any(path == each or path.startswith(f"{each}/") or fnmatch.fnmatch(path, each) for each in given)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _python(path: str) -> str:
+    """The Python that ``python`` means, and the hash of which packages it has; nothing where there is none."""
+    found = shutil.which("python", path=path) or shutil.which("python3", path=path)
+    if found is None:
+        return ""
+    packages = set()
+    for place in sorted(Path(found).parent.parent.glob("lib/python3*/site-packages")):
+        packages |= {name for name in os.listdir(place) if name.endswith(".dist-info")}
+    return f"{os.path.realpath(found)} {_hash(' '.join(sorted(packages)))[:16]}"

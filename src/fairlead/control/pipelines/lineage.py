@@ -1,0 +1,152 @@
+"""From an artefact back to the code, the data and the runs that it came from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.control.pipelines.dependencies import CODE
+from fairlead.control.pipelines.results import Origin, Results
+from fairlead.control.pipelines.submission import pipeline_of, progress_of, store_of
+from fairlead.errors import Conflict, NotFound
+
+LEAST_DIGITS = 6
+# What a task depends on that is told in words; every other part is the hash of an output of another.
+_OWN = ("step", "command", "outputs", "item", "python", CODE)
+_OWN_PREFIXES = ("variable ", "input ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """An artefact, the task that made it, and the artefacts that the task read.
+
+    Attributes:
+        name: How the reader calls it, such as ``prepare.data``; the output's own name for the first.
+        origin: None where no result tells of it any more.
+        code: The hash of each file of the task's code.
+        inputs: The hash of each file or directory that the task read from elsewhere.
+    """
+
+    name: str
+    digest: str
+    origin: Origin | None
+    code: dict[str, str]
+    inputs: dict[str, str]
+    read: "tuple[Lineage, ...]"
+
+    def told(self) -> dict[str, Any]:
+        """The same as plain data."""
+        origin = self.origin
+        made = None
+        if origin is not None:
+            parts = origin.result.parts
+            made = {
+                "pipeline": origin.pipeline,
+                "task": origin.task,
+                "output": origin.output,
+                "run": origin.result.run,
+                "at": origin.result.at,
+                "took_s": origin.result.took_s,
+                "command": parts.get("command"),
+                "item": parts.get("item"),
+                "python": parts.get("python"),
+            }
+        read = [each.told() for each in self.read]
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "made_by": made,
+            "code": self.code,
+            "inputs": self.inputs,
+            "read": read,
+        }
+
+
+def find(cluster: LocalCluster, what: str) -> str:
+    """The hash of an artefact that is named by ``RUN/STEP.OUTPUT``, its path, or its hash or the beginning of one.
+
+    Raises:
+        NotFound: There is no such artefact.
+        Conflict: Several begin so.
+    """
+    name, slash, output = what.rpartition("/")
+    if slash and "." in output and not Path(what).exists():
+        return _of_run(cluster, name, output)
+    digest = output if slash else what
+    root = store_of(cluster.home)
+    if len(digest) < LEAST_DIGITS or not set(digest) <= set("0123456789abcdef"):
+        raise NotFound(
+            f"{what!r} is no artefact; give RUN/STEP.OUTPUT, its path, or {LEAST_DIGITS} digits of its hash."
+        )
+    found = sorted({each.name for each in (root / digest[:2]).glob(f"{digest}*")})
+    if not found:
+        raise NotFound(f"No artefact begins with {digest}.")
+    if len(found) > 1:
+        raise Conflict(f"{len(found)} artefacts begin with {digest}; give more digits.")
+    return found[0]
+
+
+def lineage_of(cluster: LocalCluster, digest: str) -> Lineage:
+    """Follow an artefact back to where it came from."""
+    results = Results(store_of(cluster.home) / "results.db")
+    try:
+        return _follow(results, digest, None, None, {})
+    finally:
+        results.close()
+
+
+_Known = dict[tuple[str, str | None, float | None], Lineage]
+
+
+def _follow(results: Results, digest: str, name: str | None, before: float | None, known: _Known) -> Lineage:
+    """Follow what was there before a time: several tasks may have made the same content, its reader among them.
+
+    Args:
+        known: What was followed already: many tasks may have read the same.
+    """
+    found = known.get((digest, name, before))
+    if found is None:
+        found = known[digest, name, before] = _followed(results, digest, name, before, known)
+    return found
+
+
+def _followed(results: Results, digest: str, name: str | None, before: float | None, known: _Known) -> Lineage:
+    origins = [each for each in results.origins(digest) if before is None or each.result.at < before]
+    origins.sort(key=lambda each: f"{each.task}.{each.output}" != name)
+    origin = origins[0] if origins else None
+    parts = {} if origin is None else origin.result.parts
+    return Lineage(
+        name=name or (digest[:12] if origin is None else origin.output),
+        digest=digest,
+        origin=origin,
+        code=results.listing(parts.get(CODE, "")),
+        inputs={part.removeprefix("input "): content for part, content in parts.items() if part.startswith("input ")},
+        read=tuple(
+            _follow(results, content, part, None if origin is None else origin.result.at, known)
+            for part, content in parts.items()
+            if _is_artefact(part)
+        ),
+    )
+
+
+def _is_artefact(part: str) -> bool:
+    return part not in _OWN and not part.startswith(_OWN_PREFIXES)
+
+
+def _of_run(cluster: LocalCluster, name: str, output: str) -> str:
+    run = cluster.find(name)
+    pipeline = pipeline_of(run.spec)
+    if pipeline is None:
+        raise NotFound(f"{name} is no pipeline, and has no artefacts.")
+    known = dict(_outputs(progress_of(pipeline, cluster.home.run(run.uid)).steps))
+    if output not in known:
+        raise NotFound(f"{name} has no output {output}; it has: {', '.join(known) or 'none'}.")
+    return known[output]
+
+
+def _outputs(steps: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for tasks in steps.values():
+        for task in tasks:
+            for output, digest in task.outputs.items():
+                yield f"{task.name}.{output}", digest

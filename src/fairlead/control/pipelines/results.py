@@ -1,0 +1,138 @@
+"""What tasks returned, by what they depended on: the cache of steps, and the lineage of artefacts."""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import ClusterError
+from fairlead.policy.kinds.pipeline import Result
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS results (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL, pipeline TEXT NOT NULL, task TEXT NOT NULL, parts TEXT NOT NULL,
+    outputs TEXT NOT NULL, "values" TEXT NOT NULL, at REAL NOT NULL, took_s REAL NOT NULL, run TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS results_by_key ON results (key, id);
+CREATE INDEX IF NOT EXISTS results_by_task ON results (pipeline, task, id);
+CREATE TABLE IF NOT EXISTS produced (digest TEXT NOT NULL, result INTEGER NOT NULL, output TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS produced_by_digest ON produced (digest);
+CREATE TABLE IF NOT EXISTS listings (digest TEXT PRIMARY KEY, files TEXT NOT NULL);
+"""
+_COLUMNS = 'parts, outputs, "values", at, took_s, run'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Which task made an artefact."""
+
+    pipeline: str
+    task: str
+    output: str
+    result: Result
+
+
+class Results:
+    """The database of results. An instance belongs to one thread; any number of processes may use one file.
+
+    Raises:
+        ClusterError: The file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            # As the store of runs: a killed process loses nothing, a power cut perhaps the last moments.
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise ClusterError(f"{path}: {error}") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    def same(self, parts: Mapping[str, str]) -> Result | None:
+        """The newest result of a task that depended on just these parts."""
+        row = self._db.execute(
+            f"SELECT {_COLUMNS} FROM results WHERE key = ? ORDER BY id DESC LIMIT 1", (key_of(parts),)
+        ).fetchone()
+        return None if row is None else _result(row)
+
+    def last(self, pipeline: str, task: str) -> Result | None:
+        """The newest result of a task."""
+        row = self._db.execute(
+            f"SELECT {_COLUMNS} FROM results WHERE pipeline = ? AND task = ? ORDER BY id DESC LIMIT 1", (pipeline, task)
+        ).fetchone()
+        return None if row is None else _result(row)
+
+    def add(self, pipeline: str, task: str, result: Result) -> None:
+        """Keep what a task returned."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            added = self._db.execute(
+                f"INSERT INTO results (key, pipeline, task, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    key_of(result.parts),
+                    pipeline,
+                    task,
+                    json.dumps(dict(result.parts)),
+                    json.dumps(dict(result.outputs)),
+                    json.dumps(dict(result.values)),
+                    result.at,
+                    result.took_s,
+                    result.run,
+                ),
+            )
+            self._db.executemany(
+                "INSERT INTO produced (digest, result, output) VALUES (?, ?, ?)",
+                [(digest, added.lastrowid, name) for name, digest in result.outputs.items()],
+            )
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def origins(self, digest: str) -> tuple[Origin, ...]:
+        """The tasks that made the content of a hash, or of the only one that begins so; newest first."""
+        rows = self._db.execute(
+            'SELECT r.pipeline, r.task, p.output, r.parts, r.outputs, r."values", r.at, r.took_s, r.run '
+            "FROM produced p JOIN results r ON r.id = p.result WHERE p.digest >= ? AND p.digest < ? ORDER BY r.id DESC",
+            (digest, digest + "g"),
+        ).fetchall()
+        return tuple(
+            Origin(pipeline=str(row[0]), task=str(row[1]), output=str(row[2]), result=_result(row[3:])) for row in rows
+        )
+
+    def keep_listing(self, files: Mapping[str, str]) -> str:
+        """Keep which files code consists of, with the hash of each; the hash of the whole."""
+        text = json.dumps(dict(sorted(files.items())), separators=(",", ":"))
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        self._db.execute("INSERT OR IGNORE INTO listings (digest, files) VALUES (?, ?)", (digest, text))
+        return digest
+
+    def listing(self, digest: str) -> dict[str, str]:
+        """The files of a listing; none of an unknown one."""
+        row = self._db.execute("SELECT files FROM listings WHERE digest = ?", (digest,)).fetchone()
+        return {} if row is None else dict(json.loads(row[0]))
+
+
+def key_of(parts: Mapping[str, str]) -> str:
+    """One hash for all that a task depends on."""
+    text = json.dumps(dict(sorted(parts.items())), separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _result(row: tuple[Any, ...]) -> Result:
+    parts, outputs, values, at, took_s, run = row
+    return Result(
+        parts=json.loads(parts),
+        outputs=json.loads(outputs),
+        values=json.loads(values),
+        at=float(at),
+        took_s=float(took_s),
+        run=str(run),
+    )

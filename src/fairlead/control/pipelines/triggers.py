@@ -1,0 +1,302 @@
+"""Pipelines that run by themselves: what `fairlead apply` has taken, and who submits them when they are due.
+
+One file says what was applied, another how far it is. The second is written after the run is there, whose label says
+what it was for: whoever was killed in between finds the run and submits no second one.
+"""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.selection import Selection
+from fairlead.control.admission import free_name
+from fairlead.control.pipelines.artefacts import content_digest
+from fairlead.control.pipelines.submission import pipeline_of
+from fairlead.errors import ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken
+from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn, zone_of
+from fairlead.runtime.podfiles import read_json, write_json
+from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.pipeline import On, Pipeline, Schedule
+from fairlead.specs.training import Training
+from fairlead.state.plan import Event
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Workload
+
+log = logging.getLogger(__name__)
+
+# Times of a schedule are whole minutes, and data is looked at as often as it says.
+LOOK_S = 1.0
+LABEL = "trigger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """A pipeline that runs by itself.
+
+    Attributes:
+        spec: The run that carries it out, admitted.
+        environ: What it inherits.
+        at: When it was applied, in Unix seconds.
+    """
+
+    pipeline: Pipeline
+    spec: Training
+    environ: Mapping[str, str]
+    at: float
+
+    @property
+    def key(self) -> str:
+        """Its name among all that were applied."""
+        return f"{self.pipeline.team}.{self.pipeline.name}"
+
+    def watched(self) -> tuple[Path, ...]:
+        """The files and directories whose content makes it run."""
+        base = Path(self.spec.workdir or Path.home())
+        return (
+            () if self.pipeline.on is None else tuple(base / Path(each).expanduser() for each in self.pipeline.on.data)
+        )
+
+    def next_at(self, state: Mapping[str, Any], now: float) -> float | None:
+        """When its schedule comes next; None where it has none."""
+        schedule = self.pipeline.schedule
+        if schedule is None:
+            return None
+        return next_time(schedule, max(now, float(state.get("handled_until", self.at))), zone_of(schedule.timezone))
+
+
+def check(applied: Applied) -> None:
+    """Refuse what could never run.
+
+    Raises:
+        Conflict: It has neither schedule nor data, a time zone is not known here, or data is not there.
+    """
+    name, schedule = applied.pipeline.name, applied.pipeline.schedule
+    if schedule is not None:
+        try:
+            zone_of(schedule.timezone)
+        except (KeyError, ValueError, OSError) as error:
+            raise Conflict(
+                f"{name}: schedule.timezone: this machine knows no time zone {schedule.timezone!r}; give one such as "
+                "Europe/Berlin, or UTC."
+            ) from error
+    for path in applied.watched():
+        if not path.exists():
+            raise Conflict(f"{name}: on.data: {path} is not there.")
+
+
+def keep(home: Home, applied: Applied) -> bool:
+    """Keep what was applied; whether it is another than before.
+
+    Raises:
+        ClusterError: It cannot be kept.
+    """
+    place = home.triggers / f"{applied.key}.json"
+    try:
+        before = _read(place)
+    except ClusterError:
+        before = None  # what is there is of no use to anybody
+    if before is not None and (before.pipeline, before.spec) == (applied.pipeline, applied.spec):
+        return False
+    content = {"spec": to_json(applied.spec), "environ": dict(applied.environ), "at": applied.at}
+    state = {"at": applied.at, "handled_until": applied.at, "content": _content(applied), "signature": ""}
+    try:
+        home.triggers.mkdir(mode=0o700, exist_ok=True)
+        write_json(place, content)
+        write_json(place.with_suffix(".state"), state)
+    except OSError as error:
+        raise ClusterError(f"{place}: {error.strerror or error}") from error
+    return True
+
+
+def remove(home: Home, team: str, name: str) -> bool:
+    """Let a pipeline run by itself no more; whether it did."""
+    place = home.triggers / f"{team}.{name}.json"
+    there = place.exists()
+    place.unlink(missing_ok=True)
+    place.with_suffix(".state").unlink(missing_ok=True)
+    return there
+
+
+def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
+    """What was applied, and how far each is, by name.
+
+    Raises:
+        ClusterError: One of them cannot be read.
+    """
+    for place in _places(home):
+        applied = _read(place)
+        if applied is not None:
+            yield applied, _state(place, applied)
+
+
+def state_of(home: Home, applied: Applied) -> dict[str, Any]:
+    """How far one is."""
+    return _state(home.triggers / f"{applied.key}.json", applied)
+
+
+class Triggers:
+    """Submits what is due. An instance belongs to the supervisor."""
+
+    def __init__(self, home: Home, cluster: LocalCluster) -> None:
+        self._home = home
+        self._cluster = cluster
+        self._look_at = 0.0
+        self._data_at: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+
+    def look(self, now: float) -> int:
+        """Submit every pipeline that is due; how many were."""
+        if time.monotonic() < self._look_at:
+            return 0
+        self._look_at = time.monotonic() + LOOK_S
+        submitted = 0
+        for place in _places(self._home):
+            try:
+                applied = _read(place)
+                if applied is not None:
+                    submitted += self._look(applied, _state(place, applied), now)
+                self._told.pop(place.stem, None)
+            except (FairleadError, OSError, ValueError, KeyError) as error:
+                # One that cannot be run holds up none of the others, nor any run, and is tried again.
+                if self._told.get(place.stem) != str(error):
+                    self._told[place.stem] = str(error)
+                    log.error("%s cannot be run when it is due: %s", place.stem, error)
+        return submitted
+
+    def _look(self, applied: Applied, state: dict[str, Any], now: float) -> int:
+        submitted = 0
+        if applied.pipeline.schedule is not None:
+            submitted += self._by_time(applied, applied.pipeline.schedule, state, now)
+        if applied.pipeline.on is not None and time.monotonic() >= self._data_at.get(applied.key, 0.0):
+            self._data_at[applied.key] = time.monotonic() + applied.pipeline.on.every_s
+            submitted += self._by_data(applied, applied.pipeline.on, state, now)
+        return submitted
+
+    def _by_time(self, applied: Applied, schedule: Schedule, state: dict[str, Any], now: float) -> int:
+        zone, going = zone_of(schedule.timezone), self._going(applied)
+        decided = turn(schedule, float(state["handled_until"]), now, is_going=going is not None, zone=zone)
+        if decided.due is not None:
+            moment = datetime.fromtimestamp(decided.due, zone)
+            self._submit(applied, f"schedule-{decided.due:.0f}", f"its schedule: {moment:%Y-%m-%d %H:%M %Z}", now)
+        if decided.said is not None:
+            log.info("%s is not run: %s", applied.key, decided.said)
+            if going is not None:
+                self._note(going, "NotScheduled", decided.said, now)
+        if decided.handled_until != state["handled_until"]:
+            self._keep(applied, state, handled_until=decided.handled_until)
+        return int(decided.due is not None)
+
+    def _by_data(self, applied: Applied, on: On, state: dict[str, Any], now: float) -> int:
+        signature = _signature(applied.watched())
+        if signature == state.get("looked"):
+            return 0
+        seen = Seen(signature=state["signature"], content=state["content"])
+        if not has_settled(seen, signature):
+            self._keep(applied, state, signature=signature)
+            return 0
+        # Asked first: until that one is over, much data would be read in vain at every look.
+        if self._going(applied) is not None:
+            return 0
+        content = _content(applied)
+        if content == seen.content:
+            self._keep(applied, state, looked=signature)
+            return 0
+        number = int(state.get("number", 0)) + 1
+        self._submit(applied, f"data-{applied.at:.0f}-{number}", f"changed data: {', '.join(on.data)}", now)
+        self._keep(applied, state, content=content, looked=signature, number=number)
+        return 1
+
+    def _going(self, applied: Applied) -> Workload | None:
+        """A run of the pipeline that is not over, whatever it is called."""
+        for run in self._cluster.unfinished(applied.pipeline.team):
+            found = pipeline_of(run.spec)
+            if run.spec.name == applied.pipeline.name or (found is not None and found.name == applied.pipeline.name):
+                return run
+        return None
+
+    def _submit(self, applied: Applied, label: str, why: str, now: float) -> None:
+        selection = Selection(labels=((LABEL, label),))
+        ours = (each for each in self._cluster.select(selection) if each.spec.team == applied.pipeline.team)
+        if any((found := pipeline_of(each.spec)) is not None and found.name == applied.pipeline.name for each in ours):
+            return  # a supervisor before us has submitted it, and died before it said so
+        spec = replace(applied.spec, labels={**applied.spec.labels, LABEL: label})
+        try:
+            run = self._cluster.submit(replace(spec, name=free_name(self._cluster, spec)), environ=applied.environ)
+        except NameTaken:
+            return  # somebody has started one by hand just now, which is as good
+        self._note(run, "Triggered", f"by {why}", now)
+
+    def _note(self, run: Workload, kind: str, message: str, now: float) -> None:
+        self._cluster.store.note(run.uid, Event(type=kind, reason=Reason(code=Code.REPORTED, message=message)), now)
+
+    def _keep(self, applied: Applied, state: dict[str, Any], **changes: object) -> None:
+        state |= changes
+        write_json(self._home.triggers / f"{applied.key}.state", state)
+
+
+def _places(home: Home) -> list[Path]:
+    return sorted(home.triggers.glob("*.json")) if home.triggers.is_dir() else []
+
+
+def _read(place: Path) -> Applied | None:
+    """What a file says was applied; None where it has just been removed.
+
+    Raises:
+        ClusterError: It says something else, or the pipeline is no longer kept.
+    """
+    content = read_json(place)
+    if content is None and not place.exists():
+        return None
+    try:
+        if content is None:
+            raise ValueError("no JSON object")
+        spec = from_json(content["spec"])
+        if not isinstance(spec, Training):
+            raise ValueError("it is no run")
+        pipeline = pipeline_of(spec)
+        if pipeline is not None:
+            return Applied(pipeline=pipeline, spec=spec, environ=content["environ"], at=float(content["at"]))
+        problem = "its pipeline is no longer kept"
+    except (InvalidSpec, KeyError, ValueError, TypeError) as error:
+        problem = f"what was applied cannot be read: {error}"
+    team, _, name = place.stem.partition(".")
+    raise ClusterError(
+        f"{place}: {problem}. Apply it again, or let it run no more: `fairlead apply --remove {name} --team {team}`."
+    )
+
+
+def _state(place: Path, applied: Applied) -> dict[str, Any]:
+    state = read_json(place.with_suffix(".state"))
+    if state is not None and state.get("at") == applied.at:
+        return state
+    # Whoever applied it was killed before this was written.
+    return {"at": applied.at, "handled_until": applied.at, "content": "", "signature": ""}
+
+
+def _content(applied: Applied) -> str:
+    """The hash of what the watched data holds; of what is not there, that it is not."""
+    found = hashlib.sha256()
+    for path in applied.watched():
+        found.update((content_digest(path) if path.exists() else "none").encode())
+    return found.hexdigest()
+
+
+def _signature(paths: tuple[Path, ...]) -> str:
+    """The hash of names, sizes and times, which is quick to take."""
+    found = hashlib.sha256()
+    for path in paths:
+        for each in (path, *sorted(path.rglob("*"))) if path.is_dir() else (path,):
+            try:
+                status = os.stat(each)
+            except FileNotFoundError:
+                continue
+            found.update(f"{each}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
+    return found.hexdigest()

@@ -1,0 +1,222 @@
+"""Decides when a run with ``capacity: {spot: auto}`` waits, uses spot or on-demand nodes, so that it is in time.
+
+``spot_schedule`` has the decision; here is what it is asked: how much work is left if what is not saved is lost, how
+long spot has had room for the run or had none, as the run's own status keeps it, and what nodes cost. A run that never
+saw spot does not wait for it. Where no prices are known spot counts as a third of on-demand.
+
+Assumes that on-demand nodes are to be had when they are needed. Where they come only when asked for, ``LEAD_S`` is kept
+for that; a run that waits for others' on-demand nodes to become free may still be late.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fairlead.policy.disruption.defragmentation import can_resume
+from fairlead.policy.disruption.preemption import RESTART_S
+from fairlead.policy.kinds.lifecycle import ran_until
+from fairlead.policy.placement.node_eligibility import is_spot
+from fairlead.policy.placement.placement import FreeCapacity, place
+from fairlead.policy.queue.remaining_work import ENOUGH_STEPS
+from fairlead.specs.gang import GangSpec
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.scheduling_policy import SchedulingPolicy
+from fairlead.state.snapshot import Node, Phase, Snapshot, Status, Workload
+
+if TYPE_CHECKING:
+    from fairlead.policy.capacity.spot_schedule import SpotProblem, SpotSchedule
+
+# Until a node comes that was asked for; most clouds bring GPU nodes within it.
+LEAD_S = 600.0
+# Work lost at a reclaim where nothing says how often a run saves, as a part of its work.
+LOST_PART = 0.05
+SPOT_OF_ON_DEMAND = 1.0 / 3.0
+# A table has so many ticks, so many steps of slack in a tick and at most so many in all: a third of a second to make.
+TICKS = 240
+STEPS_OF_TICK = 4
+MOST_STEPS = 480
+MIN_TICK_S = 1.0
+# As in spot_schedule, which is imported only when a run needs it, as numpy is with it.
+NOTHING, SPOT, ON_DEMAND = 0, 1, 2
+
+WAITS = Reason(
+    code=Code.WAITING_FOR_SPOT,
+    message="waits for room on spot nodes, which cost less; its deadline leaves time for that",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Dollars an hour of the cheapest node of each kind; None where nobody says."""
+
+    spot: float | None
+    on_demand: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """The expected cost of a run from now; dollars, None where prices are not known.
+
+    Attributes:
+        saved: Part of what it would cost on on-demand alone.
+        done_by: When its work is done at the latest.
+    """
+
+    cost: float | None
+    saved: float | None
+    done_by: float
+
+
+def observed(workload: Workload, spot: bool, now: float) -> Status:
+    """The run's status with what is seen of spot."""
+    status = workload.status
+    if status.spot_there is spot or (status.spot_there is None and not spot):
+        return status
+    return replace(status, spot_there=spot, spot_since=now)
+
+
+def has_room(spec: GangSpec, free: FreeCapacity, *, spot: bool) -> bool:
+    """Return whether the whole gang would find room on spot nodes now, or on others."""
+    placed = place(spec.on(spot=spot), free)
+    for at in placed or ():
+        free.hold(at.node, at.grant, -1)
+    return placed is not None
+
+
+def is_on_spot(names: Iterable[str], nodes: Sequence[Node]) -> bool:
+    """Return whether one of the nodes of these names is spot, so that a gang there would be lost with it."""
+    marked = {node.name for node in nodes if is_spot(node)}
+    return not marked.isdisjoint(names)
+
+
+def may_change(workload: Workload, use: int, rules: SchedulingPolicy, now: float, *, on_spot: bool) -> bool:
+    """Return whether a running one is to go on on the other kind of capacity; to save money not too often."""
+    if use == ON_DEMAND or on_spot:
+        return on_spot and use == ON_DEMAND
+    moved_at = workload.status.moved_at
+    return use == SPOT and can_resume(workload) and (moved_at is None or now - moved_at >= rules.moved_apart_s)
+
+
+def why_change(*, on_spot: bool) -> str:
+    """The rest of a sentence that begins with where it moves to."""
+    return "on-demand, to meet its deadline" if on_spot else "which is spot and costs less"
+
+
+def due_at(workload: Workload) -> float:
+    """Return when the work of the run is to be done."""
+    assert workload.spec.deadline_s is not None
+    return workload.created_at + workload.spec.deadline_s
+
+
+def next_tick(workload: Workload, now: float) -> float:
+    """Return when the decision on the run may next change with nothing but time."""
+    tick_s = _tick_s(workload.spec)
+    passed = int((now - workload.created_at) / tick_s + 1e-6)
+    return workload.created_at + (passed + 1) * tick_s
+
+
+def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: bool | None, spot: bool) -> int:
+    """Return what the run is to use now: ``NOTHING``, ``SPOT`` or ``ON_DEMAND``.
+
+    Args:
+        on_spot: Where it runs; None where it does not.
+        spot: Whether spot has room for it, or it is there.
+    """
+    from fairlead.policy.capacity.spot_schedule import Use
+
+    status = observed(workload, spot, now)
+    if status.spot_since is None:
+        return ON_DEMAND
+    schedule = _schedule(workload.spec, _prices(workload.spec, snapshot), snapshot.growth is not None)
+    tick_s = schedule.problem.tick_s
+    left_s = due_at(workload) - now
+    use = NOTHING if on_spot is None else SPOT if on_spot else ON_DEMAND
+    starting_s = max(0.0, RESTART_S - (now - status.since)) if status.phase is Phase.STARTING else 0.0
+    return schedule.use(
+        ticks_left=max(1, int(left_s / tick_s)),
+        slack_s=left_s - work_left_s(workload, now, at_risk=on_spot is not False),
+        now=Use(use),
+        pending_s=starting_s,
+        spot=spot,
+        age=1 + int((now - status.spot_since) / tick_s),
+    )
+
+
+def work_left_s(workload: Workload, now: float, *, at_risk: bool) -> float:
+    """Seconds of work left, the more of what was declared and of what its own steps say at their pace.
+
+    Args:
+        at_risk: What is not saved counts as not done.
+    """
+    spec, status, progress = workload.spec, workload.status, workload.progress
+    assert spec.expected_duration_s is not None
+    ran_s = until_s = ran_until(status, now)
+    if at_risk and status.phase is Phase.RUNNING:
+        saved_at = None if progress is None else progress.checkpoint_at
+        until_s = status.ran_s if saved_at is None else ran_until(status, max(status.since, min(now, saved_at)))
+    left_s = spec.expected_duration_s - until_s
+    if progress is not None and progress.total_steps and progress.step:
+        saved = progress.checkpoint_step or 0
+        part = min(1.0, (saved if at_risk else progress.step) / progress.total_steps)
+        reached = min(1.0, progress.step / progress.total_steps)
+        whole_s = ran_s / reached if reached >= ENOUGH_STEPS else 0.0
+        left_s = max(whole_s, spec.expected_duration_s) * (1.0 - part)
+    # What is not over has some work left, whatever was expected of it.
+    return max(left_s, LOST_PART * spec.expected_duration_s)
+
+
+def expect(spec: GangSpec, snapshot: Snapshot, now: float) -> Expectation:
+    """Return what a run is expected to cost that is submitted now."""
+    assert spec.expected_duration_s is not None
+    assert spec.deadline_s is not None
+    prices = _prices(spec, snapshot)
+    done_by = now + spec.deadline_s
+    if prices.spot is None or prices.on_demand is None:
+        return Expectation(cost=None, saved=None, done_by=done_by)
+    schedule = _schedule(spec, prices, snapshot.growth is not None)
+    there = any(is_spot(node) and node.ready and node.leaving is None for node in snapshot.nodes)
+    cost = spec.nodes * schedule.expected_cost(spot=there, age=1)
+    whole = spec.nodes * prices.on_demand * (spec.expected_duration_s + RESTART_S) / 3600.0
+    return Expectation(cost=cost, saved=1.0 - cost / whole, done_by=done_by)
+
+
+def _prices(spec: GangSpec, snapshot: Snapshot) -> Prices:
+    """Of the nodes that could take a member if nothing ran there."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for node in snapshot.nodes:
+        if node.price_per_hour is not None and (spec.resources.gpu is None or node.gpus):
+            found[is_spot(node)].append(node.price_per_hour)
+    return Prices(spot=min(found[True], default=None), on_demand=min(found[False], default=None))
+
+
+def _tick_s(spec: GangSpec) -> float:
+    assert spec.deadline_s is not None
+    return max(MIN_TICK_S, spec.deadline_s / TICKS)
+
+
+def _problem(spec: GangSpec, prices: Prices, grows: bool) -> "SpotProblem":
+    from fairlead.policy.capacity.spot_schedule import SpotProblem
+
+    assert spec.expected_duration_s is not None
+    assert spec.deadline_s is not None
+    on_demand = prices.on_demand or 1.0
+    spot = prices.spot if prices.spot is not None and prices.on_demand else on_demand * SPOT_OF_ON_DEMAND
+    tick_s = _tick_s(spec)
+    lost_s = spec.checkpoint.every_s or LOST_PART * spec.expected_duration_s
+    return SpotProblem(
+        tick_s=tick_s,
+        step_s=tick_s / STEPS_OF_TICK,
+        changeover_s=RESTART_S + spec.grace_s,
+        spot_price=spot,
+        on_demand_price=on_demand,
+        num_ticks=int(spec.deadline_s / tick_s),
+        slack_s=min(spec.deadline_s - spec.expected_duration_s, MOST_STEPS * tick_s / STEPS_OF_TICK),
+        # Decisions come when something happens or a tick ends, so that one of them may be missed.
+        reserve_s=lost_s + tick_s + (LEAD_S if grows else 0.0),
+    )
+
+
+def _schedule(spec: GangSpec, prices: Prices, grows: bool) -> "SpotSchedule":
+    from fairlead.policy.capacity.spot_schedule import solve
+
+    return solve(_problem(spec, prices, grows))

@@ -1,0 +1,100 @@
+"""The one decision that the live loop, ``plan`` and the simulator share: what to do next for every workload.
+
+Each workload is judged by its kind, which compares what is wanted with what is true; then the leaves that wait are
+placed in order. At most one change for each workload comes out, complete in itself.
+"""
+
+from collections import defaultdict
+
+from fairlead.policy.disruption.node_reclaims import leaving
+from fairlead.policy.kinds import checkpoint_health as checkpoints
+from fairlead.policy.kinds.parents import judge_parents
+from fairlead.policy.kinds.table import leaf_of
+from fairlead.policy.queue.scheduling import start
+from fairlead.policy.scaling import elastic
+from fairlead.policy.scaling.elastic import is_resizing
+from fairlead.state.plan import Change, Plan
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+
+# Looking a member up on its enumeration takes longer than all else in _is_quiet and _only_waits.
+_RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
+
+
+def decide(snapshot: Snapshot, now: float) -> Plan:
+    """The changes to make now; an empty plan when all is as it should be."""
+    pods = _current_pods(snapshot)
+    changes: list[Change] = []
+    workloads = snapshot.workloads
+    if snapshot.parents:
+        changes += judge_parents(snapshot, now)
+        # What is asked of a child now has to be heard first.
+        asked = {each.uid for change in changes for each in change.children}
+        workloads = tuple(workload for workload in workloads if workload.uid not in asked)
+    waiting: list[Workload] = []
+    growable: list[Workload] = []
+    going = leaving(snapshot.nodes)
+    # Where somebody has a limit, time alone may bring a run to it.
+    costs = snapshot.spending is not None
+    for workload in workloads:
+        found = pods[workload.uid]
+        if not found and not costs and _only_waits(workload):
+            waiting.append(workload)
+            continue
+        if not costs and _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
+            continue
+        own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
+        change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
+        if change is not None:
+            changes.append(change)
+        elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
+            growable.append(workload)
+        elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
+            waiting.append(workload)
+    busy = frozenset(change.workload_uid for change in changes)
+    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now)))
+
+
+def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
+    """Pods of each workload, of any attempt."""
+    grouped: dict[str, list[Pod]] = defaultdict(list)
+    for pod in snapshot.pods:
+        grouped[pod.workload_uid].append(pod)
+    return grouped
+
+
+def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
+    """Return whether it runs on as wanted and time alone changes nothing: most runs, which need no judgement."""
+    spec, status = workload.spec, workload.status
+    if (
+        status.phase is not _RUNNING
+        or workload.intent is not _RUN
+        or spec.max_duration_s is not None
+        or spec.stall_timeout_s is not None
+        or status.nodes is not None
+        or status.warning is not None
+        or len(pods) != spec.nodes
+    ):
+        return False
+    for pod in pods:  # a generator takes twice as long, and this is for thousands
+        if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
+            return False
+    return checkpoints.warning(workload, now) is None
+
+
+def _only_waits(workload: Workload) -> bool:
+    """Return whether it plainly waits to be placed, as far as it has no pods: what most of a long queue do."""
+    status = workload.status
+    return (
+        status.phase is _PENDING
+        and workload.intent is _RUN
+        and status.retry_at is None
+        and (status.started_at is None or workload.spec.max_duration_s is None)
+    )
+
+
+def _wants_to_start(workload: Workload, now: float) -> bool:
+    """Return whether it may start as far as its phase and the time go; one that is wanted stopped never comes here."""
+    status = workload.status
+    if status.phase in (Phase.RESTARTING, Phase.PENDING):
+        return status.retry_at is None or now >= status.retry_at
+    return is_resizing(status)

@@ -1,0 +1,276 @@
+"""Judges parents, of whatever kind: what stopping, suspending, resuming and deleting one means for its children.
+
+What a parent that is wanted to run needs is its own kind's to say, which calls ``advance`` and ``finish``.
+
+A parent is Pending until its kind has judged it for the first time, then Running until it is over. It is Stopping while
+children of it have yet to end or to be Suspended.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from fairlead.policy.kinds.changes import change_to
+from fairlead.policy.kinds.lifecycle import move_parent
+from fairlead.policy.kinds.record import Family
+from fairlead.policy.kinds.table import parent_of
+from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot
+from fairlead.text.quantities import plural
+
+MOST_NAMED = 3
+"""Children that a reason names one by one."""
+
+
+def child_name(parent: AnyWorkload, name: str) -> str:
+    """Return the whole name of a child that its parent calls ``name``."""
+    return f"{parent.spec.name}-{name}"
+
+
+def submit(parent: AnyWorkload, name: str, spec: WorkloadSpec) -> SubmitChild:
+    """Return the order to submit a child, which gets its name and its team from the parent.
+
+    Args:
+        name: Within the parent; a child that was submitted under it before is not submitted again.
+        spec: A frozen dataclass of any kind of workload.
+    """
+    return SubmitChild(name=name, spec=renamed(spec, child_name(parent, name), parent.spec.team))
+
+
+def running(*children: str) -> Reason:
+    """Return the reason of a parent that waits for children, by their whole names."""
+    few = ", ".join(children) if len(children) <= MOST_NAMED else plural(len(children), "run")
+    return Reason(code=Code.CHILDREN_RUNNING, message=f"waits for {few}")
+
+
+def failed(child: AnyWorkload) -> Reason:
+    """Return the reason of a parent that cannot go on because of a child that is over."""
+    name, status = child.spec.name, child.status
+    message = f"{name} is {status.phase.value}: {status.reason.message}"
+    return Reason(code=Code.CHILD_FAILED, message=message, remedy=status.reason.remedy, detail=status.reason.detail)
+
+
+def advance(
+    parent: AnyWorkload,
+    reason: Reason,
+    now: float,
+    *,
+    detail: object | None = None,
+    submit: tuple[SubmitChild, ...] = (),
+    children: tuple[ChildIntent, ...] = (),
+    event: Event | None = None,
+) -> Change | None:
+    """Return the change of a parent that goes on; None when nothing differs from what is there.
+
+    Args:
+        parent: Pending or Running; it is Running from then on.
+        reason: What it does now, in a sentence.
+        detail: The new detail of its status; None keeps the one that it has.
+        submit: Children to submit, made by ``submit``.
+        children: What is wanted of children from now on.
+        event: What to record; by default that it is Running, once.
+    """
+    status = replace(parent.status, reason=reason, detail=parent.status.detail if detail is None else detail)
+    if status.phase is Phase.PENDING:
+        began = now if status.started_at is None else status.started_at
+        status = move_parent(status, Phase.RUNNING, reason, now, started_at=began)
+        event = event or Event(type=Phase.RUNNING.value, reason=reason)
+    if status == parent.status and not submit and not children and event is None:
+        return None
+    return Change(
+        workload_uid=parent.uid,
+        version=parent.version,
+        status=status,
+        event=event,
+        submit=submit,
+        children=children,
+    )
+
+
+def finish(
+    parent: AnyWorkload, family: Family, phase: Phase, reason: Reason, now: float, *, detail: object | None = None
+) -> Change:
+    """Return the change of a parent that comes to its end: at once, or when the children that still run have stopped.
+
+    Args:
+        parent: Pending or Running.
+        phase: Succeeded or Failed.
+        detail: The new detail of its status; None keeps the one that it has.
+    """
+    status = parent.status if detail is None else replace(parent.status, detail=detail)
+    return _halt(replace(parent, status=status), family, Intent.STOP, phase, reason, now)
+
+
+def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
+    """Return what the parents of a snapshot need; one change at most for each."""
+    families = families_of(snapshot)
+    names = {
+        (each.spec.team, each.spec.name): each.parent
+        for each in (*snapshot.workloads, *snapshot.parents)
+        if not each.status.phase.is_final
+    }
+    changes = (_judge(parent, families[parent.uid], names, now) for parent in snapshot.parents)
+    return [change for change in changes if change is not None]
+
+
+def families_of(snapshot: Snapshot) -> dict[str, Family]:
+    """Return the children of each parent, by its uid. One that is over and about to go on is shown as Pending."""
+    parents = {parent.uid: parent for parent in snapshot.parents}
+    found = defaultdict[str, dict[str, AnyWorkload]](dict)
+    everyone: Iterable[AnyWorkload] = (*snapshot.workloads, *snapshot.parents, *snapshot.ended)
+    for child in sorted(everyone, key=lambda each: (each.created_at, each.uid)):
+        parent = None if child.parent is None else parents.get(child.parent)
+        if parent is not None:
+            found[parent.uid][child.spec.name.removeprefix(child_name(parent, ""))] = _as_it_goes_on(child)
+    return {uid: Family(children=found[uid]) for uid in parents}
+
+
+def _as_it_goes_on(child: AnyWorkload) -> AnyWorkload:
+    status = child.status
+    if child.intent is Intent.RUN and status.phase in (Phase.FAILED, Phase.STOPPED):
+        return replace(child, status=replace(status, phase=Phase.PENDING, finished_at=None))
+    return child
+
+
+def _judge(
+    parent: AnyWorkload, family: Family, names: Mapping[tuple[str, str], str | None], now: float
+) -> Change | None:
+    phase, intent = parent.status.phase, parent.intent
+    if phase.is_final:
+        return _after_the_end(parent, family, names, now)
+    if phase is Phase.STOPPING:
+        return _keep_stopping(parent, family, now)
+    if intent is not Intent.RUN:
+        return _obey(parent, family, now)
+    if phase is Phase.SUSPENDED:
+        return _go_on(parent, [child for child in family.unfinished if child.intent is Intent.SUSPEND], "resumed", now)
+    kind = parent_of(parent.spec)
+    assert kind is not None, "a leaf is no parent"
+    change: Change | None = kind.judge(parent, family, now)
+    return change if change is None else _unless_taken(parent, change, names, now)
+
+
+def _after_the_end(
+    parent: AnyWorkload, family: Family, names: Mapping[tuple[str, str], str | None], now: float
+) -> Change | None:
+    status = parent.status
+    if parent.intent is Intent.DELETE:
+        if not family.children:
+            return Change(workload_uid=parent.uid, version=parent.version, forget=True)
+        return _order(parent, family.children.values(), Intent.DELETE)
+    if parent.intent is not Intent.RUN:
+        return None
+    if status.phase is Phase.SUCCEEDED:
+        return Change(workload_uid=parent.uid, version=parent.version, intent=Intent.STOP)
+    name = parent.spec.name
+    if (parent.spec.team, name) in names:
+        message = f"it cannot be resumed while another unfinished run is named {name}"
+        taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="Resume it when that one is over.")
+        event = Event(type="NotResumed", reason=taken)
+        return Change(workload_uid=parent.uid, version=parent.version, intent=Intent.STOP, event=event)
+    again = [
+        child
+        for child in family.children.values()
+        if child.status.phase is Phase.FAILED or (child.uid in status.halted and child.status.phase is Phase.STOPPED)
+    ]
+    return _go_on(parent, again, f"resumed after it had {status.phase.value.lower()}", now)
+
+
+def _go_on(parent: AnyWorkload, children: Iterable[AnyWorkload], message: str, now: float) -> Change:
+    """Return the change with which a parent that stood still waits to be judged again, and children of it go on."""
+    reason = Reason(code=Code.RESUMED, message=message)
+    status = move_parent(
+        parent.status, Phase.PENDING, reason, now,
+        attempt=parent.status.attempt + 1, finished_at=None, halted=(),
+    )  # fmt: skip
+    orders = tuple(ChildIntent(uid=child.uid, intent=Intent.RUN) for child in children)
+    return replace(change_to(parent, status), children=orders)
+
+
+def _obey(parent: AnyWorkload, family: Family, now: float) -> Change | None:
+    """Stop, suspend or delete a parent that is neither final nor stopping."""
+    again = f"`fairlead resume {parent.spec.name}` continues it."
+    if parent.intent is Intent.SUSPEND:
+        if parent.status.phase is Phase.SUSPENDED:  # and so is a child that somebody has resumed by itself
+            return _order(parent, _unsettled(family, Intent.SUSPEND), Intent.SUSPEND)
+        reason = Reason(code=Code.SUSPENDED, message="suspended on request", remedy=again)
+        return _halt(parent, family, Intent.SUSPEND, Phase.SUSPENDED, reason, now)
+    if parent.intent is Intent.DELETE:
+        reason = Reason(code=Code.STOPPED, message="stopped to be deleted")
+    else:
+        reason = Reason(code=Code.STOPPED, message="stopped on request", remedy=again)
+    return _halt(parent, family, parent.intent, Phase.STOPPED, reason, now)
+
+
+def _halt(parent: AnyWorkload, family: Family, intent: Intent, after: Phase, reason: Reason, now: float) -> Change:
+    """Return the change that brings a parent to a phase, or to Stopping while it has children that are not there."""
+    left = _unsettled(family, intent)
+    if not left:
+        return change_to(parent, move_parent(parent.status, after, reason, now))
+    waits = Reason(code=reason.code, message=f"{reason.message}; {_awaited(left)}", remedy=reason.remedy)
+    halted = () if intent is Intent.SUSPEND else (*parent.status.halted, *(child.uid for child in left))
+    status = move_parent(parent.status, Phase.STOPPING, waits, now, halted=halted)
+    status = replace(status, next_phase=after, next_reason=reason)
+    orders = _orders(left, intent)
+    return replace(change_to(parent, status), children=orders)
+
+
+def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | None:
+    status, intent = parent.status, parent.intent
+    after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
+    if after is Phase.SUSPENDED and intent in (Intent.STOP, Intent.DELETE):
+        after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped on request")
+    if intent is Intent.DELETE:
+        wanted = Intent.DELETE
+    else:
+        wanted = Intent.SUSPEND if after is Phase.SUSPENDED else Intent.STOP
+    left = _unsettled(family, wanted)
+    if left:
+        return _order(parent, left, wanted)
+    return change_to(parent, move_parent(status, after, reason, now))
+
+
+def _unsettled(family: Family, intent: Intent) -> list[AnyWorkload]:
+    """Return the children that are not yet as an intent wants them."""
+    return [child for child in family.children.values() if not _is_settled(child, intent)]
+
+
+def _is_settled(child: AnyWorkload, intent: Intent) -> bool:
+    phase = child.status.phase
+    return phase.is_final or (intent is Intent.SUSPEND and phase is Phase.SUSPENDED and child.intent is not Intent.RUN)
+
+
+def _order(parent: AnyWorkload, children: Iterable[AnyWorkload], intent: Intent) -> Change | None:
+    """Return the change that asks something of those children that were not asked yet; None when all were."""
+    orders = _orders(children, intent)
+    return Change(workload_uid=parent.uid, version=parent.version, children=orders) if orders else None
+
+
+def _orders(children: Iterable[AnyWorkload], intent: Intent) -> tuple[ChildIntent, ...]:
+    stronger = {Intent.SUSPEND: (Intent.STOP, Intent.DELETE), Intent.STOP: (Intent.DELETE,)}.get(intent, ())
+    return tuple(
+        ChildIntent(uid=child.uid, intent=intent)
+        for child in children
+        if child.intent is not intent and child.intent not in stronger
+    )
+
+
+def _awaited(children: list[AnyWorkload]) -> str:
+    if len(children) == 1:
+        return f"waiting for {children[0].spec.name}"
+    return f"waiting for {plural(len(children), 'run')}"
+
+
+def _unless_taken(
+    parent: AnyWorkload, change: Change, names: Mapping[tuple[str, str], str | None], now: float
+) -> Change | None:
+    """Return the change, or that the parent waits where an unfinished run of somebody else has a child's name."""
+    for order in change.submit:
+        spec = order.spec
+        if names.get((spec.team, spec.name), parent.uid) != parent.uid:
+            message = f"its run {spec.name} cannot be submitted while another unfinished run is named {spec.name}"
+            taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="It goes on when that one is over.")
+            return advance(parent, taken, now)
+    return change

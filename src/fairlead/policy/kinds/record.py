@@ -1,0 +1,68 @@
+"""The records of kinds: all that tells one kind of workload from another."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.plan import Change
+from fairlead.state.snapshot import AnyWorkload, Pod, Snapshot, Workload
+
+Spec = TypeVar("Spec", bound=WorkloadSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafKind:
+    """A kind whose workloads have pods.
+
+    Attributes:
+        spec: The class of its specs.
+        judge: What a workload needs apart from being placed, of its pods by attempt and index; None for nothing.
+    """
+
+    spec: type[Training]
+    judge: Callable[[Workload, tuple[Pod, ...], Snapshot, float], Change | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The children of a parent.
+
+    Attributes:
+        children: By their names within the parent, oldest first; those that were deleted are missing. One that is over
+            and about to go on is shown as Pending.
+    """
+
+    children: Mapping[str, AnyWorkload]
+
+    @property
+    def unfinished(self) -> tuple[AnyWorkload, ...]:
+        """Those that are not over."""
+        return tuple(child for child in self.children.values() if not child.status.phase.is_final)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentKind(Generic[Spec]):
+    """A kind whose workloads have children. Stopping, suspending, resuming and deleting are the same for all of them.
+
+    Attributes:
+        spec: The class of its specs, a frozen dataclass.
+        detail: The frozen dataclass that ``Status.detail`` holds, of what ``records`` can keep as JSON.
+        judge: What a workload that is wanted to run needs now, made by ``parents.advance`` or ``parents.finish``; None
+            for nothing. Called while it is Pending or Running.
+        map_runs: The spec with each run that it describes replaced by what a function makes of it. So the runs are
+            admitted when the parent is.
+        progress: How far a workload is, in a few words for a column.
+        next_at: When time alone changes what ``judge`` answers, in Unix seconds; None where it never does.
+    """
+
+    spec: type[Spec]
+    detail: type[Any]
+    judge: Callable[[Workload[Spec], Family, float], Change | None]
+    map_runs: Callable[[Spec, Callable[[Training], Training]], Spec]
+    progress: Callable[[Workload[Spec]], str]
+    next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
+
+
+Kind: TypeAlias = LeafKind | ParentKind[Any]

@@ -1,0 +1,263 @@
+"""Judges a sweep: which trials are there, which end early, and what the next ones are given.
+
+The history is the children. What is decided for a trial is a function of the spec and of the trials before it, so that
+another process goes on as the one before would have. Kept besides are the values at rungs, which a trial passes once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.policy.kinds.parents import advance, child_name, finish, submit
+from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.policy.search.pruning import RungReport, is_pruned, num_rungs, rung_steps
+from fairlead.policy.search.sampling import suggest
+from fairlead.policy.search.trials import TrialRecord, TrialState, metric_of, ranked
+from fairlead.specs.search_space import Value, show_value
+from fairlead.specs.sweep import Sweep, map_runs, trial_run, values_of
+from fairlead.specs.training import Training
+from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
+from fairlead.text.quantities import describe_duration, plural
+
+# Of those that one pass submits; the next pass goes on.
+MOST_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepDetail:
+    """The state of a sweep besides its trials.
+
+    Attributes:
+        submitted: How many trials were.
+        over: How many of them are.
+        pruned: Those that were stopped early, by number.
+        failed: Those whose failure was told, by number.
+        best: The trial with the best value so far.
+        rungs: What trials reported at rungs.
+    """
+
+    submitted: int = 0
+    over: int = 0
+    pruned: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+    best: int | None = None
+    best_value: float | None = None
+    rungs: tuple[RungReport, ...] = ()
+
+
+def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
+    """Submit trials, stop those that are pruned, and end the sweep when it has what was asked for."""
+    spec, before = sweep.spec, detail_of(sweep)
+    history = trials_of(sweep, family)
+    rungs, pruned = _prune(spec, history, before)
+    orders = _stop_orders(family, pruned)
+    failed = tuple(each.number for each in history if each.state is TrialState.FAILED)
+    num_active = sum(each.state is TrialState.ACTIVE for each in history)
+    best = _best(spec, history)
+    detail = replace(
+        before, over=before.submitted - num_active, pruned=pruned, failed=failed, rungs=rungs,
+        best=None if best is None else best.number, best_value=None if best is None else best.value,
+    )  # fmt: skip
+    end = _end(sweep, family, history, detail, now)
+    if end is not None:
+        return finish(sweep, family, *end, now, detail=detail)
+    new = _submissions(sweep, family, history, detail)
+    detail = replace(detail, submitted=detail.submitted + len(new))
+    said = f"{_progress(detail, spec, history)}{_say_best(sweep, history, detail)}"
+    reason = Reason(code=Code.CHILDREN_RUNNING, message=said)
+    event = _news(sweep, family, before, detail)
+    return advance(sweep, reason, now, detail=detail, submit=new, children=orders, event=event)
+
+
+def next_at(sweep: Workload[Sweep], _family: Family, _now: float) -> float | None:
+    """Return when its time is over."""
+    duration_s, started_at = sweep.spec.stop.duration_s, sweep.status.started_at
+    return None if duration_s is None or started_at is None else started_at + duration_s
+
+
+def progress(sweep: Workload[Sweep]) -> str:
+    """Tell how many of its trials are over."""
+    return f"{detail_of(sweep).over}/{sweep.spec.num_trials}"
+
+
+def detail_of(sweep: Workload[Sweep]) -> SweepDetail:
+    """Return what is kept of it besides its trials."""
+    detail = sweep.status.detail
+    return detail if isinstance(detail, SweepDetail) else SweepDetail()
+
+
+def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
+    """The trials that are there, by their numbers; those that somebody deleted are missing."""
+    pruned = set(detail_of(sweep).pruned)
+    records = [
+        _record(sweep.spec, int(name), child, int(name) in pruned)
+        for name, child in family.children.items()
+        if name.isdigit()
+    ]
+    return sorted(records, key=lambda each: each.number)
+
+
+def _record(spec: Sweep, number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+    assert isinstance(child.spec, Training), "the children of a sweep are runs"
+    progress = child.progress
+    value = None if spec.objective is None else metric_of(progress, spec.objective.metric)
+    phase = child.status.phase
+    if not phase.is_final:
+        state = TrialState.ACTIVE
+    elif phase is Phase.SUCCEEDED:
+        # What it was run for did not come of it.
+        state = TrialState.FAILED if spec.objective is not None and value is None else TrialState.SUCCEEDED
+    elif is_pruned:
+        state = TrialState.PRUNED
+    else:
+        state = TrialState.FAILED if phase is Phase.FAILED else TrialState.STOPPED
+    step = None if progress is None else progress.step
+    return TrialRecord(number=number, values=values_of(child.spec), state=state, value=value, step=step)
+
+
+def _prune(
+    spec: Sweep, history: Sequence[TrialRecord], before: SweepDetail
+) -> tuple[tuple[RungReport, ...], tuple[int, ...]]:
+    """Return what was reported at rungs by now, and which trials are pruned."""
+    prune, objective = spec.prune, spec.objective
+    if prune is None or objective is None:
+        return before.rungs, before.pruned
+    reports, pruned = list(before.rungs), list(before.pruned)
+    known = {(each.trial, each.rung) for each in reports}
+    for trial in history:
+        if trial.value is None or trial.step is None:
+            continue
+        new = [rung for rung in range(num_rungs(prune, trial.step)) if (trial.number, rung) not in known]
+        for rung in new:
+            report = RungReport(trial=trial.number, rung=rung, value=trial.value)
+            reports.append(report)
+            is_judged = trial.state is TrialState.ACTIVE and trial.number not in pruned
+            if is_judged and is_pruned(prune, objective.goal, spec.seed, report, reports):
+                pruned.append(trial.number)
+    return tuple(reports), tuple(pruned)
+
+
+def _stop_orders(family: Family, pruned: Sequence[int]) -> tuple[ChildIntent, ...]:
+    children = (family.children.get(str(number)) for number in pruned)
+    return tuple(
+        ChildIntent(uid=child.uid, intent=Intent.STOP)
+        for child in children
+        if child is not None and not child.status.phase.is_final and child.intent is Intent.RUN
+    )
+
+
+def _best(spec: Sweep, history: Sequence[TrialRecord]) -> TrialRecord | None:
+    if spec.objective is None:
+        return None
+    found = ranked(list(history), spec.objective.goal)
+    return found[0] if found and found[0].state is TrialState.SUCCEEDED else None
+
+
+def _end(
+    sweep: Workload[Sweep], family: Family, history: Sequence[TrialRecord], detail: SweepDetail, now: float
+) -> tuple[Phase, Reason] | None:
+    """Return how the sweep ends, if it does now."""
+    spec, said = sweep.spec, _say_best(sweep, history, detail)
+    done = _progress(detail, spec, history)
+    if len(detail.failed) > spec.max_failed:
+        first = family.children[str(detail.failed[0])]
+        message = (
+            f"{plural(len(detail.failed), 'trial')} failed, more than `max_failed`, {spec.max_failed}; the first was "
+            f"{first.spec.name}: {_failure(spec, first)}"
+        )
+        remedy = f"`fairlead logs {first.spec.name}` shows its output; then `fairlead resume {spec.name}` goes on."
+        return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=message, remedy=remedy)
+    target, objective = spec.stop.target, spec.objective
+    if target is not None and objective is not None and detail.best_value is not None:
+        sign = objective.goal.sign
+        if sign * detail.best_value <= sign * target:
+            message = f"it came to its target, {target:g}, after {done}{said}"
+            return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
+    if detail.over >= spec.num_trials:
+        if any(each.state is TrialState.SUCCEEDED for each in history):
+            return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=f"{done}{said}")
+        return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=f"{done}, and none succeeded")
+    at = next_at(sweep, family, now)
+    if at is not None and now >= at:
+        message = f"its time, {describe_duration(spec.stop.duration_s or 0.0)}, is over; {done}{said}"
+        return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
+    return None
+
+
+def _submissions(
+    sweep: Workload[Sweep], family: Family, history: Sequence[TrialRecord], detail: SweepDetail
+) -> tuple[SubmitChild, ...]:
+    """The trials to submit now. A trial knows of those before it, so that each is chosen by itself."""
+    spec = sweep.spec
+    left = spec.num_trials - detail.submitted
+    unfinished = family.unfinished
+    if spec.parallel is not None:
+        room = spec.parallel - len(unfinished)
+    else:
+        # As soon as one has a place, the next one asks for its own.
+        room = 0 if any(child.status.phase is Phase.PENDING for child in unfinished) else 1
+    orders: list[SubmitChild] = []
+    known = list(history)
+    for number in range(detail.submitted, detail.submitted + max(0, min(left, room, MOST_AT_ONCE))):
+        values = suggest(spec, number, known)
+        orders.append(submit(sweep, str(number), trial_run(spec, values)))
+        known.append(TrialRecord(number=number, values=values, state=TrialState.ACTIVE))
+    return tuple(orders)
+
+
+def _progress(detail: SweepDetail, spec: Sweep, history: Sequence[TrialRecord]) -> str:
+    states = [each.state for each in history]
+    counts = ((states.count(state), state) for state in (TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED))
+    aside = [f"{number} {state}" for number, state in counts if number]
+    return f"{detail.over} of {plural(spec.num_trials, 'trial')} are over" + (f" ({', '.join(aside)})" if aside else "")
+
+
+def _say_best(sweep: Workload[Sweep], history: Sequence[TrialRecord], detail: SweepDetail) -> str:
+    objective = sweep.spec.objective
+    best = next((each for each in history if each.number == detail.best), None)
+    if objective is None or best is None or best.value is None:
+        return ""
+    name = child_name(sweep, str(best.number))
+    return f"; best {objective.metric} {best.value:.6g} by {name} ({say_values(best.values)})"
+
+
+def say_values(values: Mapping[str, Value]) -> str:
+    """Values of parameters in a few words."""
+    return ", ".join(f"{name} {show_value(value)}" for name, value in values.items())
+
+
+def _news(sweep: Workload[Sweep], family: Family, before: SweepDetail, detail: SweepDetail) -> Event | None:
+    """Return what is to be told of trials: failures first, then those that were pruned, else a new best one."""
+    said: list[str] = []
+    for number in detail.failed:
+        if number not in before.failed:
+            child = family.children[str(number)]
+            said.append(f"{child.spec.name} failed: {_failure(sweep.spec, child)}")
+    kind, code = "TrialFailed", Code.CHILD_FAILED
+    if not said:
+        kind, code = "TrialPruned", Code.CHILDREN_RUNNING
+        said = [_say_pruned(sweep, detail, number) for number in detail.pruned if number not in before.pruned]
+    if not said and detail.best is not None and detail.best_value != before.best_value and sweep.spec.objective:
+        kind = "NewBest"
+        said = [f"{child_name(sweep, str(detail.best))} has {sweep.spec.objective.metric} {detail.best_value:.6g}"]
+    return Event(type=kind, reason=Reason(code=code, message="; ".join(said))) if said else None
+
+
+def _say_pruned(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str:
+    prune, objective = sweep.spec.prune, sweep.spec.objective
+    last = max((each for each in detail.rungs if each.trial == number), key=lambda each: each.rung)
+    assert prune is not None
+    assert objective is not None
+    rung = rung_steps(prune, last.rung)
+    name = child_name(sweep, str(number))
+    return f"{name} was pruned by {prune.rule}: its {objective.metric} at step {rung} was {last.value:.6g}"
+
+
+def _failure(spec: Sweep, child: AnyWorkload) -> str:
+    if child.status.phase is Phase.SUCCEEDED and spec.objective is not None:
+        return f"it ended without any value of `{spec.objective.metric}`"
+    return child.status.reason.message
+
+
+KIND = ParentKind(spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at)

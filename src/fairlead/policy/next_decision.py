@@ -1,0 +1,49 @@
+"""Tells when time alone may change a decision: what whoever waits for the next change has to wake up for."""
+
+import math
+from collections.abc import Iterator
+
+from fairlead.policy.capacity import spot_deadline
+from fairlead.policy.kinds.parents import families_of
+from fairlead.policy.kinds.table import parent_of
+from fairlead.policy.scaling.elastic import next_look
+from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
+from fairlead.state.capacity_requests import PATIENCE_S
+from fairlead.state.snapshot import Phase, Snapshot
+
+
+def next_decision_at(snapshot: Snapshot, now: float) -> float:
+    """Return the next time to look although nothing has happened, in Unix seconds; infinity for none."""
+    return min((at for at in decision_times(snapshot, now) if at > now), default=math.inf)
+
+
+def decision_times(snapshot: Snapshot, now: float) -> Iterator[float]:
+    """Yield times at which a decision may change, past ones and infinity among them.
+
+    A backoff ends, a run has had its time, hangs or may grow, nodes were asked for long enough, or a parent's kind says
+    so.
+    """
+    bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
+    for workload in snapshot.workloads:
+        spec, status = workload.spec, workload.status
+        if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
+            yield status.retry_at
+        if spec.max_duration_s is not None and status.started_at is not None and not status.phase.is_final:
+            yield status.started_at + spec.max_duration_s
+        if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):
+            yield now + spec.stall_timeout_s
+        if status.phase is Phase.PENDING and status.asked_at is not None:
+            since = max(status.asked_at, bound.get(workload.uid) or 0.0)
+            yield since + REPLY_PATIENCE_S
+            yield since + PATIENCE_S
+        if status.phase is Phase.PENDING and status.ask_again_at is not None:
+            yield status.ask_again_at
+        yield next_look(workload, now)
+        if spec.capacity.auto and not status.phase.is_final:
+            yield spot_deadline.next_tick(workload, now)
+    families = families_of(snapshot) if snapshot.parents else {}
+    for parent in snapshot.parents:
+        kind = parent_of(parent.spec)
+        at = None if kind is None or kind.next_at is None else kind.next_at(parent, families[parent.uid], now)
+        if at is not None and not parent.status.phase.is_final:
+            yield at

@@ -1,0 +1,79 @@
+"""The free room of some nodes: of one by itself, of several as arrays.
+
+One node leaves nothing to choose but devices, which needs no arrays. Among several nodes
+``fairlead.policy.placement.packing`` chooses; it is imported only then, for numpy costs a supervisor 20 MB that a
+laptop never needs.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from fairlead.errors import ClusterError
+from fairlead.policy.placement.node_eligibility import doors_of
+from fairlead.policy.placement.placement import FreeCapacity, NodeCapacity, ways_of
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.placement.task_mix import TaskMix
+from fairlead.specs.sharing import Sharing
+from fairlead.state.snapshot import Grant, Node, Pod
+
+
+class OneNode:
+    """The room of at most one node: first come, first served."""
+
+    def __init__(self, room: NodeCapacity | None) -> None:
+        self._room = room
+        self.doors = doors_of(() if room is None else (room.node,))
+
+    @property
+    def sharing(self) -> frozenset[Sharing]:
+        """As in ``FreeCapacity``."""
+        return frozenset() if self._room is None else ways_of(self._room.node.gpus)
+
+    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+        """As in ``FreeCapacity``."""
+        if self._room is None or (shape.apart and count > 1):
+            return None
+        placed: list[tuple[str, Grant]] = []
+        for _ in range(count):
+            grant = self._room.fit(shape)
+            if grant is None:
+                for _, taken in placed:
+                    self._room.take(taken, -1)
+                return None
+            self._room.take(grant)
+            placed.append((self._room.node.name, grant))
+        return tuple(placed)
+
+    def hold(self, node: str, grant: Grant, times: int = 1) -> None:
+        """As in ``FreeCapacity``."""
+        if self._room is not None and node == self._room.node.name:
+            self._room.take(grant, times)
+
+    def has(self, node: str, grant: Grant) -> bool:
+        """As in ``FreeCapacity``."""
+        return self._room is not None and node == self._room.node.name and self._room.has(grant)
+
+    def freest(self, shape: Shape, most: int) -> list[NodeCapacity]:
+        """As in ``FreeCapacity``."""
+        return [self._room] if self._room is not None else []
+
+
+def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None) -> FreeCapacity:
+    """The free room of the nodes: a pod holds its grant until none of its processes is alive.
+
+    Args:
+        mix: What the future is expected to ask for; nothing in particular when left out.
+    """
+    if len(nodes) > 1:
+        try:
+            from fairlead.policy.placement.packed_capacity import PackedRooms
+        except ModuleNotFoundError as error:
+            raise ClusterError(
+                f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
+                "install fairlead[cluster]."
+            ) from error
+        return PackedRooms(nodes, pods, mix or TaskMix())
+    room = NodeCapacity.of(nodes[0]) if nodes else None
+    for pod in pods:
+        if room is not None and not pod.phase.is_final and pod.node == room.node.name:
+            room.take(pod.grant)
+    return OneNode(room)

@@ -1,0 +1,53 @@
+"""Foretells what a run would cost on the nodes there are, where somebody says what they cost."""
+
+import math
+from dataclasses import dataclass
+
+from fairlead.policy.placement.placement import why_never
+from fairlead.policy.queue.budgets import rate_of
+from fairlead.policy.queue.durations import durations_of
+from fairlead.state.snapshot import Snapshot, Workload
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The cost of a run on nodes of one kind, in micro-dollars.
+
+    Attributes:
+        node: One of them.
+        num_nodes: How many there are.
+        microusd: In all; None where nobody knows how long the run takes.
+        is_limit: That is the most it may cost, as its ``max_duration`` or its ``max_cost`` ends it.
+    """
+
+    node: str
+    num_nodes: int
+    microusd_per_hour: int
+    microusd: int | None
+    is_limit: bool
+
+
+def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forecast, ...]:
+    """Return the cost on each kind of node that could hold a member of the run and has a price, cheapest first."""
+    spec = workload.spec
+    one, length_s = spec.at(1), durations_of(snapshot.completed).length_s(workload, now)
+    kinds: dict[int, list[str]] = {}
+    for node in snapshot.nodes:
+        if node.price_per_hour and why_never(one, (node,)) is None:
+            kinds.setdefault(round(rate_of(spec, (node,)) * HOUR_S), []).append(node.name)
+    most = math.inf if spec.max_cost is None else spec.max_cost * 1_000_000
+    found = []
+    for rate, names in sorted(kinds.items()):
+        cost = min(most, rate * length_s / HOUR_S if rate else 0.0)
+        found.append(
+            Forecast(
+                node=min(names),
+                num_nodes=len(names),
+                microusd_per_hour=rate,
+                microusd=None if math.isinf(cost) else round(cost),
+                is_limit=spec.max_duration_s is not None or cost == most,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,68 @@
+"""Decides which trials are stopped before their end, from the values that trials had at rungs: numbers of steps, each
+``factor`` times as many as the one before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlead.policy.search.trials import draw
+from fairlead.specs.goal import Goal
+from fairlead.specs.sweep import Prune, Rule
+
+# Others at a rung before their median says anything.
+LEAST_OTHERS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungReport:
+    """The objective of a trial when it came to a rung; the first rung is 0."""
+
+    trial: int
+    rung: int
+    value: float
+
+
+def rung_steps(prune: Prune, rung: int) -> int:
+    """Return how many steps a rung is from the beginning."""
+    return int(prune.after * prune.factor**rung)
+
+
+def num_rungs(prune: Prune, step: int) -> int:
+    """Return how many rungs a trial has come to at a step."""
+    number = 0
+    while rung_steps(prune, number) <= step:
+        number += 1
+    return number
+
+
+def bracket_of(prune: Prune, seed: int, trial: int) -> int:
+    """The bracket of a trial: of Hyperband's, one that begins a rung later has fewer trials; else there is only one.
+
+    A bracket gets trials in proportion to those that Hyperband begins there, for brackets of equal cost.
+    """
+    if prune.rule is not Rule.HYPERBAND:
+        return 0
+    last = prune.num_brackets - 1
+    weights = [prune.factor ** (last - bracket) / (last - bracket + 1) for bracket in range(last + 1)]
+    left = draw(seed, trial, "bracket") * sum(weights)
+    for bracket, weight in enumerate(weights):
+        left -= weight
+        if left < 0:
+            return bracket
+    return last
+
+
+def is_pruned(prune: Prune, goal: Goal, seed: int, report: RungReport, reports: Sequence[RungReport]) -> bool:
+    """Return whether a trial stops at a rung, given all reports of all trials so far."""
+    bracket = bracket_of(prune, seed, report.trial)
+    if report.rung < bracket:
+        return False
+    others = [
+        goal.sign * each.value
+        for each in reports
+        if each.rung == report.rung and each.trial != report.trial and bracket_of(prune, seed, each.trial) == bracket
+    ]
+    own = goal.sign * report.value
+    if prune.rule is Rule.MEDIAN:
+        return len(others) >= LEAST_OTHERS and own > sorted(others)[len(others) // 2]
+    return sum(value < own for value in others) >= max(1, (len(others) + 1) // prune.factor)

@@ -1,0 +1,148 @@
+"""Chooses the values of the next trial, as a function of the sweep, its number and the trials before it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from fairlead.policy.search.trials import TrialRecord, TrialState, draw, ranked
+from fairlead.specs.goal import Goal
+from fairlead.specs.search_space import Parameter, Value, grid
+from fairlead.specs.sweep import Sampler, Sweep
+
+# As Optuna's TPESampler has them: trials before it learns, candidates for each parameter, and how many are good ones.
+NUM_RANDOM = 10
+NUM_CANDIDATES = 24
+GOOD_PART = 0.1
+MOST_GOOD = 25
+# Of the others the newest; more of them would cost time and tell nothing new.
+MOST_OTHERS = 200
+
+
+def suggest(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+    """The values of a trial.
+
+    Args:
+        number: Of the trial, from 0.
+        history: The trials before it, in order of their numbers.
+    """
+    return SAMPLERS[sweep.chosen_sampler](sweep, number, history)
+
+
+def _random(sweep: Sweep, number: int, _history: Sequence[TrialRecord]) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    for parameter in sweep.space:
+        if parameter.is_active(values):
+            values[parameter.name] = parameter.at(draw(sweep.seed, number, parameter.name))
+    return values
+
+
+def _grid(sweep: Sweep, number: int, _history: Sequence[TrialRecord]) -> dict[str, Value]:
+    return next(islice(grid(sweep.space), number, None))
+
+
+def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+    """Tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), each parameter by itself.
+
+    Trials that still run count among the others, so that several at once do not all go to one place.
+    """
+    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
+    ended = ranked(list(history), goal)
+    if len(ended) < NUM_RANDOM:
+        return _random(sweep, number, history)
+    num_good = min(math.ceil(GOOD_PART * len(ended)), MOST_GOOD)
+    good = ended[:num_good]
+    active = [each for each in history if each.state is TrialState.ACTIVE]
+    others = [*sorted(ended[num_good:], key=lambda each: each.number)[-MOST_OTHERS:], *active]
+    values: dict[str, Value] = {}
+    for parameter in sweep.space:
+        if not parameter.is_active(values):
+            continue
+        near, far = (
+            [each.values[parameter.name] for each in group if parameter.name in each.values] for group in (good, others)
+        )
+        key = (sweep.seed, number, parameter.name)
+        choose = _best_choice if parameter.choices else _best_part
+        values[parameter.name] = choose(parameter, near, far, key)
+    return values
+
+
+def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
+    """Of values drawn as often as among the good trials, the one that is rarest among the others."""
+    choices = parameter.choices
+    weights = [1.0 + near.count(each) for each in choices]
+    ratios = [
+        (1.0 + near.count(each)) / (len(near) + len(choices)) / ((1.0 + far.count(each)) / (len(far) + len(choices)))
+        for each in choices
+    ]
+    drawn = [_weighted(weights, draw(*key, place)) for place in range(NUM_CANDIDATES)]
+    return choices[max(drawn, key=lambda place: ratios[place])]
+
+
+def _best_part(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
+    """Of numbers drawn near those of the good trials, the one that is least near to those of the others."""
+    good, others = (_Mixture.around([parameter.part(each) for each in group]) for group in (near, far))
+    drawn = [good.draw((*key, place)) for place in range(NUM_CANDIDATES)]
+    return parameter.at(min(max(drawn, key=lambda part: good.log_density(part) - others.log_density(part)), 1 - 1e-12))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mixture:
+    """Normal distributions around places between 0 and 1, cut off there, and an even one of the same weight."""
+
+    places: Sequence[float]
+    widths: Sequence[float]
+    peaks: Sequence[float]
+
+    @classmethod
+    def around(cls, places: Sequence[float]) -> "_Mixture":
+        """Each as wide as the larger gap to its neighbours, but no narrower than the gap if all were even."""
+        ordered = sorted(places)
+        edges = [0.0, *ordered, 1.0]
+        least = 1.0 / min(100, len(ordered) + 2)
+        widths = [
+            min(1.0, max(least, edges[index + 1] - edges[index], edges[index + 2] - edges[index + 1]))
+            for index in range(len(ordered))
+        ]
+        root = math.sqrt(2.0)
+        peaks = []
+        for place, width in zip(ordered, widths, strict=True):
+            inside = 0.5 * (math.erf((1.0 - place) / (width * root)) + math.erf(place / (width * root)))
+            peaks.append(1.0 / (width * math.sqrt(2.0 * math.pi) * inside))
+        return cls(places=ordered, widths=widths, peaks=peaks)
+
+    def draw(self, key: tuple[object, ...]) -> float:
+        """A place that follows from the key."""
+        which = int(draw(*key, "which") * (len(self.places) + 1))
+        if which == len(self.places):
+            return draw(*key, "even")
+        for attempt in range(20):
+            distance = math.sqrt(-2.0 * math.log(1.0 - draw(*key, "distance", attempt)))
+            turn = math.cos(2.0 * math.pi * draw(*key, "turn", attempt))
+            part = self.places[which] + self.widths[which] * distance * turn
+            if 0.0 <= part <= 1.0:
+                return part
+        return self.places[which]
+
+    def log_density(self, part: float) -> float:
+        """The logarithm of the density at a place."""
+        total = 1.0
+        for place, width, peak in zip(self.places, self.widths, self.peaks, strict=True):
+            total += peak * math.exp(-0.5 * ((part - place) / width) ** 2)
+        return math.log(total / (len(self.places) + 1))
+
+
+def _weighted(weights: Sequence[float], part: float) -> int:
+    left = part * sum(weights)
+    for place, weight in enumerate(weights):
+        left -= weight
+        if left < 0:
+            return place
+    return len(weights) - 1
+
+
+SAMPLERS: dict[Sampler, Callable[[Sweep, int, Sequence[TrialRecord]], dict[str, Value]]] = {
+    Sampler.RANDOM: _random,
+    Sampler.GRID: _grid,
+    Sampler.TPE: _tpe,
+}

@@ -1,0 +1,58 @@
+"""The trials of a sweep as its history has them: values, how each stands, and what it reported."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.specs.goal import Goal
+from fairlead.specs.search_space import Value
+from fairlead.state.snapshot import Progress
+
+
+class TrialState(StrEnum):
+    """The states of a trial."""
+
+    ACTIVE = "active"
+    SUCCEEDED = "succeeded"
+    PRUNED = "pruned"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """One trial.
+
+    Attributes:
+        value: The last value of the objective; None when it reported none.
+        step: The step that it has come to; None when it reports none.
+    """
+
+    number: int
+    values: Mapping[str, Value]
+    state: TrialState
+    value: float | None = None
+    step: int | None = None
+
+
+def metric_of(progress: Progress | None, metric: str) -> float | None:
+    """The last value of a metric; None when it was not reported."""
+    if progress is None:
+        return None
+    return progress.loss if metric == "loss" else progress.metrics.get(metric)
+
+
+def draw(*keys: object) -> float:
+    """A number from 0 up to but not including 1 that follows from its keys alone, evenly among other keys."""
+    text = "/".join(str(key) for key in keys)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7]) / 2**56
+
+
+def ranked(records: list[TrialRecord], goal: Goal) -> list[TrialRecord]:
+    """Those that ended with a value, best first; those that were pruned after the others, the furthest first."""
+    ended = [each for each in records if each.value is not None and each.state is TrialState.SUCCEEDED]
+    pruned = [each for each in records if each.value is not None and each.state is TrialState.PRUNED]
+    ended.sort(key=lambda each: (goal.sign * (each.value or 0.0), each.number))
+    pruned.sort(key=lambda each: (-(each.step or 0), goal.sign * (each.value or 0.0), each.number))
+    return [*ended, *pruned]

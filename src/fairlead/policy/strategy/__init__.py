@@ -1,0 +1,1 @@
+"""Estimates a training step and chooses how it is split: pure formulas with their sources, without torch."""

@@ -1,0 +1,228 @@
+"""Completes what a Training says of its model and its split: the ranks divided, what is open chosen or plain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.errors import CannotFit, Conflict, UnknownModel
+from fairlead.policy.strategy.gpus import GPUS, Gpu, find
+from fairlead.policy.strategy.memory import GIB
+from fairlead.policy.strategy.search import Candidate, Hardware, Wanted, assess, does_not_fit, search
+from fairlead.policy.strategy.split import Recompute, Split
+from fairlead.policy.strategy.transformer import WIDTH_FACTOR, Transformer, hugging_face
+from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard
+from fairlead.specs.training import Training
+
+ZERO = {Shard.NONE: 0, Shard.GRADIENTS: 2, Shard.PARAMETERS: 3}
+SHARDS = {stage: shard for shard, stage in ZERO.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A split with nothing left open, and a sentence for the plan."""
+
+    parallel: Parallel
+    note: str
+
+
+def transformer_of(shape: ModelShape, config: Mapping[str, Any] | None) -> Transformer:
+    """The model of a spec; ``config`` is what its file holds, None without one.
+
+    Raises:
+        UnknownModel: Both together say too little.
+    """
+    given = {
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "intermediate_size": shape.width,
+        "vocab_size": shape.vocabulary,
+    }
+    own = {name: value for name, value in given.items() if value is not None}
+    if config is not None:
+        return hugging_face({**config, **own}, shape.sequence)
+    required = ("layers", "hidden", "heads", "vocabulary", "sequence")
+    missing = [name for name in required if getattr(shape, name) is None]
+    if missing:
+        raise UnknownModel(f"model: {', '.join(missing)} missing; give them, or `config` with a config.json")
+    if shape.hidden is not None and shape.width is None:
+        own["intermediate_size"] = WIDTH_FACTOR * shape.hidden
+    return hugging_face(own, shape.sequence)
+
+
+def hardware_of(spec: Training, price_per_hour: float | None = None) -> Hardware:
+    """Return what a run asks for; ``price_per_hour`` in dollars for one node.
+
+    Raises:
+        Conflict: It names no GPU that is known, or not one GPU for each rank.
+    """
+    gpu = _gpu_of(spec)
+    request = spec.resources.gpu
+    if request is None or request.milli % 1000 or spec.ranks_on_each_node != request.num_devices:
+        raise Conflict("model: estimates are for one rank on each GPU; ask for whole GPUs and leave out ranks_per_node")
+    return Hardware(
+        gpu=gpu,
+        gpus=spec.world_size,
+        node=spec.ranks_on_each_node,
+        price_per_hour=None if price_per_hour is None else price_per_hour * spec.nodes,
+    )
+
+
+def _gpu_of(spec: Training) -> Gpu:
+    request = spec.resources.gpu
+    known = ", ".join(gpu.names[0] for gpu in GPUS)
+    if request is None or request.model is None:
+        raise Conflict(f"model: estimates go by the model of GPU; name one, such as `gpu: A100:8`. Known: {known}.")
+    found = find(request.model)
+    if request.min_memory_bytes is not None and (found is None or found.memory_bytes < 0.9 * request.min_memory_bytes):
+        found = find(f"{request.model}-{request.min_memory_bytes / 1e9:.0f}GB")
+    if found is None:
+        raise Conflict(f"model: nothing is known of the GPU {request.model}. Known: {known}.")
+    return found
+
+
+def wanted_of(spec: Training, *, pipelines: bool = True) -> Wanted:
+    """Return what a spec gives of a split."""
+    asked = spec.parallel or Parallel()
+    return Wanted(
+        batch=asked.batch or spec.world_size,
+        data=asked.data,
+        zero=tuple(ZERO.values()) if asked.shard is None else (ZERO[asked.shard],),
+        tensor=asked.tensor,
+        pipeline=asked.pipeline,
+        micro_batch=asked.micro_batch,
+        recompute=None if asked.recompute is None else Recompute(asked.recompute),
+        pipelines=pipelines,
+    )
+
+
+def resolve(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
+    """Fill in what ``spec.parallel`` leaves open.
+
+    Raises:
+        Conflict: The parts do not multiply to the ranks, or it is not known what to choose by.
+        CannotFit: ``auto`` finds no split that fits.
+        UnknownModel: ``auto`` has no formula for the model.
+    """
+    asked = spec.parallel or Parallel()
+    if spec.most_nodes is not None:
+        raise Conflict("parallel: a split is of a fixed number of ranks; give `nodes` one number")
+    if asked.choose is Choose.AUTO:
+        return _chosen(spec, config)
+    tensor, pipeline = asked.tensor or 1, asked.pipeline or 1
+    data = asked.data or max(1, spec.world_size // (tensor * pipeline))
+    if data * tensor * pipeline != spec.world_size:
+        product = f"data {data} x tensor {tensor} x pipeline {pipeline} is {data * tensor * pipeline}"
+        raise Conflict(f"parallel: {product}, but the run has {spec.world_size} ranks; make them equal")
+    micro = asked.micro_batch or (max(1, asked.batch // data) if asked.batch else 1)
+    batch = asked.batch or data * micro
+    if batch % (data * micro):
+        raise Conflict(
+            f"parallel: a batch of {batch} cannot be dealt out to {data} replicas in micro-batches of {micro}; "
+            f"give a multiple of {data * micro}"
+        )
+    whole = Parallel(
+        data=data,
+        shard=asked.shard or Shard.NONE,
+        tensor=tensor,
+        pipeline=pipeline,
+        micro_batch=micro,
+        recompute=asked.recompute or Recomputed.NONE,
+        batch=batch,
+    )
+    return Resolved(parallel=whole, note=f"parallel: {describe(split_of(whole))}")
+
+
+def _chosen(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
+    if spec.model is None:
+        raise Conflict("parallel: auto chooses by the model; describe it with `model`, such as `model: config.json`")
+    model, on = transformer_of(spec.model, config), hardware_of(spec)
+    # What `run.parallelize` cannot apply is never chosen unasked.
+    wanted = wanted_of(spec, pipelines=False)
+    found = [each for each in search(model, on, wanted) if _is_applied(each.split)]
+    if not found:
+        raise Conflict(
+            f"parallel: a batch of {wanted.batch} cannot be dealt out to {spec.world_size} ranks as asked for; "
+            f"give `batch` a multiple of {spec.world_size}"
+        )
+    best = found[0]
+    if not best.fits:
+        raise CannotFit(f"parallel: the smallest split, {describe(best.split)}, {does_not_fit(model, best, on)}")
+    split = best.split
+    whole = Parallel(
+        data=split.data,
+        shard=SHARDS[split.zero],
+        tensor=split.tensor,
+        pipeline=split.pipeline,
+        micro_batch=split.micro_batch,
+        recompute=Recomputed(split.recompute),
+        batch=wanted.batch,
+    )
+    why = f"the fastest of {len(found)} by estimate, {best.memory.needed / GIB:.0f} GiB on each GPU"
+    return Resolved(parallel=whole, note=f"parallel: {describe(split)} ({why})")
+
+
+def _is_applied(split: Split) -> bool:
+    """Return whether ``run.parallelize`` applies it; it has no whole copies of tensor parallel layers."""
+    return split.tensor == 1 or split.data == 1 or split.zero > 0
+
+
+def split_of(parallel: Parallel) -> Split:
+    """The split of a resolved key."""
+    data, micro = parallel.data or 1, parallel.micro_batch or 1
+    return Split(
+        data=data,
+        zero=ZERO[parallel.shard or Shard.NONE],
+        tensor=parallel.tensor or 1,
+        pipeline=parallel.pipeline or 1,
+        micro_batch=micro,
+        micro_batches=max(1, (parallel.batch or data * micro) // (data * micro)),
+        recompute=Recompute(parallel.recompute or Recomputed.NONE),
+    )
+
+
+def describe(split: Split) -> str:
+    """A split in a few words."""
+    shards = {0: "whole copies", 2: "gradients sharded", 3: "parameters sharded"}
+    parts = [f"data {split.data}" + (f" with {shards[split.zero]}" if split.data > 1 else "")]
+    parts += [f"tensor {split.tensor}"] if split.tensor > 1 else []
+    parts += [f"pipeline {split.pipeline}"] if split.pipeline > 1 else []
+    times = f"{split.micro_batches} x " if split.micro_batches > 1 else ""
+    parts.append(f"micro-batch {times}{split.micro_batch}")
+    parts += [f"{split.recompute} recomputation"] if split.recompute is not Recompute.NONE else []
+    return ", ".join(parts)
+
+
+def ranked(spec: Training, config: Mapping[str, Any] | None, price_per_hour: float | None) -> "Ranking":
+    """Every split of a run's GPUs, and what is expected of the one that it has.
+
+    Raises:
+        Conflict: It names no known GPU.
+        UnknownModel: No formula covers the model.
+    """
+    model, on = transformer_of(spec.model or ModelShape(), config), hardware_of(spec, price_per_hour)
+    batch = replace(Wanted(batch=spec.world_size), batch=wanted_of(spec).batch)
+    own = None
+    if spec.parallel is not None and spec.parallel.choose is None:
+        own = assess(model, split_of(resolve(spec, config).parallel), on)
+    lack = None if own is None or own.fits else does_not_fit(model, own, on)
+    return Ranking(model=model, on=on, batch=batch.batch, found=tuple(search(model, on, batch)), own=own, lack=lack)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Every split of a run's GPUs, the best first.
+
+    Attributes:
+        batch: Samples of a step.
+        own: What is expected of the split that the run has; None when it has none.
+        lack: A sentence when that does not fit; None when it does.
+    """
+
+    model: Transformer
+    on: Hardware
+    batch: int
+    found: tuple[Candidate, ...]
+    own: Candidate | None
+    lack: str | None

@@ -1,0 +1,235 @@
+"""A transformer's shape, and the parameters that follow from it.
+
+Dense decoders and encoders, mixtures of experts, and multi-head latent attention. What a published ``config.json`` of
+Hugging Face says is read by ``hugging_face``; nothing is guessed that it does not say.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.errors import UnknownModel
+
+# The inner width of an MLP in hidden sizes, where a description leaves it out (arXiv 1706.03762, sec. 3.3).
+WIDTH_FACTOR = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, sec. 2.1).
+
+    Attributes:
+        query_rank: Width of the compressed queries; 0 where queries are not compressed.
+        key_value_rank: Width of the compressed keys and values.
+        head: Width of a head's part without position.
+        rotary: Width of a head's part with position; keys share one.
+        value: Width of a head's values.
+    """
+
+    query_rank: int
+    key_value_rank: int
+    head: int
+    rotary: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The experts of a layer.
+
+    Attributes:
+        count: Experts of a layer, without shared ones.
+        per_token: Experts that a token goes to.
+        width: Inner width of one expert.
+        shared_width: Inner width of what all tokens go through; 0 without it.
+        dense_layers: First layers that have no experts.
+    """
+
+    count: int
+    per_token: int
+    width: int
+    shared_width: int = 0
+    dense_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transformer:
+    """A transformer, as far as the memory and the time of a training step depend on it.
+
+    Attributes:
+        layers: Blocks.
+        hidden: Width of the residual stream.
+        heads: Attention heads.
+        key_value_heads: Heads of keys and values; fewer than ``heads`` with grouped queries.
+        head: Width of a head.
+        width: Inner width of a dense layer's MLP.
+        vocabulary: Tokens, before any padding.
+        sequence: Tokens of a sample.
+        gated: Whether the MLP has a gate (SwiGLU, GeGLU).
+        biases: Whether linear layers and norms have biases.
+        tied: Whether output and input embedding are one.
+        positions: Learned positions; 0 where they are rotary.
+        latent: Latent attention; None for the usual one.
+        experts: None for a dense model.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    key_value_heads: int
+    head: int
+    width: int
+    vocabulary: int
+    sequence: int
+    gated: bool = True
+    biases: bool = False
+    tied: bool = False
+    positions: int = 0
+    latent: LatentAttention | None = None
+    experts: Experts | None = None
+
+    @property
+    def key_value_width(self) -> int:
+        """Width of all keys of a token, which is that of all values."""
+        return self.key_value_heads * self.head
+
+    def has_experts(self, layer: int) -> bool:
+        """Return whether a layer, counted from 0, is one of experts."""
+        return self.experts is not None and layer >= self.experts.dense_layers
+
+    @property
+    def norm(self) -> int:
+        """Parameters of one norm."""
+        return self.hidden * (2 if self.biases else 1)
+
+    @property
+    def attention(self) -> int:
+        """Parameters of a layer's attention."""
+        h, n = self.hidden, self.heads
+        if self.latent is not None:
+            of = self.latent
+            into_queries = n * (of.head + of.rotary)
+            queries = h * of.query_rank + of.query_rank + of.query_rank * into_queries
+            if not of.query_rank:
+                queries = h * into_queries
+            keys = h * (of.key_value_rank + of.rotary) + of.key_value_rank
+            values = of.key_value_rank * n * (of.head + of.value)
+            return queries + keys + values + n * of.value * h
+        inner = n * self.head
+        biases = inner + 2 * self.key_value_width + h if self.biases else 0
+        return h * (inner + 2 * self.key_value_width) + inner * h + biases
+
+    def mlp(self, width: int) -> int:
+        """Parameters of an MLP of that inner width."""
+        biases = width * (2 if self.gated else 1) + self.hidden if self.biases else 0
+        return self.hidden * width * (3 if self.gated else 2) + biases
+
+    def dense_parameters(self, layer: int) -> int:
+        """Parameters of a layer that expert parallelism leaves whole: all but the experts themselves."""
+        shared = 2 * self.norm + self.attention
+        if self.experts is None or not self.has_experts(layer):
+            return shared + self.mlp(self.width)
+        of = self.experts
+        return shared + self.hidden * of.count + (self.mlp(of.shared_width) if of.shared_width else 0)
+
+    def expert_parameters(self, layer: int) -> int:
+        """Parameters of all experts of a layer."""
+        if self.experts is None or not self.has_experts(layer):
+            return 0
+        return self.experts.count * self.mlp(self.experts.width)
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the input embedding, with learned positions."""
+        return (self.vocabulary + self.positions) * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        blocks = sum(self.dense_parameters(each) + self.expert_parameters(each) for each in range(self.layers))
+        return blocks + self.embedding + self.norm + (0 if self.tied else self.vocabulary * self.hidden)
+
+
+def hugging_face(config: Mapping[str, Any], sequence: int | None = None) -> Transformer:
+    """The transformer that a ``config.json`` describes; ``sequence`` in tokens, its longest when None.
+
+    Raises:
+        UnknownModel: It lacks a number, or describes no transformer that is covered.
+    """
+    text = config.get("text_config", config)
+    hidden = _number(text, "hidden_size", "n_embd", "d_model", "dim")
+    heads = _number(text, "num_attention_heads", "n_head", "num_heads")
+    layers = _number(text, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    kind = str(text.get("model_type", ""))
+    longest = _number(text, "max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", default=0)
+    patches = _patches(text)
+    old = kind in {"gpt2", "bert", "roberta", "vit", "gpt_neox", "opt", "distilbert", "electra"}
+    vocabulary = 0 if patches else _number(text, "vocab_size")
+    width = text.get("intermediate_size") or text.get("n_inner") or text.get("ffn_dim") or WIDTH_FACTOR * hidden
+    learned = kind in {"gpt2", "bert", "roberta", "opt", "distilbert", "electra"}
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        key_value_heads=int(text.get("num_key_value_heads") or heads),
+        head=int(text.get("head_dim") or hidden // heads),
+        width=int(width),
+        vocabulary=vocabulary,
+        sequence=_sequence(sequence, patches or longest),
+        gated=not old,
+        biases=old,
+        tied=bool(text.get("tie_word_embeddings", kind in {"gpt2", "bert", "roberta"})),
+        positions=patches or (longest if learned else 0),
+        latent=_latent(text),
+        experts=_experts(text),
+    )
+
+
+def _sequence(asked: int | None, longest: int) -> int:
+    if asked is None and not longest:
+        raise UnknownModel("the model's config says no longest sequence; give `sequence` in tokens")
+    return asked or longest
+
+
+def _patches(config: Mapping[str, Any]) -> int:
+    """Tokens of an image of a vision transformer (arXiv 2010.11929, sec. 3.1), with the class's; 0 for text."""
+    if "image_size" not in config or "patch_size" not in config:
+        return 0
+    return (int(config["image_size"]) // int(config["patch_size"])) ** 2 + 1
+
+
+def _latent(config: Mapping[str, Any]) -> LatentAttention | None:
+    if not config.get("kv_lora_rank"):
+        return None
+    return LatentAttention(
+        query_rank=int(config.get("q_lora_rank") or 0),
+        key_value_rank=_number(config, "kv_lora_rank"),
+        head=_number(config, "qk_nope_head_dim"),
+        rotary=_number(config, "qk_rope_head_dim"),
+        value=_number(config, "v_head_dim"),
+    )
+
+
+def _experts(config: Mapping[str, Any]) -> Experts | None:
+    count = _number(config, "n_routed_experts", "num_local_experts", "num_experts", default=0)
+    if count < 2:
+        return None
+    width = _number(config, "moe_intermediate_size", "intermediate_size")
+    shared = int(config.get("shared_expert_intermediate_size") or width * int(config.get("n_shared_experts") or 0))
+    return Experts(
+        count=count,
+        per_token=_number(config, "num_experts_per_tok", "num_experts_per_token", default=1),
+        width=width,
+        shared_width=shared,
+        dense_layers=int(config.get("first_k_dense_replace") or 0),
+    )
+
+
+def _number(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    if default is None:
+        raise UnknownModel(f"the model's config has no {' or '.join(f'`{name}`' for name in names)}; give one")
+    return default

@@ -1,0 +1,61 @@
+"""How a step of training is split over the ranks of a run, as its spec says or `parallel: auto` has chosen."""
+
+import json
+from dataclasses import dataclass
+
+from fairlead.runtime.errors import Misuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The split of a step; ``data * tensor * pipeline`` is the number of ranks.
+
+    Attributes:
+        data: Replicas, each with samples of its own.
+        shard: What they divide: ``none`` (DDP), ``gradients`` (ZeRO 2) or ``parameters`` (ZeRO 3, FSDP).
+        tensor: Parts of each layer.
+        pipeline: Stages.
+        micro_batch: Samples that go through at once on each replica.
+        recompute: What backward computes again: ``none``, ``selective`` or ``full``.
+        batch: Samples of a step over all ranks.
+    """
+
+    data: int
+    shard: str = "none"
+    tensor: int = 1
+    pipeline: int = 1
+    micro_batch: int = 1
+    recompute: str = "none"
+    batch: int
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step on each replica: how often gradients are accumulated."""
+        return self.batch // (self.data * self.micro_batch)
+
+
+def read_split(text: str | None, world_size: int) -> Split:
+    """The split that the environment holds; plain data parallelism over all ranks when it holds none.
+
+    Raises:
+        Misuse: It is of another number of ranks, or is still to be chosen.
+    """
+    if text is None:
+        return Split(data=world_size, batch=world_size)
+    given = json.loads(text)
+    if given.pop("choose", None) is not None:
+        raise Misuse(
+            "`parallel: auto` has not been chosen for this run; submit it with `fairlead run`, which does, or give "
+            "`parallel` the numbers"
+        )
+    parts = {name: value for name, value in given.items() if value is not None}
+    tensor, pipeline, micro = parts.get("tensor", 1), parts.get("pipeline", 1), parts.get("micro_batch", 1)
+    data = parts.setdefault("data", max(1, world_size // (tensor * pipeline)))
+    parts.setdefault("batch", data * micro)
+    split = Split(**parts)
+    if split.data * split.tensor * split.pipeline != world_size:
+        raise Misuse(
+            f"the split has data {split.data} x tensor {split.tensor} x pipeline {split.pipeline} ranks, but "
+            f"{world_size} run; give `parallel` numbers whose product is {world_size}"
+        )
+    return split

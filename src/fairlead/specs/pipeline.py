@@ -1,0 +1,334 @@
+"""A pipeline: steps that hand their outputs on, each run only when something that it depends on has changed."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fairlead.specs.constraints import NAME, PATH, BrokenRules, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.cron import parse_cron
+from fairlead.specs.expressions import names_in
+from fairlead.specs.overlay import SET_BY_US
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import DAY_S, DECADE_S, DEFAULT_TEAM, Training
+
+STEPS_MOST = 2_000
+LIST_MOST = 1_000
+LISTED = 20
+IDENTIFIER = Text(
+    max_length=40,
+    pattern=r"[a-z](?:[a-z0-9_]*[a-z0-9])?",
+    what="a name; use lower-case letters, digits and `_`, starting with a letter, such as `train_large`",
+)
+REFERENCE = Text(
+    max_length=81,
+    pattern=r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*",
+    what="an output of a step; give step and output, such as `prepare.shards`",
+)
+ITEM = Text(max_length=4096)
+CONDITION = Text(max_length=500)
+# Names of variables that hand outputs on, in the text of a command.
+_INPUT = re.compile(r"\bFAIRLEAD_INPUT_([A-Z0-9_]+)")
+_SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*)")
+_OUTPUT = re.compile(r"\bFAIRLEAD_OUTPUT_([A-Z0-9_]+)")
+
+CACHE_RULES: Constraints = {"max_age_s": Limit(low=0.001, high=DECADE_S)}
+SCHEDULE_RULES: Constraints = {
+    "cron": Text(max_length=200),
+    "timezone": Text(
+        max_length=64, pattern=r"[A-Za-z][-+A-Za-z0-9_/]*", what="a time zone; give one such as `Europe/Berlin`"
+    ),
+}
+ON_RULES: Constraints = {"every_s": Limit(low=0.1, high=DECADE_S)}
+STEP_RULES: Constraints = {
+    "run": Text(max_length=65_536, lines=True),
+    "when": CONDITION,
+    "each_of": REFERENCE,
+    "gate": CONDITION,
+    "retry": Limit(low=0, high=1_000, whole=True),
+    "timeout_s": Limit(low=0.001, high=DECADE_S),
+}
+PIPELINE_RULES: Constraints = {
+    "name": NAME,
+    "team": NAME,
+    "workdir": PATH,
+    "priority": Limit(low=-1, high=1_000, whole=True),
+    "parallel": Limit(low=1, high=10_000, whole=True),
+    "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
+}
+
+
+class CatchUp(StrEnum):
+    """The fate of times that came while nobody looked after the machine."""
+
+    ONE = "one"
+    NONE = "none"
+
+
+class Overlap(StrEnum):
+    """The fate of a time that comes while an earlier run is not over."""
+
+    SKIP = "skip"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The times at which an applied pipeline is run.
+
+    Attributes:
+        cron: Minute, hour, day of the month, month and day of the week.
+        timezone: Of the IANA database, such as Europe/Berlin.
+        catch_up: One run for all times that were missed, or none.
+        overlap: Whether a time is skipped or waited with while an earlier run is not over.
+    """
+
+    cron: str
+    timezone: str = "UTC"
+    catch_up: CatchUp = CatchUp.ONE
+    overlap: Overlap = Overlap.SKIP
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, SCHEDULE_RULES)
+        try:
+            parse_cron(self.cron)
+        except ValueError as error:
+            yield "cron", f"{quote(self.cron)} {error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class On:
+    """The causes that make an applied pipeline run.
+
+    Attributes:
+        data: Files and directories; it is run when their content has changed and stays so for one look.
+        every_s: Seconds between looks.
+    """
+
+    data: tuple[str, ...]
+    every_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, ON_RULES)
+        yield from _list_problems("data", self.data, PATH)
+        if not self.data:
+            yield "data", "there is nothing to watch; name a file or a directory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The cases in which what a step returned before is taken instead of running it.
+
+    Attributes:
+        max_age_s: Results that are older are not taken; None for no bound.
+        off: The step always runs.
+    """
+
+    max_age_s: float | None = None
+    off: bool = False
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, CACHE_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One program of a pipeline.
+
+    Attributes:
+        run: The command, as for a shell.
+        needs: Steps that must have succeeded first; their outputs are handed on.
+        when: Condition over outputs of ``needs``; the step is skipped where it does not hold. None for always.
+        each: The step is run once for each of these; empty for once.
+        each_of: The same for each item of a list that a step returned, as ``step.output``.
+        env: Variables added to those of the pipeline.
+        inputs: Files and directories whose content the step depends on, beside code and outputs of ``needs``.
+        outputs: Names of what it returns, each a file or directory.
+        code: Files, directories and patterns that are its code; empty for all of the working directory.
+        retry: How often it is run again after it failed.
+        timeout_s: It is stopped and has failed after this long; None for no bound.
+        gate: Condition over its own outputs that must hold for the pipeline to go on.
+    """
+
+    run: str
+    needs: tuple[str, ...] = ()
+    when: str | None = None
+    each: tuple[str, ...] = ()
+    each_of: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    cache: Cache = field(default_factory=Cache)
+    retry: int = 0
+    timeout_s: float | None = None
+    gate: str | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def is_fanned_out(self) -> bool:
+        """Return whether it is run once for each item of a list."""
+        return bool(self.each) or self.each_of is not None
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, STEP_RULES)
+        for key, rule in (
+            ("needs", IDENTIFIER),
+            ("outputs", IDENTIFIER),
+            ("inputs", PATH),
+            ("code", PATH),
+            ("each", ITEM),
+        ):
+            yield from _list_problems(key, getattr(self, key), rule)
+        if self.each and self.each_of is not None:
+            yield "each_of", "it is either a list in `each` or one that a step returned, not both"
+        yield from _mapping_problems(env=self.env)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Steps in the order that their needs give.
+
+    Attributes:
+        steps: By name.
+        workdir: Directory the steps run in; None for the directory of the spec file.
+        env: Variables of every step.
+        resources: What the machine gives to the pipeline as a whole.
+        parallel: Steps that run at the same time at most; None for one for each core of
+            ``resources``, or 4 where that says nothing.
+        grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
+        schedule, on: When it is run once it is applied; None for only when somebody runs it.
+    """
+
+    name: str
+    steps: Mapping[str, Step]
+    team: str = DEFAULT_TEAM
+    labels: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+    priority: int = 0
+    parallel: int | None = None
+    grace_s: float = 30.0
+    schedule: Schedule | None = None
+    on: On | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def in_order(self) -> tuple[str, ...]:
+        """Return the steps so that each comes after its needs."""
+        return _ordered(self.steps)[0]
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, PIPELINE_RULES)
+        yield from _mapping_problems(env=self.env, labels=self.labels)
+        if not self.steps:
+            yield "steps", "there is no step; give one, such as `{train: {run: python train.py}}`"
+        if len(self.steps) > STEPS_MOST:
+            yield "steps", f"{len(self.steps)} steps; give at most {STEPS_MOST}"
+        for name, step in self.steps.items():
+            if (problem := IDENTIFIER.problem(name)) is not None:
+                yield "steps", problem
+            yield from ((f"steps.{name}.{key}", problem) for key, problem in self._step_problems(name, step))
+        cycle = _ordered(self.steps)[1]
+        if cycle:
+            way = " needs ".join((*cycle, cycle[0]))
+            yield f"steps.{cycle[0]}.needs", f"the steps need each other in a circle, {way}; remove one of these needs"
+
+    def _step_problems(self, name: str, step: Step) -> Iterable[tuple[str, str]]:
+        for need in step.needs:
+            if need == name:
+                yield "needs", "a step cannot need itself; remove it"
+            elif need not in self.steps:
+                known = ", ".join(list(self.steps)[:LISTED])
+                yield "needs", f"there is no step {quote(need)}; steps: {known}"
+        if step.gate is not None:
+            yield from _condition_problems("gate", step.gate, frozenset(step.outputs), "own outputs", step.outputs)
+        for variable in _OUTPUT.findall(step.run):
+            if variable not in {output.upper() for output in step.outputs}:
+                yield "run", f"FAIRLEAD_OUTPUT_{variable} is not set; add {variable.lower()} to `outputs`"
+        given = {
+            f"{need}.{output}": need for need in step.needs if need in self.steps for output in self.steps[need].outputs
+        }
+        if step.when is not None:
+            yield from _condition_problems("when", step.when, frozenset(given), "outputs of its needs", tuple(given))
+        if step.each_of is not None and step.each_of not in given:
+            listed = ", ".join(given) or "they have none"
+            yield "each_of", f"{quote(step.each_of)} is no output of its needs; outputs: {listed}"
+        handed = {key.replace(".", "_").upper() for key in given}
+        for variable in _INPUT.findall(step.run):
+            if variable not in handed:
+                listed = ", ".join(f"FAIRLEAD_INPUT_{each}" for each in sorted(handed)) or "none"
+                yield (
+                    "run",
+                    f"FAIRLEAD_INPUT_{variable} is not set, as no step in `needs` has that output; set: {listed}",
+                )
+
+
+def _mapping_problems(**mappings: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Return what a Training says of the same variables and labels."""
+    if not any(mappings.values()):
+        return
+    for name in mappings["env"]:
+        if _SET_BY_DRIVER.fullmatch(name) is not None:
+            yield "env", f"{quote(name)}{SET_BY_US}"
+    try:
+        Training(name="a", run="a", **mappings)  # type: ignore[arg-type] # only `env` and `labels` are given
+    except BrokenRules as error:
+        yield from error.problems
+
+
+def _list_problems(key: str, given: tuple[str, ...], rule: Text) -> Iterable[tuple[str, str]]:
+    seen: set[str] = set()
+    for each in given:
+        if (problem := rule.problem(each)) is not None:
+            yield key, problem
+        elif each in seen:
+            yield key, f"{quote(each)} is there twice; name each once"
+        seen.add(each)
+
+
+def _condition_problems(
+    key: str, text: str, known: frozenset[str], what: str, listed: tuple[str, ...]
+) -> Iterable[tuple[str, str]]:
+    try:
+        unknown = sorted(names_in(text) - known)
+    except ValueError as error:
+        yield key, f"{quote(text)} {error}"
+        return
+    for name in unknown:
+        yield key, f"{quote(name)} is none of the {what}: {', '.join(listed) or 'there are none'}"
+
+
+def _ordered(steps: Mapping[str, Step]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The steps after their needs, and a circle among them; nothing of it when there is none."""
+    left = {name: {need for need in step.needs if need in steps and need != name} for name, step in steps.items()}
+    needed_by: dict[str, list[str]] = {name: [] for name in steps}
+    for name, needs in left.items():
+        for need in needs:
+            needed_by[need].append(name)
+    free = [name for name in steps if not left[name]]
+    order: list[str] = []
+    while free:
+        name = free.pop(0)
+        order.append(name)
+        for other in needed_by[name]:
+            left[other].discard(name)
+            if not left[other]:
+                free.append(other)
+    stuck = [name for name in steps if left[name]]
+    if not stuck:
+        return tuple(order), ()
+    way = [stuck[0]]
+    while (following := min(left[way[-1]])) not in way:
+        way.append(following)
+    return tuple(order), tuple(way[way.index(following) :])

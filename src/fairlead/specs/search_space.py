@@ -1,0 +1,193 @@
+"""The parameters of a sweep, each written as one text: what values it has, on what scale, and under which condition.
+
+0.0..0.5                     any number between the two, both allowed
+1..8                         a whole number, as both ends are
+log 1e-5..1e-1               in equal ratios
+sgd | adam                   one of these words or numbers
+0.1..0.9 when opt=sgd|lion   only when another parameter, given above it, has one of these values
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+
+from fairlead.specs.constraints import one_line, quote
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"(?P<log>log\s+)?(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})")
+_WHOLE = re.compile(r"[-+]?\d+")
+_WHEN = re.compile(r"(?P<values>.*\S)\s+when\s+(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<wanted>\S.*)", re.DOTALL)
+
+Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter.
+
+    Attributes:
+        choices: The values it has, where they are listed; empty for a range.
+        low: The lowest value of a range.
+        high: The highest value of a range.
+        is_whole: A range has whole numbers only.
+        is_log: A range is searched in equal ratios.
+        when: The parameter on which it depends, and those of its values with which this one is there; None for always.
+    """
+
+    name: str
+    choices: tuple[Value, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    is_whole: bool = False
+    is_log: bool = False
+    when: tuple[str, tuple[Value, ...]] | None = None
+
+    def is_active(self, values: Mapping[str, Value]) -> bool:
+        """Return whether it is there, given the values of those above it."""
+        return self.when is None or values.get(self.when[0]) in self.when[1]
+
+    def at(self, part: float) -> Value:
+        """The value at a part of its range, from 0 up to but not including 1."""
+        if self.choices:
+            return self.choices[min(int(part * len(self.choices)), len(self.choices) - 1)]
+        if self.is_whole:
+            # So that the first and the last are as likely as any other.
+            low, high = self._warp(self.low - 0.5), self._warp(self.high + 0.5)
+            return int(min(max(round(self._unwarp(low + part * (high - low))), self.low), self.high))
+        low, high = self._warp(self.low), self._warp(self.high)
+        return float(f"{min(max(self._unwarp(low + part * (high - low)), self.low), self.high):.6g}")
+
+    def part(self, value: Value) -> float:
+        """Return where a value is in the range, from 0 to 1; of listed values its place among them."""
+        if self.choices:
+            return self.choices.index(value) / max(1, len(self.choices)) if value in self.choices else 0.0
+        low, high = self._warp(self.low), self._warp(self.high)
+        return (self._warp(float(value)) - low) / (high - low) if high > low else 0.5
+
+    @property
+    def listed(self) -> Sequence[Value] | None:
+        """All of its values, in order; None where there is no end of them."""
+        if self.choices:
+            return self.choices
+        return range(int(self.low), int(self.high) + 1) if self.is_whole else None
+
+    def _warp(self, value: float) -> float:
+        return math.log(value) if self.is_log else value
+
+    def _unwarp(self, value: float) -> float:
+        return math.exp(value) if self.is_log else value
+
+
+def parse_value(text: str) -> Value:
+    """A whole number, a number or a word, as it is written."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if re.fullmatch(_NUMBER, text) else text
+
+
+def show_value(value: Value) -> str:
+    """A value as a program is given it."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def read_parameter(name: str, text: str) -> Parameter:
+    """The parameter that a text describes.
+
+    Raises:
+        ValueError: It describes none; the rest of a sentence that begins with the text.
+    """
+    when = None
+    values = text.strip()
+    if (found := _WHEN.fullmatch(values)) is not None:
+        values = found["values"]
+        when = found["name"], _listed(found["wanted"])
+    ranged = _RANGE.fullmatch(values)
+    if ranged is None:
+        if ".." in values:
+            raise ValueError("is not a range; give two numbers, such as `0.1..0.9`, `1..8` or `log 1e-5..1e-1`")
+        return Parameter(name=name, choices=_listed(values), when=when)
+    low, high, is_log = float(ranged["low"]), float(ranged["high"]), ranged["log"] is not None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError("has no end; give two finite numbers")
+    if low > high:
+        raise ValueError("ends below its beginning; give the smaller number first")
+    if is_log and low <= 0:
+        raise ValueError("is in equal ratios, which needs numbers above 0")
+    is_whole = _WHOLE.fullmatch(ranged["low"]) is not None and _WHOLE.fullmatch(ranged["high"]) is not None
+    return Parameter(name=name, low=low, high=high, is_whole=is_whole, is_log=is_log, when=when)
+
+
+def read_parameters(texts: Mapping[str, str]) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
+    """The parameters that texts describe, in their order, and what is wrong, a sentence each."""
+    found: list[Parameter] = []
+    problems = []
+    for name, text in texts.items():
+        try:
+            parameter = read_parameter(name, text)
+        except ValueError as error:
+            problems.append(f"{name}: {quote(text)} {error}")
+            continue
+        problem = _condition_problem(parameter, {each.name: each for each in found})
+        if problem is not None:
+            problems.append(f"{name}: {problem}")
+        found.append(parameter)
+    return tuple(found), tuple(problems)
+
+
+def grid(space: Sequence[Parameter]) -> Iterator[dict[str, Value]]:
+    """All combinations of values, each once, the last parameter fastest; of parameters whose values are listed."""
+    if not space:
+        yield {}
+        return
+    yield from _combinations(space, {})
+
+
+def _combinations(space: Sequence[Parameter], above: dict[str, Value]) -> Iterator[dict[str, Value]]:
+    if not space:
+        yield above
+        return
+    first, rest = space[0], space[1:]
+    if not first.is_active(above):
+        yield from _combinations(rest, above)
+        return
+    for value in first.listed or ():
+        yield from _combinations(rest, {**above, first.name: value})
+
+
+def count_combinations(space: Sequence[Parameter], most: int) -> int | None:
+    """Count the combinations of values, or return one more than ``most``; None where there is no end of them."""
+    listed = [parameter.listed for parameter in space]
+    if any(each is None for each in listed):
+        return None
+    if all(parameter.when is None for parameter in space):
+        return min(prod(len(each) for each in listed if each is not None), most + 1)
+    return sum(1 for _ in islice(grid(space), most + 1))
+
+
+def _condition_problem(parameter: Parameter, above: Mapping[str, Parameter]) -> str | None:
+    if parameter.when is None:
+        return None
+    other, wanted = parameter.when
+    if other not in above:
+        names = ", ".join(above) or "none"
+        return f"its condition names {quote(other)}, which is no parameter above it; those are: {names}"
+    listed = above[other].listed
+    if listed is None:
+        return f"its condition is on {other}, whose values are not listed; a condition needs words or whole numbers"
+    strange = [show_value(value) for value in wanted if value not in listed]
+    if strange:
+        return f"its condition wants {other}={one_line(strange[0])}, which {other} never is"
+    return None
+
+
+def _listed(text: str) -> tuple[Value, ...]:
+    words = [word.strip() for word in text.split("|")]
+    if not all(words):
+        raise ValueError("has nothing between two `|`; give a value there")
+    values = tuple(parse_value(word) for word in words)
+    if len(set(values)) < len(values):
+        raise ValueError("lists a value twice")
+    return values

@@ -1,0 +1,292 @@
+"""A search over parameters, or an array of runs: one run, described once, with other values in each trial."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+
+from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.goal import Goal
+from fairlead.specs.search_space import Parameter, Value, count_combinations, read_parameters, show_value
+from fairlead.specs.training import DECADE_S, DEFAULT_TEAM, Training
+
+MAX_TRIALS = 10_000
+# With a dash and the number of the last trial it is still a name.
+NAME_MOST = 45
+ENV_PREFIX = "FAIRLEAD_PARAM_"
+ENV_ALL = "FAIRLEAD_PARAMS"
+TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+
+PARAMETER_NAME = Text(
+    max_length=60,
+    pattern=r"[A-Za-z_][A-Za-z0-9_]*",
+    what="the name of a parameter; use letters, digits and `_`, not starting with a digit",
+)
+PARAMETER_TEXT = Text(max_length=4_096)
+MAX_PARAMETERS = 100
+
+SWEEP_RULES: Constraints = {
+    "name": NAME,
+    "team": NAME,
+    "trials": Limit(low=1, high=MAX_TRIALS, whole=True),
+    "parallel": Limit(low=1, high=MAX_TRIALS, whole=True),
+    "max_failed": Limit(low=0, high=MAX_TRIALS, whole=True),
+    "seed": Limit(low=0, high=2**31 - 1, whole=True),
+}
+OBJECTIVE_RULES: Constraints = {"metric": Text(max_length=200)}
+PRUNE_RULES: Constraints = {
+    "after": Limit(low=1, high=10**12, whole=True),
+    "factor": Limit(low=2, high=100, whole=True),
+    "steps": Limit(low=1, high=10**12, whole=True),
+}
+STOP_RULES: Constraints = {
+    "target": Limit(low=-1e300, high=1e300),
+    "duration_s": Limit(low=0.001, high=DECADE_S),
+}
+
+
+class Sampler(StrEnum):
+    """The ways to choose the values of the next trial."""
+
+    RANDOM = "random"
+    GRID = "grid"
+    TPE = "tpe"
+
+
+class Rule(StrEnum):
+    """The rules by which trials are stopped before their end."""
+
+    ASHA = "asha"
+    HYPERBAND = "hyperband"
+    MEDIAN = "median"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """The metric that a trial is judged by.
+
+    Attributes:
+        metric: As trials report it; its last value counts.
+    """
+
+    metric: str
+    goal: Goal = Goal.MINIMIZE
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, OBJECTIVE_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune:
+    """The settings by which trials are stopped before their end.
+
+    Attributes:
+        rule: ``asha`` keeps the best of ``factor`` at each rung (Li et al., 2020), ``hyperband`` does so in brackets
+            that begin at different rungs (Li et al., 2018), ``median`` stops what is worse than the median of the
+            others at the same step (Golovin et al., 2017).
+        after: Steps before a trial is first judged: the first rung.
+        factor: Of so many trials at a rung one goes on to the next, which is so many times as far.
+        steps: Steps of a whole trial, which Hyperband has to know.
+    """
+
+    rule: Rule = Rule.ASHA
+    after: int = 1
+    factor: int = 3
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def num_brackets(self) -> int:
+        """Of Hyperband, how many brackets there are."""
+        number, reach = 1, self.after * self.factor
+        while self.steps is not None and reach <= self.steps:
+            number, reach = number + 1, reach * self.factor
+        return number
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, PRUNE_RULES)
+        if self.rule is Rule.HYPERBAND and self.steps is None:
+            yield "steps", "hyperband has to know how many steps a whole trial has; give `steps`"
+        if self.rule is not Rule.HYPERBAND and self.steps is not None:
+            yield "steps", f"{self.rule} does not use it; remove it, or use hyperband"
+        if self.steps is not None and self.steps < self.after:
+            yield "steps", f"a trial of {self.steps} steps never comes to `after`, {self.after}; give more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """The conditions on which a sweep is over before all of its trials are.
+
+    Attributes:
+        target: A value of the objective that is good enough; None for none.
+        duration_s: Seconds since the first trial was submitted; None for no bound.
+    """
+
+    target: float | None = None
+    duration_s: float | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, STOP_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial(Training):
+    """The run of which every trial is one; its name is the sweep's, with the trial's number."""
+
+    name: str = "trial"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Many runs that differ in their parameters.
+
+    Attributes:
+        name: Lower-case letters, digits and dashes, at most 45.
+        parameters: What each may be, as ``fairlead.specs.search_space`` reads it.
+        trial: The run; ``{{name}}`` in its command, set-up and variables is the value of that parameter.
+        objective: None for an array of runs, of which none is better than another.
+        trials: How many; None for all combinations, which have to be finite.
+        parallel: How many at once; None for as many as there is room for.
+        prune: None to let every trial end by itself.
+        max_failed: The sweep has failed when more trials than this have.
+        seed: Other values with another one.
+    """
+
+    name: str
+    trial: Trial
+    parameters: Mapping[str, str]
+    team: str = DEFAULT_TEAM
+    labels: Mapping[str, str] = field(default_factory=dict)
+    objective: Objective | None = None
+    trials: int | None = None
+    parallel: int | None = None
+    sampler: Sampler | None = None
+    prune: Prune | None = None
+    stop: Stop = field(default_factory=Stop)
+    max_failed: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def space(self) -> tuple[Parameter, ...]:
+        """Its parameters, in their order."""
+        return read_parameters(self.parameters)[0]
+
+    @property
+    def num_trials(self) -> int:
+        """Return how many trials there are to be."""
+        if self.trials is not None and self.chosen_sampler is not Sampler.GRID:
+            return self.trials
+        most = MAX_TRIALS if self.trials is None else self.trials
+        combinations = count_combinations(self.space, most)
+        assert combinations is not None, "checked when it was made"
+        return min(most, combinations)
+
+    @property
+    def chosen_sampler(self) -> Sampler:
+        """The sampler, or what is used where none is given: all combinations of an array, else TPE."""
+        if self.sampler is not None:
+            return self.sampler
+        return Sampler.GRID if self.objective is None else Sampler.TPE
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, SWEEP_RULES)
+        if len(self.name) > NAME_MOST:
+            yield "name", f"{quote(self.name)} has {len(self.name)} characters; give at most {NAME_MOST}"
+        if not self.parameters:
+            yield "parameters", "none is given; give at least one, such as `lr: log 1e-4..1e-1`"
+            return
+        if len(self.parameters) > MAX_PARAMETERS:
+            yield "parameters", f"{len(self.parameters)} parameters; give at most {MAX_PARAMETERS}"
+        names = [(name, PARAMETER_NAME.problem(name)) for name in self.parameters]
+        yield from (("parameters", problem) for _, problem in names if problem is not None)
+        upper = [name.upper() for name in self.parameters]
+        for name in self.parameters:
+            if upper.count(name.upper()) > 1:
+                yield "parameters", f"{name}: another parameter differs from it in nothing but case"
+        space, problems = read_parameters(self.parameters)
+        yield from (("parameters", problem) for problem in problems)
+        yield from self._template_problems()
+        if not problems:
+            yield from self._search_problems(space)
+
+    def _search_problems(self, space: tuple[Parameter, ...]) -> Iterable[tuple[str, str]]:
+        endless = [parameter.name for parameter in space if parameter.listed is None]
+        if self.chosen_sampler is Sampler.GRID and endless:
+            yield (
+                "sampler",
+                f"grid needs values that are listed, and {endless[0]} is any number of a range; list them, such as "
+                "`0.1 | 0.01`, or use another sampler",
+            )
+        elif self.trials is None and endless:
+            yield "trials", f"missing; {endless[0]} has no end of values, so give how many trials there are to be"
+        elif self.trials is None and (count_combinations(space, MAX_TRIALS) or 0) > MAX_TRIALS:
+            yield "trials", f"missing; there are more than {MAX_TRIALS} combinations, so give how many of them to try"
+        if self.objective is not None:
+            return
+        for key, given in (("prune", self.prune is not None), ("stop", self.stop.target is not None)):
+            if given:
+                what = "prune" if key == "prune" else "stop.target"
+                yield key, f"`{what}` needs an `objective`, such as `{{metric: loss, goal: minimize}}`"
+        if self.sampler is Sampler.TPE:
+            yield "sampler", "tpe learns from an `objective`; give one, or use random or grid"
+
+    def _template_problems(self) -> Iterable[tuple[str, str]]:
+        named = {name for text in template_texts(self.trial) for name in TEMPLATE.findall(text)}
+        for name in sorted(named - set(self.parameters)):
+            yield (
+                "trial",
+                f"`{{{{{name}}}}}` is no parameter of this sweep; those are: {', '.join(self.parameters)}",
+            )
+        unused = [
+            name
+            for name in self.parameters
+            if name not in named
+            and not any(f"{ENV_PREFIX}{name.upper()}" in text for text in template_texts(self.trial))
+        ]
+        if named & set(self.parameters) and unused:
+            yield (
+                "parameters",
+                f"{unused[0]}: nothing in the trial has `{{{{{unused[0]}}}}}` although it has others; add it, "
+                f"name ${ENV_PREFIX}{unused[0].upper()} there, or remove the parameter",
+            )
+        for name in self.trial.env:
+            if name.startswith(ENV_PREFIX) or name == ENV_ALL:
+                yield "trial", f"env: {quote(name)} is set for each trial by the sweep; choose another name"
+
+
+def template_texts(trial: Training) -> tuple[str, ...]:
+    """The texts of a trial in which parameters are filled in."""
+    return (trial.run, trial.setup or "", *trial.env.values())
+
+
+def trial_run(sweep: Sweep, values: Mapping[str, Value]) -> Training:
+    """The run of a trial with these values."""
+    trial = sweep.trial
+
+    def filled(text: str) -> str:
+        return TEMPLATE.sub(lambda found: show_value(values[found[1]]) if found[1] in values else "", text)
+
+    own = {f"{ENV_PREFIX}{name.upper()}": show_value(value) for name, value in values.items()}
+    env = {name: filled(text) for name, text in trial.env.items()} | own | {ENV_ALL: json.dumps(dict(values))}
+    given = {each.name: getattr(trial, each.name) for each in fields(Training)}
+    given |= {"run": filled(trial.run), "env": env, "labels": {**sweep.labels, **trial.labels}}
+    given["setup"] = None if trial.setup is None else filled(trial.setup)
+    return Training(**given)
+
+
+def values_of(trial: Training) -> dict[str, Value]:
+    """The values of the parameters of a trial's run."""
+    found: dict[str, Value] = json.loads(trial.env.get(ENV_ALL, "{}"))
+    return found
+
+
+def map_runs(spec: Sweep, of: Callable[[Training], Training]) -> Sweep:
+    """The sweep with another run."""
+    run = of(spec.trial)
+    return replace(spec, trial=Trial(**{each.name: getattr(run, each.name) for each in fields(Training)}))

@@ -1,0 +1,148 @@
+"""The keys of a Training that say what its model is and how a step of it is split."""
+
+from fairlead.specs import parallel
+from fairlead.specs.tables.field_types import TEXT, WHOLE, Key, Section, word
+
+MODEL = Section(
+    type=parallel.ModelShape,
+    rules=parallel.MODEL_RULES,
+    shorthand="config",
+    keys=(
+        Key(
+            name="config",
+            kind=TEXT,
+            doc="A config.json of Hugging Face, relative to the spec file; other keys win over what it says.",
+            attributes=("config",),
+            example="config.json",
+            also=("config_file", "config_json", "path", "file", "hf_config"),
+        ),
+        Key(
+            name="layers",
+            kind=WHOLE,
+            doc="Blocks of the transformer.",
+            attributes=("layers",),
+            example="32",
+            also=("num_layers", "num_hidden_layers", "n_layer", "n_layers", "depth", "blocks"),
+        ),
+        Key(
+            name="hidden",
+            kind=WHOLE,
+            doc="Width of the residual stream.",
+            attributes=("hidden",),
+            example="4096",
+            also=("hidden_size", "n_embd", "d_model", "dim", "embed_dim"),
+        ),
+        Key(
+            name="heads",
+            kind=WHOLE,
+            doc="Attention heads.",
+            attributes=("heads",),
+            example="32",
+            also=("num_heads", "num_attention_heads", "n_head", "n_heads"),
+        ),
+        Key(
+            name="kv_heads",
+            kind=WHOLE,
+            doc="Heads of keys and values; as many as `heads` when left out.",
+            attributes=("kv_heads",),
+            example="8",
+            also=("num_key_value_heads", "key_value_heads", "n_kv_heads", "num_query_groups"),
+        ),
+        Key(
+            name="width",
+            kind=WHOLE,
+            doc="Inner width of the MLP; four times `hidden` when left out.",
+            attributes=("width",),
+            example="14336",
+            also=("intermediate_size", "ffn", "ffn_dim", "n_inner", "mlp", "ffn_hidden_size"),
+        ),
+        Key(
+            name="vocabulary",
+            kind=WHOLE,
+            doc="Tokens of the vocabulary.",
+            attributes=("vocabulary",),
+            example="128256",
+            also=("vocab", "vocab_size", "tokens"),
+        ),
+        Key(
+            name="sequence",
+            kind=WHOLE,
+            doc="Tokens of a sample; the most that `config` says when left out.",
+            attributes=("sequence",),
+            example="8192",
+            also=("seq", "seq_len", "sequence_length", "context_length", "max_seq_len", "block_size"),
+        ),
+    ),
+)
+
+PARALLEL = Section(
+    type=parallel.Parallel,
+    rules=parallel.PARALLEL_RULES,
+    shorthand="choose",
+    keys=(
+        Key(
+            name="choose",
+            kind=word(parallel.Choose),
+            doc="`auto` has what is left open chosen by the estimates for `model`; the plainest split without it.",
+            attributes=("choose",),
+            example="auto",
+            also=("mode", "strategy", "search", "auto"),
+        ),
+        Key(
+            name="data",
+            kind=WHOLE,
+            doc="Replicas, each with samples of its own; what the ranks leave for it when left out.",
+            attributes=("data",),
+            example="8",
+            also=("dp", "data_parallel", "ddp", "replicas", "fsdp"),
+        ),
+        Key(
+            name="shard",
+            kind=word(parallel.Shard),
+            doc="What replicas divide rather than copy: none (DDP), gradients (ZeRO 2), or parameters too (ZeRO 3).",
+            attributes=("shard",),
+            example="parameters",
+            also=("zero", "zero_stage", "sharding", "sharding_strategy"),
+        ),
+        Key(
+            name="tensor",
+            kind=WHOLE,
+            doc="Parts that each layer is divided into.",
+            attributes=("tensor",),
+            example="2",
+            also=("tp", "tensor_parallel", "model_parallel", "mp"),
+        ),
+        Key(
+            name="pipeline",
+            kind=WHOLE,
+            doc="Stages that the layers are divided into.",
+            attributes=("pipeline",),
+            example="2",
+            also=("pp", "pipeline_parallel", "stages"),
+        ),
+        Key(
+            name="micro_batch",
+            kind=WHOLE,
+            doc="Samples that go through at once on each replica.",
+            attributes=("micro_batch",),
+            example="2",
+            also=("micro_batch_size", "mbs", "per_device_batch_size", "local_batch"),
+        ),
+        Key(
+            name="recompute",
+            kind=word(parallel.Recomputed),
+            doc="What backward computes again rather than keeping it.",
+            attributes=("recompute",),
+            example="selective",
+            also=("activation_checkpointing", "gradient_checkpointing", "checkpoint_activations", "remat"),
+        ),
+        Key(
+            name="batch",
+            kind=WHOLE,
+            doc="Samples of a step over all ranks; one for each replica and micro-batch when left out.",
+            attributes=("batch",),
+            example="512",
+            also=("global_batch", "batch_size", "global_batch_size", "train_batch_size"),
+        ),
+    ),
+)

@@ -1,0 +1,241 @@
+"""Every key of a Sweep."""
+
+from dataclasses import replace
+
+from fairlead.specs import quantities, sweep
+from fairlead.specs.goal import Goal
+from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
+from fairlead.specs.tables.field_types import (
+    ANY,
+    DURATION,
+    FACTOR,
+    TEXT,
+    WHOLE,
+    Key,
+    MapField,
+    Section,
+    Single,
+    name_key,
+    word,
+)
+from fairlead.specs.tables.training_keys import TRAINING
+from fairlead.specs.training import LABELS_MOST, TRAINING_RULES
+
+FREE = "free"
+
+
+def _parse_parallel(text: str) -> int | None:
+    return None if text == FREE else quantities.parse_whole(text)
+
+
+PARALLEL = Single(
+    what=f"a whole number, or `{FREE}`",
+    tags=ANY,
+    parse=_parse_parallel,
+    render=lambda number: FREE if number is None else number,
+    schema={"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^(?:{FREE})$"}]},
+    text=FREE,
+)
+
+OBJECTIVE = Section(
+    type=sweep.Objective,
+    rules=sweep.OBJECTIVE_RULES,
+    shorthand="metric",
+    keys=(
+        Key(
+            name="metric",
+            kind=TEXT,
+            doc="The metric that trials report; its last value counts.",
+            attributes=("metric",),
+            example="loss",
+            required=True,
+            also=("name", "objective_metric_name", "monitor"),
+        ),
+        Key(
+            name="goal",
+            kind=word(Goal),
+            doc="Which values are good ones.",
+            attributes=("goal",),
+            example="maximize",
+            also=("direction", "mode", "type", "optimize"),
+        ),
+    ),
+)
+
+PRUNE = Section(
+    type=sweep.Prune,
+    rules=sweep.PRUNE_RULES,
+    shorthand="rule",
+    keys=(
+        Key(
+            name="rule",
+            kind=word(sweep.Rule),
+            doc="`asha` keeps the best at each rung, `hyperband` does so in brackets, `median` keeps the better half.",
+            attributes=("rule",),
+            example="asha",
+            also=("name", "type", "algorithm", "pruner"),
+        ),
+        Key(
+            name="after",
+            kind=WHOLE,
+            doc="Steps before a trial is first judged: the first rung.",
+            attributes=("after",),
+            example="10",
+            also=("grace_period", "min_resource", "warmup", "start", "min_steps"),
+        ),
+        Key(
+            name="factor",
+            kind=WHOLE,
+            doc="Each rung is so many times as far as the one before; of so many trials asha lets one go on.",
+            attributes=("factor",),
+            example="4",
+            also=("reduction_factor", "eta"),
+        ),
+        Key(
+            name="steps",
+            kind=WHOLE,
+            doc="Steps of a whole trial, which hyperband has to know.",
+            attributes=("steps",),
+            example="100",
+            also=("max_resource", "max_steps", "max_t"),
+        ),
+    ),
+)
+
+STOP = Section(
+    type=sweep.Stop,
+    rules=sweep.STOP_RULES,
+    keys=(
+        Key(
+            name="target",
+            kind=FACTOR,
+            doc="A value of the objective that is good enough.",
+            attributes=("target",),
+            example="0.05",
+            also=("goal", "threshold", "value"),
+        ),
+        Key(
+            name="duration",
+            kind=DURATION,
+            doc="No more trials after this long, and those that run are stopped.",
+            attributes=("duration_s",),
+            example="2h",
+            also=("timeout", "time", "max_duration", "time_budget"),
+        ),
+    ),
+)
+
+# A run that is told what it is by the sweep that it belongs to.
+TRIAL = Section(
+    type=sweep.Trial,
+    rules=TRAINING_RULES,
+    keys=tuple(replace(key, metadata=None) for key in TRAINING.keys if key.name not in ("name", "team")),
+)
+
+SWEEP = Section(
+    type=sweep.Sweep,
+    rules=sweep.SWEEP_RULES,
+    keys=(
+        name_key(example="learning-rates", also=("sweep_name", "title", "id")),
+        Key(
+            name="team",
+            kind=TEXT,
+            doc="The team it belongs to; the namespace on Kubernetes.",
+            attributes=("team",),
+            example="research",
+            also=("namespace", "project", "queue", "tenant", "group"),
+            metadata="namespace",
+        ),
+        Key(
+            name="labels",
+            kind=MapField(names=LABEL_NAME, values=LABEL_VALUE, most=LABELS_MOST),
+            doc="Names and values of your own, which its runs have too.",
+            attributes=("labels",),
+            example="{experiment: a}",
+            also=("label", "tags", "tag"),
+            metadata="labels",
+        ),
+        Key(
+            name="parameters",
+            kind=MapField(names=sweep.PARAMETER_NAME, values=sweep.PARAMETER_TEXT, most=sweep.MAX_PARAMETERS),
+            doc="A range (`0.0..0.5`, `1..8`, `log 1e-5..1e-1`) or values (`sgd | adam`) of each; `when` it is there.",
+            attributes=("parameters",),
+            example="{lr: log 1e-5..1e-1}",
+            required=True,
+            also=("params", "search_space", "space", "config", "hyperparameters"),
+        ),
+        Key(
+            name="objective",
+            kind=OBJECTIVE,
+            doc="What trials are judged by; a lone text is the metric. An array of runs when left out.",
+            attributes=("objective",),
+            example="{metric: accuracy, goal: maximize}",
+            also=("metric", "optimize", "target", "objectives"),
+        ),
+        Key(
+            name="trials",
+            kind=WHOLE,
+            doc="How many trials; all combinations of values when left out.",
+            attributes=("trials",),
+            example="40",
+            also=("max_trials", "num_trials", "n_trials", "num_samples", "max_trial_count", "run_cap", "count"),
+        ),
+        Key(
+            name="parallel",
+            kind=PARALLEL,
+            doc="How many trials at once; `free` for as many as there is room for.",
+            attributes=("parallel",),
+            example="4",
+            also=("parallelism", "max_concurrent_trials", "parallel_trial_count", "n_jobs", "concurrency"),
+        ),
+        Key(
+            name="sampler",
+            kind=word(sweep.Sampler),
+            doc="How values are chosen; `tpe` with an objective and `grid` without one when left out.",
+            attributes=("sampler",),
+            example="random",
+            also=("algorithm", "method", "search", "strategy", "search_alg"),
+        ),
+        Key(
+            name="prune",
+            kind=PRUNE,
+            doc="Which trials are stopped before their end; a lone word is the rule.",
+            attributes=("prune",),
+            example="asha",
+            also=("pruner", "early_stopping", "early_terminate", "scheduler"),
+        ),
+        Key(
+            name="stop",
+            kind=STOP,
+            doc="When the sweep is over before all of its trials are.",
+            attributes=("stop",),
+            example="{duration: 2h}",
+            also=("until", "stopping", "stopper", "end"),
+        ),
+        Key(
+            name="max_failed",
+            kind=WHOLE,
+            doc="The sweep has failed when more trials than this have.",
+            attributes=("max_failed",),
+            example="3",
+            also=("max_failed_trials", "max_failed_trial_count", "max_failures", "failures"),
+        ),
+        Key(
+            name="seed",
+            kind=WHOLE,
+            doc="Another seed, other values.",
+            attributes=("seed",),
+            example="7",
+            also=("random_seed", "random_state"),
+        ),
+        Key(
+            name="trial",
+            kind=TRIAL,
+            doc="The run, with the keys of a Training; `{{lr}}` in its command or variables is that parameter's value.",
+            attributes=("trial",),
+            example="{run: 'python train.py --lr {{lr}}'}",
+            required=True,
+            also=("run", "training", "template", "trial_template", "job", "trial_spec"),
+        ),
+    ),
+)

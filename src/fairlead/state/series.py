@@ -1,0 +1,66 @@
+"""Metrics of a run over time, and what is said of them: pure functions of points in the order in which they came."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fairlead.specs.goal import Goal
+
+# Of metrics whose name has one of these words less is better, where nobody says which way is good.
+LOW_IS_GOOD = ("loss", "err", "perplexity", "ppl", "mse", "mae", "rmse", "bpb", "nll", "latency", "time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One value of one metric.
+
+    Attributes:
+        at: Unix time.
+        step: Completed steps then; None where the program tells none.
+        attempt: The start of the run that said it, from 0.
+    """
+
+    at: float
+    step: int | None
+    value: float
+    attempt: int = 0
+
+
+def usual_goal(metric: str) -> Goal:
+    """Which way is good for a metric of that name, as far as a name tells."""
+    return Goal.MINIMIZE if any(word in metric.lower() for word in LOW_IS_GOOD) else Goal.MAXIMIZE
+
+
+def best(points: Iterable[Point], goal: Goal) -> Point | None:
+    """The best point, the first one of several; None of none."""
+    return min(points, key=lambda point: goal.sign * point.value, default=None)
+
+
+def continued(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The curve without what a later start did again: an attempt that begins at step 80 replaces all from 80 on."""
+    kept: list[Point] = []
+    for point in points:
+        if kept and point.attempt > kept[-1].attempt and point.step is not None:
+            first = point.step
+            kept = [each for each in kept if each.step is None or each.step < first]
+        kept.append(point)
+    return tuple(kept)
+
+
+def thinned(points: Sequence[Point], most: int) -> tuple[Point, ...]:
+    """At most so many points, at least 4: the first, the last, and of each stretch the lowest and the highest."""
+    if len(points) <= most:
+        return tuple(points)
+    inner = points[1:-1]
+    stretches = max(1, (most - 2) // 2)
+    edges = [len(inner) * place // stretches for place in range(stretches + 1)]
+    kept = [points[0]]
+    for begin, end in pairwise(edges):
+        places = range(begin, end)
+        if places:
+            pair = {
+                min(places, key=lambda place: inner[place].value),
+                max(places, key=lambda place: inner[place].value),
+            }
+            kept.extend(inner[place] for place in sorted(pair))
+    return (*kept, points[-1])

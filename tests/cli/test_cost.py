@@ -1,0 +1,147 @@
+"""`fairlead cost` and `fairlead prices`: what is billed, by whom, and in which form."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.waiting import until
+
+
+@pytest.fixture
+def ran(call: Call) -> Call:
+    """A run that is over, on a machine with a price since long ago."""
+    assert call("prices", "set", "localhost", "2.50", "--from", "2026-01-01").code == 0
+    assert call("run", "--name", "a", "--label", "model=gpt", "--", "true").code == 0
+    return call
+
+
+def test_rows_sum_to_the_bill_in_every_grouping_and_form(ran: Call) -> None:
+    for by in ("run", "model", "team", "project", "user", "pool", "day"):
+        told = json.loads(ran("cost", "--by", by, "--json", "--since", "1h").out)
+        assert sum(row["microusd"] for row in told["rows"]) == told["billed_microusd"] > 0
+        assert all(sum(row["uses"].values()) == row["microusd"] for row in told["rows"])
+        assert sum(row["node_hours"] for row in told["rows"]) == pytest.approx(1.0, rel=0.1)
+        assert told["billed_microusd"] == pytest.approx(2_500_000, rel=0.1)
+    rows = list(csv.DictReader(io.StringIO(ran("cost", "--csv", "--since", "1h").out)))
+    assert sum(int(row["microusd"]) for row in rows) == pytest.approx(2_500_000, rel=0.1)
+    focus = list(csv.DictReader(io.StringIO(ran("cost", "--focus", "--since", "1h").out)))
+    assert sum(round(float(row["BilledCost"]) * 10**6) for row in focus) == pytest.approx(2_500_000, rel=0.1)
+    assert {"default/a on localhost, starting", "localhost, idle"} <= {row["ChargeDescription"] for row in focus}
+
+
+def test_status_says_what_the_listing_says(ran: Call) -> None:
+    (row,) = [row for row in json.loads(ran("cost", "--json").out)["rows"] if row["run"] == "a"]
+    assert abs(json.loads(ran("status", "a", "--json").out)["cost_microusd"] - row["microusd"]) <= 1
+    assert "in all" in ran("status", "a").out
+
+
+def test_idle_time_is_a_row_of_its_own(ran: Call) -> None:
+    table = ran("cost", "--since", "1h").out.splitlines()
+    assert table[0].split() == ["RUN", "COST", "SHARE", "NODE-HOURS", "FOR"]
+    assert table[-1].startswith("(idle)")
+
+
+def test_without_a_price_that_is_said(call: Call) -> None:
+    assert "prices set localhost" in call("cost").err
+    assert "No price is set" in call("prices", "list").err
+    assert json.loads(call("cost", "--json").out)["rows"] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cost", "--csv", "--focus"),
+        ("cost", "--since", "2030-01-01"),
+        ("cost", "compare"),
+        ("cost", "compare", "--on-demand", "2", "--most-spot", "1"),
+        ("cost", "compare", "--on-demand", "2", "--years", "1"),
+        ("prices", "set", "localhost"),
+        ("prices", "set", "localhost", "2", "--instance", "g5.xlarge"),
+        ("prices", "set", "localhost", "-2"),
+        ("prices", "set", "localhost", "2", "--spot"),
+        ("prices", "set", "localhost", "2", "--years", "3"),
+        ("prices", "set", "localhost", "--purchase", "1000"),
+        ("prices", "set", "localhost", "--purchase", "1000", "--years", "0"),
+        ("prices", "set", "localhost", "--purchase", "1000", "--years", "3", "--power", "1"),
+        ("prices", "set", "localhost", "--none", "--discount", "5"),
+        ("prices", "set", "localhost", "2", "--discount", "500"),
+        ("prices", "set", "localhost", "--instance", "g5.xlarge", "--spot"),
+    ],
+)
+def test_what_cannot_be_is_refused(call: Call, arguments: tuple[str, ...]) -> None:
+    assert call(*arguments).code == 2
+
+
+def test_prices_come_from_a_table_a_discount_or_a_purchase(call: Call, desk: Path) -> None:
+    (desk / "mine.csv").write_text("InstanceType,Price,SpotPrice,Region\nbig,10,3,here\nbig,9,4,there\n")
+    sources = (
+        ("--instance", "big", "--spot"),
+        ("--instance", "big", "--region", "there"),
+        ("--purchase", "87600", "--years", "10", "--power", "2", "--electricity", "0.5"),
+        ("--none",),
+    )
+    call("prices", "set", "localhost", "--instance", "g5.xlarge", "--discount", "10", "--from", "2026-01-01")
+    call("prices", "update", "mine.csv")
+    for day, source in enumerate(sources, 2):
+        call("prices", "set", "localhost", *source, "--from", f"2026-01-0{day}")
+    told = json.loads(call("prices", "list", "--json").out)
+    rates = [each["microusd_per_hour"] for each in told]
+    assert rates == [905_400, 3_000_000, 9_000_000, 2_000_000, None]
+    assert told[3]["source"] == "owned: purchase $1.00, power $1.00"
+    assert call("prices", "set", "elsewhere", "1").code == 5
+    assert [each["type"] for each in json.loads(call("prices", "list", "--instances", "--json").out)] == ["big", "big"]
+    (desk / "bad.csv").write_text("InstanceType,Price\nbig,ten\n")
+    assert "line 2" in call("prices", "update", "bad.csv").err
+
+
+def test_a_run_that_has_cost_what_it_may_is_stopped(call: Call, desk: Path) -> None:
+    assert call("prices", "set", "localhost", "1000000").code == 0
+    (desk / "dear.yaml").write_text("name: dear\nrun: sleep 600\nmax_cost: 1\ngrace: 0s\n")
+    assert "it would start at once" in (planned := call("plan", "dear.yaml").out)
+    assert "cannot be kept" not in planned
+    ended = call("run", "dear.yaml")
+    assert ended.code == 1
+    told = json.loads(call("status", "dear", "--json").out)
+    assert (told["phase"], told["reason"]["code"]) == ("Failed", "OverBudget")
+    assert told["cost_microusd"] > 0
+
+
+def test_a_run_waits_for_which_its_team_has_no_money(call: Call, desk: Path) -> None:
+    call("prices", "set", "localhost", "1000000")
+    (desk / "home" / "teams.yaml").write_text("kind: Team\nname: vision\nbudget: {monthly: 10}\n")
+    (desk / "dear.yaml").write_text("name: dear\nteam: vision\nrun: 'true'\nmax_duration: 1h\n")
+    planned = call("plan", "dear.yaml")
+    assert "it would wait: team vision has spent $0.00 of $10.00 this month" in planned.out
+    assert "it would start at once" not in planned.out
+    call("run", "-d", "dear.yaml")
+    until(lambda: json.loads(call("status", "dear", "--json").out)["reason"]["code"] == "OverBudget")
+    assert "will start" not in call("status", "dear").out
+    assert "no money is left for it" in call("queue").out
+    (desk / "free.yaml").write_text("name: free\nteam: text\nrun: 'true'\nmax_cost: 1000000\n")
+    call("prices", "set", "localhost", "--none")
+    assert "what runs cost is not known here" in call("plan", "free.yaml").out
+
+
+def test_plan_says_what_a_run_costs_an_hour_and_in_all(call: Call, desk: Path) -> None:
+    (desk / "long.yaml").write_text("name: long\nrun: 'true'\nresources: {cpu: 1}\nmax_duration: 2h\ngrace: 0s\n")
+    assert json.loads(call("plan", "long.yaml", "--json").out)["costs"] == []
+    call("prices", "set", "localhost", "10")
+    (cost,) = json.loads(call("plan", "long.yaml", "--json").out)["costs"]
+    assert cost["microusd"] == pytest.approx(2 * cost["microusd_per_hour"], rel=0.01)
+    assert "an hour on localhost, at most $" in call("plan", "long.yaml").out
+    (desk / "open.yaml").write_text("name: open\nrun: 'true'\n")
+    assert "nobody says how long it takes" in call("plan", "open.yaml").out
+    (desk / "bounded.yaml").write_text("name: open\nrun: 'true'\nmax_cost: 3\n")
+    assert "at most $3.00 in all" in call("plan", "bounded.yaml").out
+
+
+def test_comparing_says_what_this_machine_would_cost_elsewhere(ran: Call) -> None:
+    told = json.loads(ran("cost", "compare", "--on-demand", "2", "--reserved", "1", "--since", "1h", "--json").out)
+    assert (told["load"], len(told["busy_s"]), told["break_even"]) == ("this machine", 1, {"reserved": 0.5})
+    assert told["mix"] == {"reserved": 0, "on-demand": 1}
+    assert told["microusd"] == told["microusd_alone"]["on-demand"] < told["microusd_alone"]["reserved"]
+    assert "never pays off" in ran("cost", "compare", "--on-demand", "2", "--reserved", "3").out

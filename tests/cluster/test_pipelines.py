@@ -1,0 +1,347 @@
+"""The driver of a pipeline with real programs: what is handed on, what is run again, what survives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.commands.lineage import _lines
+from fairlead.control.pipelines import journal, lineage
+from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
+from fairlead.control.pipelines.results import Results
+from fairlead.policy.kinds.pipeline import Result, Task, TaskPhase
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.serialization import to_json
+from fairlead.specs.pipeline import Pipeline
+from tests.waiting import until
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What a driver did."""
+
+    code: int
+    out: str
+    steps: dict[str, list[Task]]
+
+    def why(self, name: str) -> str:
+        return next(task.message for tasks in self.steps.values() for task in tasks if task.name == name)
+
+    def phases(self) -> dict[str, str]:
+        return {task.name: task.phase.value for tasks in self.steps.values() for task in tasks}
+
+
+class Place:
+    """A working directory, a store, and the files of runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path / "work"
+        self.work.mkdir()
+        self.store = path / "store"
+
+    def start(self, text: str, run: str, **env: str) -> "subprocess.Popen[str]":
+        spec = self._spec(text)
+        files = self.path / run
+        files.mkdir(exist_ok=True)
+        (self.path / "spec.json").write_text(to_json(spec))
+        given = {"FAIRLEAD_RUN_DIR": str(files), "FAIRLEAD_POD_DIR": str(files), "FAIRLEAD_RUN_UID": run, **env}
+        return subprocess.Popen(
+            [sys.executable, "-m", "fairlead.control.pipelines.driver", str(self.path / "spec.json"), str(self.store)],
+            cwd=self.work,
+            env={**os.environ, **given},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, text: str, run: str, **env: str) -> Ran:
+        driver = self.start(text, run, **env)
+        out, _ = driver.communicate(timeout=120)
+        return Ran(code=driver.returncode, out=out, steps=self.steps(text, run))
+
+    def steps(self, text: str, run: str) -> dict[str, list[Task]]:
+        return journal.read(self.path / run / journal.NAME, self._spec(text)).steps
+
+    def _spec(self, text: str) -> Pipeline:
+        (spec,) = parse(text, default_name="p")
+        assert isinstance(spec, Pipeline)
+        return spec
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+CHAIN = """
+kind: Pipeline
+steps:
+  prepare:
+    run: |
+      mkdir $FAIRLEAD_OUTPUT_DATA
+      cat given > $FAIRLEAD_OUTPUT_DATA/part
+      echo '["n", "s"]' > $FAIRLEAD_OUTPUT_SHARDS
+    outputs: [data, shards]
+    code: [given]
+  train:
+    needs: [prepare]
+    each_of: prepare.shards
+    run: echo "$FAIRLEAD_ITEM $(cat $FAIRLEAD_INPUT_PREPARE_DATA/part)" > $FAIRLEAD_OUTPUT_MODEL
+    outputs: [model]
+    code: [train.sh]
+  join:
+    needs: [train]
+    run: cat $FAIRLEAD_INPUT_TRAIN_MODEL/0 $FAIRLEAD_INPUT_TRAIN_MODEL/1; echo 0.95 > $FAIRLEAD_OUTPUT_ACCURACY
+    outputs: [accuracy]
+    gate: accuracy > 0.9
+    code: [join.sh]
+"""
+
+
+def test_a_step_that_has_changed_runs_once_when_what_it_needs_is_taken_from_the_cache(place: Place) -> None:
+    count = place.path / "count"
+    text = """
+kind: Pipeline
+steps:
+  prepare: {run: echo 1 > $FAIRLEAD_OUTPUT_DATA, outputs: [data]}
+  clean: {needs: [prepare], run: cp $FAIRLEAD_INPUT_PREPARE_DATA $FAIRLEAD_OUTPUT_DATA, outputs: [data]}
+  train: {needs: [prepare, clean], run: echo WORD >> COUNT}
+  publish: {needs: [train], run: echo WORD >> COUNT}
+""".replace("COUNT", str(count))
+    for number, word in enumerate(("one", "two", "three")):
+        ran = place.run(text.replace("WORD", word), f"r{number}")
+        assert ran.code == 0, ran.out
+    assert count.read_text().split() == ["one", "one", "two", "two", "three", "three"]
+
+
+def test_outputs_are_handed_on_and_what_is_unchanged_is_not_run(place: Place) -> None:
+    (place.work / "given").write_text("one")
+    first = place.run(CHAIN, "r1")
+    assert (first.code, set(first.phases().values())) == (0, {"Succeeded"})
+    assert "[join] n one\n[join] s one\n" in first.out
+    second = place.run(CHAIN, "r2")
+    assert (second.code, set(second.phases().values())) == (0, {"Cached"})
+    assert second.why("train[1]") == "unchanged since run r1"
+    (place.work / "given").write_text("two")
+    third = place.run(CHAIN, "r3")
+    assert third.why("prepare").endswith("(code given has changed)")
+    assert third.why("train[0]").endswith("(prepare.data has changed)")
+    assert third.why("join").endswith("(train[0].model has changed, train[1].model has changed)")
+
+
+def test_a_step_that_returns_the_same_lets_those_behind_it_be(place: Place) -> None:
+    (place.work / "given").write_text("one")
+    place.run(CHAIN, "r1")
+    again = place.run(CHAIN.replace("mkdir", "mkdir -p"), "r2")
+    assert again.why("prepare").endswith("(command has changed)")
+    assert again.phases() == {"prepare": "Succeeded", "train[0]": "Cached", "train[1]": "Cached", "join": "Cached"}
+
+
+ENV = "kind: Pipeline\nenv: {SEED: '1'}\nsteps: {a: 'echo $SEED'}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (ENV, ENV.replace("'1'", "'2'"), "variable SEED has changed"),
+        (ENV, "kind: Pipeline\nsteps: {a: 'echo $SEED'}\n", "variable SEED is gone"),
+        (ENV, ENV.replace("{a: 'echo $SEED'}", "{a: {run: 'echo $SEED', cache: {off: true}}}"), "cache: off"),
+    ],
+)
+def test_what_makes_a_step_run_is_named(place: Place, before: str, after: str, why: str) -> None:
+    assert place.run(before, "r1").phases() == {"a": "Succeeded"}
+    assert place.run(after, "r2").why("a").endswith(f"({why})")
+
+
+def test_a_file_that_describes_a_pipeline_is_no_code(place: Place) -> None:
+    (place.work / "p.yaml").write_text("kind: Pipeline\nsteps: {a: x}\n")
+    place.run(ENV, "r1")
+    (place.work / "p.yaml").write_text("kind: Pipeline\nsteps: {b: x}\n")
+    assert place.run(ENV, "r2").phases() == {"a": "Cached"}
+    (place.work / "settings.yaml").write_text("lr: 1\n")
+    assert place.run(ENV, "r3").why("a").endswith("(code settings.yaml is new)")
+
+
+def test_an_output_that_was_removed_is_made_again(place: Place) -> None:
+    text = "kind: Pipeline\nsteps: {a: {run: 'echo 1 > $FAIRLEAD_OUTPUT_X', outputs: [x]}}\n"
+    made = place.run(text, "r1").steps["a"][0].outputs["x"]
+    Artefacts(place.store).path(made).unlink()
+    again = place.run(text, "r2")
+    assert again.why("a").endswith("(its output x is not there any more)")
+    assert Artefacts(place.store).has(made)
+
+
+FAILING = """
+kind: Pipeline
+steps:
+  flaky: {run: "test -e ready || { touch ready; exit 3; }", retry: 1, cache: {off: true}}
+  bad: {run: exit 4}
+  behind: {needs: [bad], run: echo never}
+  gated: {run: echo 0.5 > $FAIRLEAD_OUTPUT_SCORE, outputs: [score], gate: score > 0.9, cache: {off: true}}
+  lazy: {run: echo nothing, outputs: [model]}
+  slow: {run: sleep 600, timeout: 200ms}
+"""
+
+
+def test_failures_say_why_and_hold_up_only_what_needs_them(place: Place) -> None:
+    ran = place.run(FAILING, "r1")
+    assert ran.code == 1
+    assert ran.phases() == {
+        "flaky": "Succeeded",
+        "bad": "Failed",
+        "behind": "Skipped",
+        "gated": "Failed",
+        "lazy": "Failed",
+        "slow": "Failed",
+    }
+    assert ran.why("bad").startswith("its program ended with exit code 4 after")
+    assert ran.why("behind") == "bad has failed"
+    assert ran.why("gated") == "gate: `score > 0.9` does not hold: score is 0.5"
+    assert ran.why("lazy") == "it wrote no output model ($FAIRLEAD_OUTPUT_MODEL)"
+    assert ran.why("slow") == "it ran for longer than timeout, 0.2s"
+    assert ran.out.rstrip().endswith("1 run, 1 skipped, 4 failed")
+
+
+UNSTARTABLE = r"""
+kind: Pipeline
+steps:
+  items:
+    run: |
+      printf '["\\u0000", "\\ud800", "fine"]' > $FAIRLEAD_OUTPUT_LIST
+    outputs: [list]
+  each:
+    run: echo $FAIRLEAD_ITEM
+    needs: [items]
+    each_of: items.list
+  report:
+    run: echo report
+    needs: [each]
+"""
+
+
+def test_an_item_that_no_variable_can_hold_fails_its_task_and_holds_up_what_needs_it(place: Place) -> None:
+    ran = place.run(UNSTARTABLE, "one")
+    assert ran.code == 1, ran.out
+    assert "Traceback" not in ran.out
+    assert ran.phases() == {
+        "items": "Succeeded", "each[0]": "Failed", "each[1]": "Failed", "each[2]": "Succeeded", "report": "Skipped",
+    }  # fmt: skip
+    assert ran.why("each[0]").startswith("it cannot be started: ")
+    assert ran.why("report") == "each has failed"
+
+
+def test_what_failed_is_tried_again_by_the_next_driver_and_what_succeeded_is_not(place: Place) -> None:
+    text = "kind: Pipeline\nsteps: {a: 'echo ran >> a', b: {needs: [a], run: 'test -e mended', code: [none]}}\n"
+    assert place.run(text, "r1").phases() == {"a": "Succeeded", "b": "Failed"}
+    (place.work / "mended").touch()
+    assert place.run(text, "r1").phases() == {"a": "Succeeded", "b": "Succeeded"}
+    assert (place.work / "a").read_text() == "ran\n"
+
+
+KILLED = """
+kind: Pipeline
+steps:
+  a: {run: "echo a >> log; echo 1 > $FAIRLEAD_OUTPUT_X", outputs: [x]}
+  b:
+    needs: [a]
+    run: "echo b >> log; echo $$ > pid; test -e go || sleep 600; cat $FAIRLEAD_INPUT_A_X"
+  c: {needs: [b], run: echo c >> log}
+"""
+
+
+def test_a_killed_driver_is_followed_by_one_that_goes_on(place: Place) -> None:
+    driver = place.start(KILLED, "r1")
+    until((place.work / "pid").exists, "second step")
+    driver.kill()
+    driver.communicate(timeout=60)
+    # The shim does so for a driver that was killed, by the pod's uid.
+    os.killpg(int(until((place.work / "pid").read_text)), signal.SIGKILL)
+    assert [task.phase for task in place.steps(KILLED, "r1")["b"]] == [TaskPhase.RUNNING]
+    (place.work / "go").touch()
+    again = place.run(KILLED, "r1")
+    assert (again.code, set(again.phases().values())) == (0, {"Succeeded"})
+    assert (place.work / "log").read_text() == "a\nb\nb\nc\n"
+
+
+def test_half_a_line_of_the_journal_is_dropped(place: Place) -> None:
+    text = "kind: Pipeline\nsteps: {a: 'echo ran >> a'}\n"
+    place.run(text, "r1")
+    path = place.path / "r1" / journal.NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"task": {"step": "a", "ph')
+    assert place.run(text, "r1").phases() == {"a": "Succeeded"}
+    assert path.read_bytes().startswith(whole)
+    for line in path.read_text().splitlines():
+        json.loads(line)
+
+
+def test_a_stop_notice_reaches_the_steps(place: Place) -> None:
+    text = "kind: Pipeline\nsteps: {a: \"trap 'echo saved; exit 0' TERM; touch up; while :; do sleep 0.05; done\"}\n"
+    driver = place.start(text, "r1")
+    until((place.work / "up").exists, "step")
+    driver.terminate()
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 143
+    assert "saved\n" in out
+    assert [task.phase for task in place.steps(text, "r1")["a"]] == [TaskPhase.RUNNING]
+
+
+def test_content_is_kept_once_and_cannot_be_written(tmp_path: Path) -> None:
+    store = Artefacts(tmp_path / "store")
+    digests = []
+    for number in range(2):
+        made = tmp_path / f"made-{number}"
+        (made / "inner").mkdir(parents=True)
+        (made / "inner" / "file").write_text("same")
+        (made / "link").symlink_to("inner/file")
+        digests.append(content_digest(made))
+        assert store.keep(made) == digests[-1]
+        assert not made.exists()
+    assert digests[0] == digests[1]
+    kept = store.path(digests[0]) / "inner" / "file"
+    assert kept.read_text() == "same"
+    assert kept.stat().st_mode & 0o222 == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "inner").write_text("same")
+    assert content_digest(other) != digests[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0.95\n", 0.95), ("[1, 2]", [1, 2]), ("north\n", "north"), ("x" * 70_000, None)]
+)
+def test_small_outputs_are_read_as_values(tmp_path: Path, text: str, value: object) -> None:
+    (tmp_path / "value").write_text(text)
+    assert read_value(tmp_path / "value") == value
+
+
+def test_an_artefact_leads_back_to_the_task_that_made_it(place: Place) -> None:
+    (place.work / "given").write_text("one")
+    ran = place.run(CHAIN, "r1")
+    results = Results(place.store / "results.db")
+    model = ran.steps["train"][1].outputs["model"]
+    (origin,) = results.origins(model[:12])
+    results.close()
+    assert (origin.pipeline, origin.task, origin.output, origin.result.run) == ("p", "train[1]", "model", "r1")
+    assert origin.result.parts["prepare.data"] == ran.steps["prepare"][0].outputs["data"]
+
+
+def test_what_many_tasks_have_read_is_followed_and_told_once(tmp_path: Path) -> None:
+    results = Results(tmp_path / "results.db")
+    parts: dict[str, str] = {}
+    for layer in range(24):
+        outputs = {name: f"{name}{layer:03}".ljust(64, "0") for name in ("a", "b")}
+        result = Result(parts=parts, outputs=outputs, values={}, at=float(layer), took_s=1.0, run="r")
+        results.add("p", f"s{layer}", result)
+        parts = {f"s{layer}.{name}": digest for name, digest in outputs.items()}
+    found = lineage._follow(results, parts["s23.a"], None, None, {})
+    results.close()
+    # Sixteen million paths lead from the last layer to the first.
+    told = len(list(_lines(found, "", set())))
+    assert told == 24 * 3 - 1

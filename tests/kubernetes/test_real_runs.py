@@ -1,0 +1,183 @@
+"""What only the containers of real nodes show of a run's way: where a gang hangs, and work that goes on elsewhere."""
+
+import json
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.roles import render_roles
+from fairlead.specs.overlay import RANKS
+from tests.kubernetes.clusters import started
+from tests.kubernetes.long import LONG
+from tests.kubernetes.operating import await_kinds
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_faces import Desk, a_desk, objects, operating
+from tests.kubernetes.test_real_nodes import new_namespace
+from tests.kubernetes.testcluster import images, volumes
+from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
+
+pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
+
+PATIENCE_S = 240.0  # a busy machine takes its time over containers
+
+STATE = """
+import os, sys, time
+import fairlead
+
+class Counter:
+    count, ballast = 0, b""
+    def state_dict(self): return {"count": self.count, "ballast": self.ballast}
+    def load_state_dict(self, saved): self.count = saved["count"]
+"""
+HANG = (
+    STATE
+    + """
+def load_batch():
+    time.sleep(600)
+
+with fairlead.run() as run:
+    counter = Counter()
+    for step in range(run.resume(counter=counter), 10):
+        if step == 3 and run.rank == 1:
+            load_batch()
+        run.progress(step + 1)
+        run.checkpoint(step + 1)
+"""
+)
+COUNT = (
+    STATE
+    + """
+with fairlead.run() as run:
+    counter = Counter()
+    first = run.resume(counter=counter)
+    print("begins at", first, "with", counter.count, flush=True)
+    for step in range(first, int(os.environ["STEPS"])):
+        counter.count += 10
+        run.progress(step + 1)
+        run.checkpoint(step + 1)
+    sys.exit(int(os.environ.get("CODE", 0)))
+"""
+)
+LARGE = (
+    STATE
+    + """
+with fairlead.run() as run:
+    counter = Counter()
+    counter.ballast = os.urandom(4 << 20)
+    for step in range(run.resume(counter=counter), 10_000):
+        time.sleep(0.1)
+        run.progress(step + 1)
+        run.checkpoint(step + 1)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    with started(lambda: RealCluster(2), request) as made:
+        for each in (*definitions(), *render_roles()):
+            applied(made, each)
+        await_kinds(made)
+        yield made
+
+
+@pytest.fixture
+def desk(cluster: RealCluster, tmp_path: Path) -> Iterator[Desk]:
+    """A user in a namespace of the test's own, beside an operator."""
+    namespace = f"t-{secrets.token_hex(3)}"
+    new_namespace(cluster, namespace)
+    volumes.share(cluster, namespace, "team")
+    (tmp_path / "desk").mkdir()
+    desk = a_desk(cluster, namespace, tmp_path / "desk")
+    with operating(desk):
+        yield desk
+        desk("delete", "--all", "--yes", timeout_s=PATIENCE_S, code=None)
+
+
+def spec_of(desk: Desk, name: str, program: str, **more: Any) -> str:
+    """The file of a run that keeps its checkpoints on a volume which all pods share."""
+    (desk.directory / f"{name}.py").write_text(program)
+    claim = {"name": "team", "persistentVolumeClaim": {"claimName": "team"}}
+    small = {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    places = [{"name": "team", "mountPath": "/team"}, {"name": "small", "mountPath": "/small"}]
+    spec = {
+        "name": name,
+        "image": images.PYTHON,
+        "workdir": ".",
+        "run": f"python3 {name}.py",
+        "resources": {"cpu": 0.2, "memory": "128Mi"},
+        "retry": {"program": 0, "infrastructure": 0},
+        "checkpoint": {"to": "/team/runs", "every": "1 steps"},
+        "kubernetes": {"spec": {"volumes": [claim, small], "containers": [{"name": RANKS, "volumeMounts": places}]}},
+        **more,
+    }
+    (desk.directory / f"{name}.yaml").write_text(json.dumps(spec))
+    return f"{name}.yaml"
+
+
+def shown(desk: Desk, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(desk("status", name, "--json").out)
+    return found
+
+
+def comes_to(desk: Desk, name: str, phase: str) -> str:
+    """The sentence with which a run is in a phase, once it is."""
+    until(lambda: shown(desk, name)["phase"] == phase, lambda: desk("status", name).out, timeout_s=PATIENCE_S)
+    return str(shown(desk, name)["reason"]["message"])
+
+
+def kubectl(cluster: RealCluster, desk: Desk, *arguments: str) -> str:
+    argv = [str(cluster.kubectl), "-n", desk.namespace, *arguments]
+    environ = {**desk.environ, "HOME": str(desk.directory)}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else f"refused: {done.stderr}"
+
+
+def test_a_gang_that_hangs_shows_its_stacks_and_which_rank_it_is(desk: Desk) -> None:
+    desk("run", "-d", spec_of(desk, "stuck", HANG, nodes=2, stall_timeout="10s", grace="15s"))
+    sentence = comes_to(desk, "stuck", "Failed")
+    assert sentence.startswith("rank 1 hangs in load_batch (stuck.py:11); rank 0 waits in run.checkpoint; no progress")
+    assert sentence in desk("status", "stuck").out
+    log = objects(desk("logs", "stuck", "--json").out)
+    for rank, place in enumerate(("in <module>", "in load_batch")):
+        said = [each["text"] for each in log if each["rank"] == rank]
+        assert any("Python stacks of process" in line for line in said), said
+        assert any(place in line for line in said), said
+
+
+def test_an_edited_run_and_one_that_begins_from_another_go_on_with_its_work(cluster: RealCluster, desk: Desk) -> None:
+    desk("run", "-d", spec_of(desk, "count", COUNT, nodes=2, env={"STEPS": "3", "CODE": "7"}))
+    assert "exit code 7" in comes_to(desk, "count", "Failed")
+    changed = json.dumps({"spec": {"nodes": 1, "env": {"STEPS": "5", "CODE": None}}})
+    assert "patched" in kubectl(cluster, desk, "patch", "training", "count", "--type=merge", "-p", changed)
+    assert "annotated" in kubectl(cluster, desk, "annotate", "training", "count", "fairlead.dev/intent=run:2")
+    comes_to(desk, "count", "Succeeded")
+    assert "begins at 3 with 30" in desk("logs", "count", "--attempt", "1").out
+    assert "nodes: 2 -> 1" in desk("events", "count").out
+    more = json.dumps({"spec": {"nodes": 2}})
+    assert "it has succeeded" in kubectl(cluster, desk, "patch", "training", "count", "--type=merge", "-p", more)
+
+    place = {"to": "/team/runs", "every": "1 steps"}
+    warm = spec_of(desk, "warm", COUNT, checkpoint={**place, "from": "count"}, env={"STEPS": "6"})
+    desk("run", "-d", warm)
+    comes_to(desk, "warm", "Succeeded")
+    assert "begins at 5 with 50" in desk("logs", "warm").out
+
+
+def test_a_place_that_takes_no_checkpoints_is_told(cluster: RealCluster, desk: Desk) -> None:
+    desk("run", "-d", spec_of(desk, "nowhere", COUNT, checkpoint={"to": "/proc/runs"}, env={"STEPS": "3"}))
+    sentence = comes_to(desk, "nowhere", "Failed")
+    assert "checkpoints cannot be kept in /proc/runs" in sentence
+    assert "begins at" not in desk("logs", "nowhere").out
+    desk("run", "-d", spec_of(desk, "full", LARGE, checkpoint={"to": "/small", "every": "2s"}))
+    told = "saves failed: No space left on device in /small"
+    until(lambda: told in desk("status", "full").out, lambda: desk("status", "full").out, timeout_s=PATIENCE_S)
+    warning = "jsonpath={.status.warning}"
+    assert told in kubectl(cluster, desk, "get", "training", "full", "-o", warning)
+    desk("stop", "full", timeout_s=PATIENCE_S)

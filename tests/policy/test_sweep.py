@@ -1,0 +1,214 @@
+"""What becomes of a sweep: which trials it submits, which it stops, and how it ends."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from fairlead.policy.kinds.parents import families_of
+from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge
+from fairlead.policy.search.trials import draw
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.search_space import Value
+from fairlead.specs.sweep import Sweep, values_of
+from fairlead.specs.training import Training
+from fairlead.state.plan import Change, child_uid
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Snapshot, Workload
+from tests.builders import status
+
+SPACE = "parameters: {x: 0.0..1.0, y: 1..8, z: a | b}"
+Loss = Callable[[Mapping[str, Value], int], float]
+
+
+def spec(**changes: str) -> Sweep:
+    keys = {"objective": "loss", "trials": "12", "parallel": "3", "trial": "{run: train}", **changes}
+    text = "\n".join(
+        ["kind: Sweep", "name: rates", SPACE, *(f"{key}: {value}" for key, value in keys.items() if value)]
+    )
+    (found,) = parse(text)
+    assert isinstance(found, Sweep)
+    return found
+
+
+def bowl(values: Mapping[str, Value], step: int) -> float:
+    """A loss that falls with the steps to what the values are worth: best at x 0.3 and y 6."""
+    x, y = float(values["x"]), float(values["y"])
+    return (x - 0.3) ** 2 + (y - 6) ** 2 / 50 + 1.0 / step
+
+
+@dataclass
+class World:
+    """A sweep and its trials, each of which takes a step a round; whatever is decided is done at once."""
+
+    spec: Sweep
+    loss: Loss = bowl
+    steps: int = 27
+    fails: Callable[[int], bool] = lambda _: False
+    trials: dict[str, Workload] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    now: float = 1_000_000_000.0
+    num_steps: int = 0
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        self.sweep: Workload[Sweep] = Workload(
+            uid="parent",
+            spec=self.spec,
+            intent=Intent.RUN,
+            status=status(Phase.PENDING),
+            version=1,
+            created_at=self.now,
+        )
+
+    def pass_once(self) -> Change | None:
+        ended: tuple[AnyWorkload, ...] = tuple(self.trials.values())
+        snapshot = Snapshot(nodes=(), workloads=(), pods=(), parents=(self.sweep,), ended=ended)
+        change = judge(self.sweep, families_of(snapshot)["parent"], self.now)
+        if change is None:
+            return None
+        assert change.version == self.sweep.version
+        self.sweep = replace(self.sweep, version=change.version + 1, status=change.status or self.sweep.status)
+        if change.event is not None:
+            self.events.append(f"{change.event.type}: {change.event.reason.message}")
+        for order in change.submit:
+            assert order.name not in self.trials, "a trial was submitted twice"
+            assert isinstance(order.spec, Training)
+            self.trials[order.name] = Workload(
+                uid=child_uid("parent", order.name), spec=order.spec, intent=Intent.RUN, status=status(Phase.RUNNING),
+                version=1, created_at=self.now, parent="parent",
+            )  # fmt: skip
+        for wish in change.children:
+            (name,) = (name for name, trial in self.trials.items() if trial.uid == wish.uid)
+            self._end(name, Phase.STOPPED)
+        return change
+
+    def step(self) -> None:
+        self.now += 1.0
+        for name, trial in list(self.trials.items()):
+            if trial.status.phase.is_final:
+                continue
+            self.num_steps += 1
+            step = 1 + (trial.progress.step or 0 if trial.progress is not None else 0)
+            progress = Progress(step=step, loss=self.loss(values_of(trial.spec), step))
+            self.trials[name] = replace(trial, progress=progress)
+            if self.fails(int(name)):
+                self._end(name, Phase.FAILED)
+            elif step >= self.steps:
+                self._end(name, Phase.SUCCEEDED)
+
+    def run(self) -> Phase:
+        for _ in range(10_000):
+            while self.pass_once() is not None:
+                self.most = max(self.most, sum(not each.status.phase.is_final for each in self.trials.values()))
+                if self.sweep.status.phase not in (Phase.PENDING, Phase.RUNNING):
+                    return self.sweep.status.next_phase or self.sweep.status.phase
+            self.step()
+        raise AssertionError("the sweep does not end")
+
+    def _end(self, name: str, phase: Phase) -> None:
+        self.trials[name] = replace(self.trials[name], status=status(phase), intent=Intent.STOP)
+
+    @property
+    def detail(self) -> SweepDetail:
+        return detail_of(self.sweep)
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampler": "random"}, {"prune": "asha"}, {"prune": "median"},
+                                     {"prune": "{rule: hyperband, steps: 27}"}, {"parallel": "free"}])  # fmt: skip
+def test_a_sweep_has_just_so_many_trials_and_never_more_at_once(changes: dict[str, str]) -> None:
+    world = World(spec(**changes))
+    assert world.run() is Phase.SUCCEEDED
+    assert sorted(world.trials, key=int) == [str(number) for number in range(12)]
+    assert world.most == 12 if "parallel" in changes else world.most <= 3
+    assert "12 of 12 trials are over" in world.sweep.status.reason.message
+    assert "best loss" in world.sweep.status.reason.message
+
+
+def test_another_process_goes_on_as_the_one_before_would_have() -> None:
+    first, second = World(spec(prune="asha")), World(spec(prune="asha"))
+    first.run()
+    second.run()
+    assert {name: each.spec for name, each in first.trials.items()} == {
+        name: each.spec for name, each in second.trials.items()
+    }
+    other = World(spec(prune="asha", seed="1"))
+    other.run()
+    assert other.trials["0"].spec != first.trials["0"].spec
+
+
+def test_asha_takes_a_part_of_the_steps_and_tells_whom_it_stops() -> None:
+    whole, pruned = World(spec(trials="60", sampler="random")), World(spec(trials="60", sampler="random", prune="asha"))
+    whole.run()
+    pruned.run()
+    assert whole.num_steps == 60 * 27
+    assert pruned.num_steps < whole.num_steps / 2
+    assert whole.detail.best_value is not None
+    assert pruned.detail.best_value is not None
+    assert pruned.detail.best_value < 1.5 * whole.detail.best_value
+    assert any("was pruned by asha: its loss at step 1 was" in each for each in pruned.events)
+
+
+def test_tpe_comes_nearer_to_the_best_than_random_values() -> None:
+    bests = {
+        sampler: [
+            World(spec(trials="50", sampler=sampler, seed=str(seed)), steps=1) for seed in range(5)
+        ]
+        for sampler in ("tpe", "random")
+    }  # fmt: skip
+    for worlds in bests.values():
+        for world in worlds:
+            world.run()
+    means = {sampler: sum((w.detail.best_value or 9.0) - 1.0 for w in worlds) for sampler, worlds in bests.items()}
+    assert means["tpe"] < 0.5 * means["random"]
+
+
+def test_failed_trials_are_told_and_end_the_sweep_only_beyond_max_failed() -> None:
+    world = World(spec(max_failed="2"), fails=lambda number: number in (1, 4))
+    assert world.run() is Phase.SUCCEEDED
+    assert sum(each.startswith("TrialFailed: rates-") for each in world.events) == 2
+    world = World(spec(max_failed="2"), fails=lambda number: number % 2 == 1)
+    assert world.run() is Phase.FAILED
+    assert "3 trials failed, more than `max_failed`, 2; the first was rates-1" in world.sweep.status.reason.message
+
+
+def test_a_trial_that_never_reported_its_objective_has_failed() -> None:
+    world = World(spec(objective="accuracy", max_failed="0"))
+    assert world.run() is Phase.FAILED
+    assert "it ended without any value of `accuracy`" in world.sweep.status.reason.message
+
+
+def test_a_sweep_ends_at_its_target_and_when_its_time_is_over() -> None:
+    world = World(spec(trials="200", stop="{target: 0.2}"))
+    assert world.run() is Phase.SUCCEEDED
+    assert len(world.trials) < 200
+    assert "it came to its target, 0.2" in world.sweep.status.reason.message
+    world = World(spec(trials="200", stop="{duration: 60s}"))
+    assert world.run() is Phase.SUCCEEDED
+    assert len(world.trials) <= 9
+    assert "its time, 1m, is over" in world.sweep.status.reason.message
+
+
+def test_an_array_runs_each_combination_without_any_objective() -> None:
+    array = Sweep(name="shards", trial=spec().trial, parameters={"shard": "0..9"}, parallel=4)
+    world = World(array, loss=lambda _values, _step: 0.0, steps=2)
+    assert world.run() is Phase.SUCCEEDED
+    assert [values_of(world.trials[str(number)].spec) for number in range(10)] == [{"shard": n} for n in range(10)]
+
+
+def test_a_trial_that_somebody_deleted_is_not_submitted_again() -> None:
+    world = World(spec())
+    for _ in range(40):
+        while world.pass_once() is not None:
+            pass
+        world.step()
+        world.trials.pop("0", None)
+    world.run()
+    assert world.detail.submitted == 12
+    assert "0" not in world.trials
+
+
+def test_draws_are_even_and_follow_from_their_keys() -> None:
+    drawn = [draw("seed", number) for number in range(2_000)]
+    assert draw("seed", 7) == drawn[7]
+    assert all(0.0 <= each < 1.0 for each in drawn)
+    assert [sum(part <= each * 4 < part + 1 for each in drawn) > 430 for part in range(4)] == [True] * 4

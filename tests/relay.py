@@ -1,0 +1,89 @@
+"""A kind that Fairlead does not come with: a parent of three runs, one after another. This file is all that it takes.
+
+``FAIRLEAD_KINDS=tests.relay`` makes it known to a process.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fairlead.policy.kinds.parents import advance, failed, finish, running, submit
+from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.specs.constraints import NAME, Constraints, broken, enforce
+from fairlead.specs.tables.field_types import ANY, TEXT, Key, Section, Single, name_key
+from fairlead.specs.training import DEFAULT_TEAM, Training
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Workload
+
+LEGS = ("first", "second", "third")
+RULES: Constraints = {"name": NAME, "team": NAME}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relay:
+    """Three runs of one command; each knows which one it is by ``LEG``."""
+
+    name: str
+    leg: Training
+    team: str = DEFAULT_TEAM
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How far a relay is."""
+
+    legs: tuple[str, ...] = ()
+
+
+def judge(relay: Workload[Relay], family: Family, now: float) -> Change | None:
+    """Submit the next run when all before it have succeeded."""
+    ran: list[str] = []
+    for name in LEGS:
+        child = family.children.get(name)
+        if child is None:
+            order = submit(relay, name, replace(relay.spec.leg, env={**relay.spec.leg.env, "LEG": name}))
+            return advance(relay, running(order.spec.name), now, detail=Ran(legs=tuple(ran)), submit=(order,))
+        if child.status.phase is Phase.SUCCEEDED:
+            ran.append(name)
+        elif child.status.phase.is_final:
+            return finish(relay, family, Phase.FAILED, failed(child), now)
+        else:
+            return advance(relay, running(child.spec.name), now, detail=Ran(legs=tuple(ran)))
+    reason = Reason(code=Code.COMPLETED, message="all runs succeeded")
+    return finish(relay, family, Phase.SUCCEEDED, reason, now, detail=Ran(legs=LEGS))
+
+
+def map_runs(spec: Relay, of: Callable[[Training], Training]) -> Relay:
+    """Replace its one description of a run."""
+    return replace(spec, leg=of(spec.leg))
+
+
+def progress(relay: Workload[Relay]) -> str:
+    """Tell how many of its runs are over."""
+    ran = relay.status.detail
+    return f"{len(ran.legs) if isinstance(ran, Ran) else 0}/{len(LEGS)}"
+
+
+_COMMAND = Single(
+    what="a command",
+    tags=ANY,
+    parse=lambda text: Training(name="leg", run=text, grace_s=5.0),
+    render=lambda leg: leg.run,
+    schema={"type": "string"},
+)
+
+SECTION = Section(
+    type=Relay,
+    rules=RULES,
+    keys=(
+        name_key(example="relay"),
+        Key(name="team", kind=TEXT, doc="Whose it is.", attributes=("team",), example="research", metadata="namespace"),
+        Key(name="leg", kind=_COMMAND, doc="The command.", attributes=("leg",), example="echo $LEG", required=True),
+    ),
+)
+
+KIND = ParentKind(spec=Relay, detail=Ran, judge=judge, map_runs=map_runs, progress=progress)

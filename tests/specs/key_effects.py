@@ -1,0 +1,649 @@
+"""An example of what each key of each kind changes, and where that is seen: in a pod, an object, a plan or a message.
+
+A new key needs an ``Effect`` in ``EFFECTS``, one for each attribute that it sets. What is seen must be what comes of a
+spec and not the spec itself, so an object that only keeps it does not count.
+"""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fairlead.cluster.kubernetes.manifests.pods import render_pod
+from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
+from fairlead.cluster.local import pod_spec
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.code.keeping import CodeStore
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.simulated.cluster import SimulatedCluster
+from fairlead.cluster.simulated.faults import LosePod
+from fairlead.cluster.simulated.programs import Program
+from fairlead.control.loop import run_pass
+from fairlead.control.model_config import read_config
+from fairlead.control.outcomes import summary
+from fairlead.control.pipelines import journal, submission, triggers
+from fairlead.control.simulation import World, simulate
+from fairlead.errors import InvalidSpec
+from fairlead.policy.decide import decide
+from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
+from fairlead.policy.strategy.resolution import ranked, resolve
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.serialization import to_json
+from fairlead.specs.overlay import overlay
+from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.pool import Pool
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.sharing import Sharing
+from fairlead.specs.simulation import Simulation
+from fairlead.specs.sweep import Sweep, values_of
+from fairlead.specs.team import Team
+from fairlead.specs.training import Training
+from fairlead.state.plan import Change
+from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
+from fairlead.state.snapshot import Gpu, Grant, Node, Phase, Pod, PodPhase, Snapshot, Spending
+from fairlead.traces.arrivals import Arrival
+from tests.builders import GIB, node, status, training
+from tests.kubernetes.builders import SETTINGS, UID, a_creation, a_workload
+from tests.policy.test_sweep import World as Searching
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One change of one key.
+
+    Attributes:
+        before, after: What the key is, as in a file; None for left out.
+        seen: What comes of the spec, which must be another thing afterwards.
+        beside: Other keys of the document, by their paths.
+        along: Those that have to come with ``after``, which is refused without them.
+    """
+
+    key: str
+    before: Any
+    after: Any
+    seen: Callable[[Any], object]
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    along: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOW = 1_000_000_000.0
+
+# What is seen of runs -------------------------------------------------------------------------------------------------
+
+
+def local_pod(spec: Training) -> object:
+    """What the shim of a pod on this machine is told."""
+    around = pod_spec.PodEnvironment(
+        environ={}, own_environ={}, master_port=4000, library=Path("/lib"), cgroup=None, has_gpus=False
+    )
+    pod = Pod(
+        uid=f"{UID}-0-0", workload_uid=UID, attempt=0, index=0, node="here", grant=Grant(cpu_milli=1000),
+        phase=PodPhase.CREATED, created_at=1.0,
+    )  # fmt: skip
+    return pod_spec.render(Home(Path("/state")), a_workload(spec), pod, around)
+
+
+def kubernetes_pod(spec: Training) -> object:
+    return render_pod(a_workload(spec), a_creation(), SETTINGS)
+
+
+def kept_code(spec: Training) -> object:
+    """What is kept of the files of a run on this machine."""
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place) / "work"
+        work.mkdir()
+        (work / "train.py").write_text("print(1)\n")
+        home = Home.open(Path(place) / "state")
+        home.run(UID).mkdir(parents=True)
+        store = CodeStore(home)
+        store.keep(UID, replace(spec, workdir=str(work)), 1.0)
+        return [kept["why"] for kept in store.kept(UID)]
+
+
+WORKS = Program(duration_s=30.0)
+
+
+@dataclass(frozen=True)
+class Played:
+    """Runs on a simulated cluster under the loop, a second at a time.
+
+    Attributes:
+        before, beside: Runs that are submitted first; a moment later; then comes the run that is looked at.
+        loses_pods: Every pod is lost two seconds after its start.
+    """
+
+    program: Program = WORKS
+    nodes: tuple[Node, ...] = (node(gpus=4),)
+    before: tuple[Training, ...] = ()
+    beside: tuple[Training, ...] = ()
+    teams: tuple[Team, ...] = ()
+    rules: SchedulingPolicy = DEFAULT
+    seconds: int = 60
+    loses_pods: bool = False
+
+    def __call__(self, *specs: Training) -> object:
+        cluster = SimulatedCluster(self.nodes, lambda spec, attempt: self.program, teams=self.teams, rules=self.rules)
+        began = cluster.clock.now()
+        coming: dict[int, Sequence[Training]] = {0: self.before, 2: (*specs, *self.beside)}
+        pods = set()
+        for second in range(self.seconds):
+            for spec in coming.get(second, ()):
+                cluster.submit(spec)
+            while run_pass(cluster, cluster.clock.now()):
+                pass
+            for pod in cluster.snapshot().pods:
+                pods.add((pod.uid, pod.node, pod.grant))
+                if self.loses_pods and pod.phase is PodPhase.RUNNING:
+                    cluster.inject(LosePod(pod_uid=pod.uid))
+            cluster.advance(1.0)
+        told = [(e.at - began, e.run, e.type, e.reason.code, e.reason.message) for e in cluster.events()]
+        waiting = [(run.spec.name, run.status.phase, run.status.reason.message) for run in cluster.workloads()]
+        uids = {run.uid: run.spec.name for run in cluster.workloads()}
+        return told, sorted((uids[uid[:-4]], where, str(grant)) for uid, where, grant in pods), waiting
+
+
+def in_team(*others: Training, before: Sequence[Training] = (), nodes: tuple[Node, ...] = (node(gpus=4),)) -> Any:
+    """What two teams' runs come to under the rules of a Team."""
+    play = Played(nodes=nodes, before=tuple(before))
+    return lambda team: replace(play, teams=(team,))(*others)
+
+
+def of_team(team: str, name: str, **resources: Any) -> Training:
+    return training(name, team=team, resources=Resources(**{"cpu_milli": 100, **resources}))
+
+
+def gpus(number: int) -> GpuRequest:
+    return GpuRequest(milli=1000 * number)
+
+
+def team_objects(team: Team) -> object:
+    return render_team(team, TeamSettings())
+
+
+def spent(spec: Training, *teams: Team) -> object:
+    """What is decided of a run that has cost nine dollars, as has its team, and of another one that waits."""
+    grant = Grant(cpu_milli=100, gpu_uuids=("own-gpu-0",), gpu_milli=1000)
+    pod = Pod(
+        uid="run-0-0", workload_uid="run", attempt=0, index=0, node="own", phase=PodPhase.RUNNING, grant=grant,
+        created_at=NOW - 60, started_at=NOW - 60,
+    )  # fmt: skip
+    state = status(Phase.RUNNING, since=NOW - 60, started_at=NOW - 60)
+    runs = (a_workload(spec, uid="run", status=state), a_workload(replace(spec, name="next"), uid="next"))
+    spending = Spending(by_team={spec.team: 9_000_000}, by_run={"run": 9_000_000})
+    nodes = (node("own", gpus=4, price_per_hour=4.0),)
+    return decide(Snapshot(nodes=nodes, workloads=runs, pods=(pod,), teams=teams, spending=spending), NOW)
+
+
+SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "max_position_embeddings": 1024}
+
+
+def with_config(seen: Callable[[Training, Any], object]) -> Callable[[Training], object]:
+    """What is found of a run beside whose file two descriptions of models lie."""
+
+    def look(spec: Training) -> object:
+        with tempfile.TemporaryDirectory() as place:
+            for name, size in (("a.json", 32_000), ("b.json", 64_000)):
+                (Path(place) / name).write_text(json.dumps({**SIZES, "vocab_size": size}))
+            return seen(spec, read_config(spec, Path(place)))
+
+    return look
+
+
+def the_splits(spec: Training, config: Any) -> object:
+    """The table of splits that a plan has."""
+    return ranked(spec, config, 4.0)
+
+
+def the_split(spec: Training, config: Any) -> object:
+    """The split that a run gets, as its pods are told, and the sentence of the plan."""
+    found = resolve(spec, config)
+    return found.note, local_pod(replace(spec, parallel=found.parallel))
+
+
+def shared_devices(way: Sharing) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(uuid=f"{way}-{n}", model="A100", memory_bytes=40 * 10**9, milli=500, divisible=False, shared_by=way)
+        for n in range(2)
+    )
+
+
+def one_gpu(name: str, **changes: Any) -> Training:
+    return training(name, resources=Resources(gpu=gpus(1)), **changes)
+
+
+FAILS = Program(duration_s=1.0, exit_code=1)
+ONE_FREE = Played(nodes=(node(gpus=1),), before=(one_gpu("first"),), seconds=90)
+SHORTEST = replace(ONE_FREE, rules=POLICIES["shortest"], beside=(one_gpu("rival", expected_duration_s=600.0),))
+ON_SPOT = Played(
+    nodes=(node("own", price_per_hour=3.0), node("spot", labels={CAPACITY_TYPE_LABEL: "spot"}, price_per_hour=1.0)),
+    seconds=5,
+)
+SHARED = (node(), replace(node("b"), gpus=shared_devices(Sharing.MPS) + shared_devices(Sharing.TIME_SLICING)))
+PRICED = Played(nodes=(node(price_per_hour=3.0),), seconds=3)
+MODEL = {
+    "model.layers": 12,
+    "model.hidden": 768,
+    "model.heads": 12,
+    "model.vocabulary": 50_257,
+    "model.sequence": 1024,
+    "resources.gpu": "A100:8",
+}
+TRAINING = {"name": "t", "run": "python train.py"}
+
+EFFECTS: dict[str, list[Effect]] = {}
+
+EFFECTS["Training"] = [
+    Effect("name", "t", "u", kubernetes_pod),
+    Effect("team", None, "vision", kubernetes_pod),
+    Effect("labels", None, {"experiment": "a"}, kubernetes_pod),
+    Effect("image", None, "python:3.12", kubernetes_pod),
+    Effect("workdir", "/a", "/b", local_pod),
+    Effect("setup", None, "pip install torch", local_pod),
+    Effect("run", "python train.py", "python other.py", local_pod),
+    Effect("env", None, {"SEED": "1"}, local_pod),
+    Effect("nodes", 1, 2, Played(seconds=5)),
+    Effect("nodes", 1, "1..2", Played(nodes=(node("a"), node("b")), seconds=40)),
+    Effect("ranks_per_node", 1, 4, local_pod),
+    Effect("resources.gpu", None, "A100:2", Played(seconds=5)),
+    Effect("resources.cpu", 1, 2, Played(seconds=5)),
+    Effect("resources.memory", "1Gi", "2Gi", Played(seconds=5)),
+    Effect("resources.shm", None, "2Gi", kubernetes_pod),
+    Effect("resources.sharing", ["mps"], ["time-slicing"], Played(nodes=SHARED, seconds=5), {"resources.gpu": 0.5}),
+    Effect("capacity.spot", None, True, kubernetes_pod),
+    Effect("capacity.spot", True, "auto", ON_SPOT, {"expected_duration": "8h"}, {"deadline": "30h"}),
+    Effect("capacity.max_price", 5, 1, PRICED),
+    Effect("checkpoint.to", None, "s3://bucket/runs", local_pod),
+    Effect("checkpoint.from", None, "s3://bucket/runs/base", local_pod),
+    Effect("checkpoint.every", None, "10m", local_pod),
+    Effect("checkpoint.every", None, "200 steps", local_pod),
+    Effect("checkpoint.every", None, "auto", local_pod),
+    Effect("checkpoint.keep", None, 7, local_pod),
+    Effect("retry.program", 0, 1, Played(program=FAILS, seconds=10)),
+    Effect("retry.infrastructure", 0, 1, Played(loses_pods=True, seconds=10)),
+    Effect("retry.backoff", "1s", "9s", Played(program=FAILS, seconds=30), {"retry.program": 3}),
+    Effect("retry.max_backoff", "2s", "8s", Played(program=FAILS), {"retry.program": 4, "retry.backoff": "2s"}),
+    Effect("logs.max", None, "256Mi", local_pod),
+    Effect("metrics.pattern", r"loss (?P<loss>\S+)", r"train loss (?P<loss>\S+)", local_pod),
+    Effect("priority", 0, 5, replace(ONE_FREE, beside=(one_gpu("rival", priority=3),)), {"resources.gpu": 1}),
+    Effect("max_duration", None, "10s", Played()),
+    Effect("max_cost", 100, 9, spent, {"resources.gpu": 1}),
+    Effect("expected_duration", "10s", "10h", SHORTEST, {"resources.gpu": 1}),
+    Effect("deadline", "30h", "8h", ON_SPOT, {"capacity.spot": "auto", "expected_duration": "8h"}),
+    Effect("stall_timeout", None, "10s", Played(program=Program(duration_s=300.0, step_s=1.0, hangs_after_s=5.0))),
+    Effect("grace", "30s", "5s", local_pod),
+    Effect("launch", None, "exec", local_pod),
+    Effect("snapshot", True, False, kept_code),
+    Effect("kubernetes", None, {"spec": {"nodeSelector": {"disk": "fast"}}}, kubernetes_pod),
+    Effect("model.config", "a.json", "b.json", with_config(the_splits), {"resources.gpu": "A100:8"}),
+    Effect("model.layers", 12, 24, with_config(the_splits), MODEL),
+    Effect("model.hidden", 768, 1536, with_config(the_splits), MODEL),
+    Effect("model.heads", 12, 8, with_config(the_splits), MODEL),
+    Effect("model.kv_heads", None, 4, with_config(the_splits), MODEL),
+    Effect("model.width", None, 2048, with_config(the_splits), MODEL),
+    Effect("model.vocabulary", 50_257, 32_000, with_config(the_splits), MODEL),
+    Effect("model.sequence", 1024, 2048, with_config(the_splits), MODEL),
+    Effect("parallel.choose", None, "auto", with_config(the_split), {**MODEL, "parallel.batch": 64}),
+    Effect("parallel.data", 8, 4, with_config(the_split), {**MODEL, "parallel.choose": "auto"}),
+    Effect("parallel.shard", None, "parameters", with_config(the_split), MODEL),
+    Effect("parallel.tensor", None, 2, with_config(the_split), MODEL),
+    Effect("parallel.pipeline", None, 2, with_config(the_split), MODEL),
+    Effect("parallel.micro_batch", None, 2, with_config(the_split), {**MODEL, "parallel.batch": 64}),
+    Effect("parallel.recompute", None, "full", with_config(the_split), MODEL),
+    Effect("parallel.batch", None, 64, with_config(the_split), MODEL),
+]  # fmt: skip
+
+# Teams ----------------------------------------------------------------------------------------------------------------
+
+BORROWED = [of_team("others", f"o{n}", gpu=gpus(1), cpu_milli=1000, memory_bytes=8 * GIB) for n in range(4)]
+EFFECTS["Team"] = [
+    Effect("name", "a", "b", team_objects),
+    Effect("members", None, ["ann"], team_objects),
+    Effect("quota.gpu", 4, 1, in_team(of_team("a", "r", gpu=gpus(2)))),
+    Effect("quota.cpu", 4, 1, in_team(of_team("a", "r", cpu_milli=2000))),
+    Effect("quota.memory", "8Gi", "1Gi", in_team(of_team("a", "r", memory_bytes=2 * GIB))),
+    Effect("guaranteed.gpu", None, 1, in_team(of_team("a", "r", gpu=gpus(1)), before=BORROWED)),
+    Effect("guaranteed.cpu", None, 1, in_team(of_team("a", "r", cpu_milli=1000), before=BORROWED)),
+    Effect("guaranteed.memory", None, "8Gi", in_team(of_team("a", "r", memory_bytes=8 * GIB), before=BORROWED)),
+    Effect("budget.monthly", 100, 9, lambda team: spent(of_team("a", "r", gpu=gpus(1)), team)),
+    Effect(
+        "budget.when_spent", "wait", "stop", lambda team: spent(of_team("a", "r", gpu=gpus(1)), team),
+        {"budget.monthly": 9},
+    ),
+    Effect(
+        "weight", 1, 9,
+        in_team(
+            of_team("b", "b-next", gpu=gpus(1)), of_team("a", "a-next", gpu=gpus(1)),
+            before=[of_team("a", "a1", gpu=gpus(2)), of_team("b", "b1", gpu=gpus(1))],
+        ),
+    ),
+]  # fmt: skip
+
+# Pools and simulations ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What ``fairlead simulate`` finds for a few runs on a pool, or on pools under what a Simulation assumes."""
+
+    runs: tuple[Training, ...] = (training("r", resources=Resources(gpu=gpus(2), cpu_milli=1000)),)
+    simulations: tuple[Simulation, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    duration_s: float = 4000.0
+    apart_s: float = 10.0
+
+    def __call__(self, spec: Pool | Simulation) -> object:
+        pools = (*((spec,) if isinstance(spec, Pool) else ()), *self.pools)
+        simulations = (*self.simulations, *((spec,) if isinstance(spec, Simulation) else ()))
+        arrivals = [
+            Arrival(at_s=self.apart_s * n, duration_s=self.duration_s, spec=each) for n, each in enumerate(self.runs)
+        ]
+        try:
+            outcome = simulate(arrivals, pools, World(simulations=simulations, seed=3))
+        except InvalidSpec as error:
+            return error.problems
+        plain = dataclasses.asdict(replace(outcome, pools=()))
+        return plain, summary(outcome).cost, [each.cost for each in summary(outcome).pools.values()]
+
+
+def assumes(**said: Any) -> Simulation:
+    (found,) = parse(json.dumps({"kind": "Simulation", "name": "other", **said}))
+    assert isinstance(found, Simulation)
+    return found
+
+
+def a_pool(**said: Any) -> Pool:
+    hardware = {"cpu": 8, "memory": "64Gi", "gpu": {"model": "A100", "count": 4, "memory": "80GB"}}
+    (found,) = parse(json.dumps({"kind": "Pool", "name": "p", "hardware": hardware, **said}))
+    assert isinstance(found, Pool)
+    return found
+
+
+def asking(**resources: Any) -> Training:
+    return training("r", resources=Resources(**{"cpu_milli": 1000, **resources}))
+
+
+SPOT = a_pool(name="spare", capacity_type="spot", nodes=2)
+RECLAIMED = assumes(reclaims={"every": "20m"})
+ON_FAST_DISKS = overlay({"spec": {"nodeSelector": {"disk": "fast"}}})
+POOL = {"name": "p", "hardware.cpu": 8, "hardware.memory": "64Gi", "hardware.gpu.model": "A100"}
+EFFECTS["Pool"] = [
+    Effect("name", "p", "q", Replayed()),
+    Effect("nodes", 1, 2, Replayed(runs=(asking(gpu=gpus(1)), replace(asking(gpu=gpus(1)), name="s")))),
+    Effect("hardware.gpu.model", "A100", "H100", Replayed(runs=(asking(gpu=GpuRequest(milli=1000, model="A100")),))),
+    Effect("hardware.gpu.count", 1, 4, Replayed()),
+    Effect(
+        "hardware.gpu.memory", "80GB", "16GB",
+        Replayed(runs=(asking(gpu=GpuRequest(milli=1000, min_memory_bytes=40 * 10**9)),)),
+    ),
+    Effect(
+        "hardware.gpu.sharing", "whole", "mps",
+        Replayed(runs=tuple(replace(asking(gpu=GpuRequest(milli=500)), name=name) for name in ("r", "s"))),
+    ),
+    Effect(
+        "hardware.gpu.instances", None, {"3g.40gb": "2"},
+        Replayed(runs=(asking(gpu=GpuRequest(milli=400), sharing=(Sharing.MIG,)),)),
+    ),
+    Effect("hardware.cpu", 8, 4, Replayed(runs=(asking(cpu_milli=6000),))),
+    Effect("hardware.memory", "64Gi", "4Gi", Replayed(runs=(asking(memory_bytes=8 * GIB),))),
+    Effect(
+        "capacity_type", "on-demand", "spot",
+        Replayed(runs=(asking(gpu=gpus(1)),), simulations=(RECLAIMED,), pools=(SPOT,)),
+    ),
+    Effect("price_per_hour", 2, 3, Replayed(runs=(asking(gpu=gpus(1)),))),
+    Effect("labels", None, {"disk": "fast"}, Replayed(runs=(replace(asking(), kubernetes=ON_FAST_DISKS),))),
+    Effect("taints", None, ["dedicated=ml:NoSchedule"], Replayed(runs=(asking(),))),
+]  # fmt: skip
+
+TWO_POOLS = (
+    a_pool(name="a", price_per_hour=1, nodes=2),
+    a_pool(name="b", price_per_hour=9, nodes=2, capacity_type="spot"),
+)
+THREE = tuple(training(f"r{n}", resources=Resources(gpu=gpus(2), cpu_milli=1000)) for n in range(6))
+PAIRED = tuple(training(f"r{n}", resources=Resources(gpu=GpuRequest(milli=250), cpu_milli=1000)) for n in range(4))
+ON_BOTH = Replayed(runs=THREE, pools=TWO_POOLS, duration_s=20_000.0)
+ON_DEMAND_NODES = Replayed(runs=THREE, pools=TWO_POOLS, apart_s=8000.0, duration_s=900.0)
+
+
+def beside(number: int) -> Replayed:
+    """So many runs on one device."""
+    return Replayed(
+        runs=PAIRED[:number], pools=(a_pool(name="a", hardware={"cpu": 8, "memory": "64Gi", "gpu": {"model": "A100"}}),)
+    )
+
+
+EFFECTS["Simulation"] = [
+    Effect("name", "s", "u", ON_BOTH, {"pools": ["unknown"]}),
+    Effect("pools", ["a"], ["b"], ON_BOTH, {"failures.mtbf": "3h"}),
+    Effect("failures.mtbf", "10h", "2h", ON_BOTH),
+    Effect("failures.repair", "10m", "3h", ON_BOTH, {"failures.mtbf": "2h"}),
+    Effect("reclaims.every", "10h", "30m", ON_BOTH),
+    Effect("reclaims.notice", "1s", "5m", ON_BOTH, {"reclaims.every": "30m", "programs.save": "60s"}),
+    Effect("reclaims.away", "10m", "5h", ON_BOTH, {"reclaims.every": "30m"}),
+    Effect("provisioning.min_nodes", 0, 1, ON_DEMAND_NODES),
+    Effect("provisioning.delay", "1m", "9m", ON_DEMAND_NODES),
+    Effect("provisioning.delay_p90", None, "9m", ON_DEMAND_NODES),
+    Effect("provisioning.idle", "1m", "9m", ON_DEMAND_NODES),
+    Effect("programs.start_up", "0s", "2m", ON_BOTH),
+    Effect("programs.checkpoint_every", "10m", "30m", ON_BOTH, {"programs.checkpoint": "15s"}),
+    Effect("programs.checkpoint", "0s", "15s", ON_BOTH),
+    Effect("programs.save", "0s", "60s", ON_BOTH, {"reclaims.every": "30m"}),
+    Effect("programs.step", None, "30s", replace(ON_BOTH, runs=(*THREE, replace(THREE[0], name="late", priority=9)))),
+    Effect("interference.two", 1, 2, beside(2)),
+    Effect("interference.three", 1, 2, beside(3)),
+    Effect("interference.four", 1, 2, beside(4)),
+    Effect("interference.neighbour", 1, 2, Replayed(runs=THREE[:2], pools=(a_pool(name="a"),))),
+]
+
+# Pipelines ------------------------------------------------------------------------------------------------------------
+
+
+def as_run(seen: Callable[[Training], object]) -> Callable[[Pipeline], object]:
+    """What comes of the run that a pipeline is, but for the file that holds the pipeline."""
+
+    def look(pipeline: Pipeline) -> object:
+        with tempfile.TemporaryDirectory() as place:
+            return seen(replace(submission.as_training(pipeline, Home.open(Path(place))), run="driver"))
+
+    return look
+
+
+@dataclass(frozen=True)
+class Driven:
+    """What a pipeline's driver does in a directory with two files, or does again after one of them has changed.
+
+    Attributes:
+        times: How often it comes; `a.txt` is another before the second time.
+    """
+
+    times: int = 1
+
+    def __call__(self, pipeline: Pipeline) -> object:
+        with tempfile.TemporaryDirectory() as place:
+            work, told = Path(place) / "work", []
+            work.mkdir()
+            (work / "b.txt").write_text("b")
+            (Path(place) / "spec.json").write_text(to_json(pipeline))
+            for number in range(self.times):
+                (work / "a.txt").write_text(f"a{number}")
+                files = Path(place) / f"run-{number}"
+                files.mkdir()
+                given = {"FAIRLEAD_RUN_DIR": str(files), "FAIRLEAD_POD_DIR": str(files), "FAIRLEAD_RUN_UID": "r"}
+                driver = [sys.executable, "-m", "fairlead.control.pipelines.driver"]
+                done = subprocess.run(
+                    [*driver, str(Path(place) / "spec.json"), str(Path(place) / "store")],
+                    cwd=work, env={**os.environ, **given}, capture_output=True, text=True, timeout=120, check=False,
+                )  # fmt: skip
+                # Neither times nor places, which differ each time.
+                printed = sorted(line for line in done.stdout.splitlines() if not line.startswith("fairlead: "))
+                steps = journal.read(files / journal.NAME, pipeline).steps
+                tasks = sorted((task.name, task.phase, task.failures) for each in steps.values() for task in each)
+                told.append((done.returncode, printed, tasks))
+            return told
+
+
+def triggered(pipeline: Pipeline, hours: Sequence[int] = ()) -> object:
+    """For what an applied pipeline is submitted: data changes at once, then times come, and one while a run goes on."""
+    began, told = 1_800_000_000.0, []
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place) / "work"
+        work.mkdir()
+        for name in ("a.csv", "b.csv"):
+            (work / name).write_text("one")
+        cluster = LocalCluster.open(Path(place) / "home")
+        placed = replace(pipeline, workdir=str(work))
+        spec = submission.as_training(placed, cluster.home)
+        triggers.keep(cluster.home, triggers.Applied(pipeline=placed, spec=spec, environ={}, at=began))
+        looking = triggers.Triggers(cluster.home, cluster)
+
+        def look(after_s: float, *, finish: bool) -> None:
+            with patch.object(triggers, "LOOK_S", 0.0):
+                looking.look(began + after_s)
+            told.append((after_s, [run.spec.labels["trigger"] for run in cluster.workloads()]))
+            for run in cluster.workloads() if finish else ():
+                over = replace(run.status, phase=Phase.SUCCEEDED, finished_at=began)
+                change = Change(workload_uid=run.uid, version=run.version, status=over)
+                assert run.status.phase.is_final or cluster.store.apply(change, began)
+
+        look(1.0, finish=True)
+        (work / "a.csv").write_text("another")
+        for after_s in (2.0, 3.0):
+            time.sleep(0.11)  # which is longer than the shortest time between looks at data
+            look(after_s, finish=True)
+        look(61.0, finish=False)
+        look(121.0, finish=True)
+        look(125.0, finish=True)
+        for hour in hours:
+            look(122.0 + 3600 * hour, finish=True)
+        cluster.close()
+    return told
+
+
+NIGHTLY = {"schedule.cron": "0 3 * * *"}
+FIRST = {
+    "steps.p.run": "echo 5 > $FAIRLEAD_OUTPUT_ROWS; echo '[1, 2]' > $FAIRLEAD_OUTPUT_SHARDS",
+    "steps.p.outputs": ["rows", "shards"],
+}
+NEEDS_FIRST = {**FIRST, "steps.*.needs": ["p"]}
+CODE = {"steps.*.code": ["b.txt"]}
+MEETING = "for i in $(seq 100); do [ -e flag ] && exit 0; sleep 0.1; done; exit 1"
+OF_THE_RUN = ("name", "team", "labels", "workdir", "env", "priority", "grace")
+EFFECTS["Pipeline"] = [
+    *(
+        replace(each, seen=as_run(each.seen))
+        for each in EFFECTS["Training"]
+        if each.key in OF_THE_RUN or each.key.startswith("resources.")
+    ),
+    Effect("parallel", 2, 1, Driven(), {"steps.*.run": MEETING, "steps.z.run": "touch flag"}),
+    Effect("schedule.cron", "0 3 * * *", "0 2 * * *", partial(triggered, hours=(24,))),
+    Effect("schedule.timezone", None, "Asia/Tokyo", partial(triggered, hours=(24,)), NIGHTLY),
+    Effect("schedule.catch_up", None, "none", partial(triggered, hours=(24,)), NIGHTLY),
+    Effect("schedule.overlap", None, "wait", triggered, {"schedule.cron": "* * * * *"}),
+    Effect("on.data", ["a.csv"], ["b.csv"], triggered, {"on.every": "100ms"}),
+    Effect("on.every", "100ms", "1h", triggered, {"on.data": ["a.csv"]}),
+    Effect("steps.*.run", "echo one", "echo two", Driven()),
+    Effect("steps.*.needs", None, ["p"], Driven(), {**FIRST, "steps.*.run": "env | grep -c FAIRLEAD_INPUT; true"}),
+    Effect("steps.*.when", "p.rows > 1", "p.rows > 9", Driven(), NEEDS_FIRST),
+    Effect("steps.*.each", ["x"], ["x", "y"], Driven()),
+    Effect("steps.*.each_of", None, "p.shards", Driven(), NEEDS_FIRST),
+    Effect("steps.*.env", None, {"X": "1"}, Driven(), {"steps.*.run": 'echo "x=$X"'}),
+    Effect("steps.*.inputs", None, ["a.txt"], Driven(times=2), CODE),
+    Effect("steps.*.outputs", None, ["model"], Driven()),
+    Effect("steps.*.code", ["b.txt"], ["a.txt"], Driven(times=2)),
+    Effect("steps.*.cache.max_age", None, "1ms", Driven(times=2), CODE),
+    Effect("steps.*.cache.off", False, True, Driven(times=2), CODE),
+    Effect("steps.*.retry", 0, 1, Driven(), {"steps.*.run": "exit 1"}),
+    Effect("steps.*.timeout", "500ms", None, Driven(), {"steps.*.run": "sleep 1.5"}),
+    Effect(
+        "steps.*.gate", "rows > 1", "rows > 9", Driven(),
+        {"steps.*.run": "echo 5 > $FAIRLEAD_OUTPUT_ROWS", "steps.*.outputs": ["rows"]},
+    ),
+]  # fmt: skip
+
+# Sweeps ---------------------------------------------------------------------------------------------------------------
+
+
+def as_trial(seen: Callable[[Training], object]) -> Callable[[Sweep], object]:
+    """What comes of the first trial of a sweep."""
+
+    def look(sweep: Sweep) -> object:
+        searching = Searching(sweep)
+        searching.pass_once()
+        trial = searching.trials["0"].spec
+        assert isinstance(trial, Training)
+        return seen(trial)
+
+    return look
+
+
+def searched(fails: Callable[[int], bool] = lambda _: False) -> Callable[[Sweep], object]:
+    """Which trials a sweep has, how far each comes, and what is told of it."""
+
+    def look(sweep: Sweep) -> object:
+        searching = Searching(sweep, fails=fails)
+        phase = searching.run()
+        steps = {name: each.progress.step if each.progress else 0 for name, each in searching.trials.items()}
+        values = {name: values_of(each.spec) for name, each in searching.trials.items()}
+        return phase, searching.most, steps, values, searching.events, searching.sweep.status.reason.message
+
+    return look
+
+
+EFFECTS["Sweep"] = [
+    *(
+        replace(each, seen=as_trial(each.seen))
+        for each in EFFECTS["Training"]
+        if each.key in ("name", "team", "labels")
+    ),
+    *(
+        replace(
+            each,
+            key=f"trial.{each.key}",
+            seen=as_trial(each.seen),
+            beside={f"trial.{key}": said for key, said in each.beside.items()},
+            along={f"trial.{key}": said for key, said in each.along.items()},
+        )
+        for each in EFFECTS["Training"]
+        if each.key not in ("name", "team")
+    ),
+    Effect("parameters", {"x": "0.0..1.0", "y": "1..8"}, {"x": "0.0..0.5", "y": "1..8"}, searched()),
+    Effect("objective.metric", "loss", "accuracy", searched()),
+    Effect("objective.goal", "minimize", "maximize", searched()),
+    Effect("trials", 6, 5, searched()),
+    Effect("parallel", 2, 3, searched()),
+    Effect("parallel", 2, "free", searched()),
+    Effect("sampler", None, "random", searched(), {"trials": 30}),
+    Effect("prune.rule", "asha", "median", searched()),
+    Effect("prune.after", 1, 9, searched(), {"prune.rule": "asha"}),
+    Effect("prune.factor", 2, 5, searched(), {"prune.rule": "asha"}),
+    Effect("prune.steps", 9, 27, searched(), {"prune.rule": "hyperband", "trials": 20}),
+    Effect("stop.target", None, 5.0, searched()),
+    Effect("stop.duration", None, "10s", searched()),
+    Effect("max_failed", 0, 3, searched(fails=lambda number: number % 3 == 1)),
+    Effect("seed", 0, 1, searched()),
+]
+
+BASES: dict[str, Mapping[str, Any]] = {
+    "Training": TRAINING,
+    "Pipeline": {"name": "t", "steps.*.run": "echo hi"},
+    "Sweep": {
+        "name": "t",
+        "parameters": {"x": "0.0..1.0", "y": "1..8"},
+        "objective.metric": "loss",
+        "trials": 12,
+        "parallel": 3,
+        "trial.run": "python train.py",
+    },
+    "Team": {"name": "a"},
+    "Pool": POOL,
+    "Simulation": {"name": "s"},
+}
+"""Keys without which no document of the kind is whole, or says anything."""

@@ -1,0 +1,142 @@
+"""Pipelines are read with every mistake told at once, and conditions are read without eval."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.expressions import holds, names_in
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.rendering import to_yaml
+from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.pipeline import Pipeline
+
+WHOLE = """
+kind: Pipeline
+name: churn
+env: {SEED: 1}
+resources: {cpu: 2}
+steps:
+  prepare: {run: python prepare.py, outputs: [data, shards], inputs: [raw.csv], code: [prepare.py]}
+  train:
+    needs: [prepare]
+    each_of: prepare.shards
+    run: python train.py $FAIRLEAD_INPUT_PREPARE_DATA $FAIRLEAD_OUTPUT_ACCURACY
+    outputs: [accuracy]
+    gate: accuracy > 0.9
+    cache: {max_age: 7d}
+    retry: 2
+    timeout: 1h
+  deploy: {needs: [train], run: ./deploy.sh, when: "0.95 in train.accuracy", env: {A: b}}
+  alone: echo done
+"""
+
+
+def problems(text: str) -> tuple[str, ...]:
+    with pytest.raises(InvalidSpec) as refused:
+        parse(text)
+    return refused.value.problems
+
+
+@pytest.mark.parametrize("form", ["short", "kubernetes"])
+def test_a_pipeline_is_the_same_after_every_way_there_and_back(form: Any) -> None:
+    (spec,) = parse(WHOLE)
+    assert parse(to_yaml(spec, form=form)) == (spec,)
+    assert isinstance(spec, Pipeline)
+    assert from_json(to_json(spec)) == spec
+
+
+def test_every_mistake_is_told_at_once_with_its_line() -> None:
+    told = problems(
+        "kind: Pipeline\n"
+        "name: a\n"
+        "steps:\n"
+        "  a: {run: x $FAIRLEAD_INPUT_B_ROWS $FAIRLEAD_OUTPUT_X, needs: [c]}\n"
+        "  b: {run: y, needs: [a], outputs: [data], gate: acc > 1}\n"
+        '  c: {run: z, needs: [b, d], when: "b.data > f(3)", each_of: b.foo}\n'
+    )
+    assert told == (
+        "<text>:4: steps.a.run: FAIRLEAD_OUTPUT_X is not set; add x to `outputs`",
+        "<text>:4: steps.a.run: FAIRLEAD_INPUT_B_ROWS is not set, as no step in `needs` has that output; set: none",
+        "<text>:4: steps.a.needs: the steps need each other in a circle, a needs c needs b needs a; "
+        "remove one of these needs",
+        '<text>:5: steps.b.gate: "acc" is none of the own outputs: data',
+        '<text>:6: steps.c.needs: there is no step "d"; steps: a, b, c',
+        '<text>:6: steps.c.when: "b.data > f(3)" holds "f(3)"; a condition has names, numbers, texts, comparisons, '
+        "`in`, `and`, `or` and `not` only",
+        '<text>:6: steps.c.each_of: "b.foo" is no output of its needs; outputs: b.data',
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("a: {run: x, ruun: 3}", "steps.a.ruun: unknown key; did you mean `run`?"),
+        ("a: {needs: [b]}", "steps.a.run: missing"),
+        ("Bad: {run: x}", 'steps.Bad: "Bad" is not a name'),
+        ("a:", "steps.a: nothing is given"),
+        ("a: {run: x, needs: [a]}", "steps.a.needs: a step cannot need itself"),
+        ("a: {run: x, outputs: [b, b]}", 'steps.a.outputs: "b" is there twice'),
+        ("a: {run: x, gate: 3 +}", 'steps.a.gate: "3 +" is not a condition'),
+        ("a: {run: x, env: {FAIRLEAD_ITEM: a}}", "steps.a.env:"),
+        ("a: {run: x, retry: -1}", "steps.a.retry:"),
+        ("a: {run: x, each: [b], each_of: c.d}", "steps.a.each_of: it is either a list in `each`"),
+    ],
+)
+def test_a_mistake_names_the_step_and_the_key(step: str, told: str) -> None:
+    assert any(told in each for each in problems(f"kind: Pipeline\nname: a\nsteps:\n  {step}\n"))
+
+
+def test_a_pipeline_without_steps_is_refused() -> None:
+    assert "there is no step" in problems("kind: Pipeline\nname: a\nsteps: {}\n")[0]
+
+
+def test_steps_come_after_their_needs() -> None:
+    (spec,) = parse("kind: Pipeline\nname: a\nsteps: {c: {run: x, needs: [b]}, b: {run: x, needs: [a]}, a: x}\n")
+    assert isinstance(spec, Pipeline)
+    assert spec.in_order() == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a > 0.9", True),
+        ("a > 0.9 and not b.c", False),
+        ("0.5 < a <= 0.95", True),
+        ("d in ['x', 'y'] or a < 0", True),
+        ("-a < 0", True),
+        ("b.c == true", True),
+        ("d != 'x'", False),
+    ],
+)
+def test_a_condition_is_decided(text: str, said: bool) -> None:
+    assert holds(text, {"a": 0.95, "b.c": True, "d": "x"}) is said
+
+
+@pytest.mark.parametrize(
+    "text", ["f(1)", "a.b.c > 1", "[x for x in y]", "a if b else c", "lambda: 1", "a := 1", "a[0]", "a is b", "f'{a}'"]
+)
+def test_nothing_else_is_a_condition(text: str) -> None:
+    with pytest.raises(ValueError, match=r"condition|compares"):
+        names_in(text)
+
+
+def test_values_that_cannot_be_compared_are_told() -> None:
+    with pytest.raises(ValueError, match="cannot be compared"):
+        holds("a > 1", {"a": "x"})
+    with pytest.raises(ValueError, match="a has no value"):
+        holds("a > 1", {})
+
+
+@given(st.text(max_size=60))
+def test_no_text_does_anything_but_be_read_or_refused(text: str) -> None:
+    try:
+        names = names_in(text)
+    except ValueError:
+        return
+    try:
+        holds(text, dict.fromkeys(names, 1))
+    except ValueError:
+        return
