@@ -140,3 +140,9 @@ def test_no_text_does_anything_but_be_read_or_refused(text: str) -> None:
         holds(text, dict.fromkeys(names, 1))
     except ValueError:
         return
+
+
+def test_an_age_of_results_of_a_step_that_always_runs_is_refused() -> None:
+    text = "kind: Pipeline\nname: p\nsteps: {a: {run: echo, cache: {max_age: 1d, off: true}}}\n"
+    (problem,) = problems(text)
+    assert "a step with `off` always runs" in problem

@@ -134,7 +134,12 @@ class Cache:
     off: bool = False
 
     def __post_init__(self) -> None:
-        enforce(broken(self, CACHE_RULES))
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, CACHE_RULES)
+        if self.off and self.max_age_s is not None:
+            yield "max_age", "a step with `off` always runs, so no result of it has an age; leave one of the two out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import WIDTH_FACTOR, Transformer, hugging_face
 from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard
 from fairlead.specs.training import Training
+from fairlead.text.quantities import plural
 
 ZERO = {Shard.NONE: 0, Shard.GRADIENTS: 2, Shard.PARAMETERS: 3}
 SHARDS = {stage: shard for shard, stage in ZERO.items()}
@@ -114,7 +115,7 @@ def resolve(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
     data = asked.data or max(1, spec.world_size // (tensor * pipeline))
     if data * tensor * pipeline != spec.world_size:
         product = f"data {data} x tensor {tensor} x pipeline {pipeline} is {data * tensor * pipeline}"
-        raise Conflict(f"parallel: {product}, but the run has {spec.world_size} ranks; make them equal")
+        raise Conflict(f"parallel: {product}, but the run has {plural(spec.world_size, 'rank')}; make them equal")
     micro = asked.micro_batch or (max(1, asked.batch // data) if asked.batch else 1)
     batch = asked.batch or data * micro
     if batch % (data * micro):
@@ -143,8 +144,8 @@ def _chosen(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
     found = [each for each in search(model, on, wanted) if _is_applied(each.split)]
     if not found:
         raise Conflict(
-            f"parallel: a batch of {wanted.batch} cannot be dealt out to {spec.world_size} ranks as asked for; "
-            f"give `batch` a multiple of {spec.world_size}"
+            f"parallel: a batch of {wanted.batch} cannot be dealt out to {plural(spec.world_size, 'rank')} "
+            f"as asked for; give `batch` a multiple of {spec.world_size}"
         )
     best = found[0]
     if not best.fits:
