@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.cluster.local.ledger_tables import Grouping, Payer, Price
     from fairlead.ledger.bills import Statement
+    from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.team import Team
@@ -529,6 +530,14 @@ class LocalCluster:
 
     def cost_of(self, workload: Workload) -> int | None:
         return self.store.cost_of(workload.uid, time.time())
+
+    def goodput_of(self, workload: Workload) -> "Goodput":
+        from fairlead.ledger.goodput import goodput  # here and not above: what only lists runs needs nothing of it
+
+        now = time.time()
+        until = workload.status.finished_at
+        held = self.store.held_by(workload.uid, now)
+        return goodput(held, created_at=workload.created_at, until=now if until is None else until)
 
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
         from fairlead.runtime.checkpoint.manifest import MANIFEST
