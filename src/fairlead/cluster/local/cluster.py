@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.05
 # How often it is tried whether anything can be kept; a try writes a little and costs tens of microseconds.
 TRY_S = 2.0
+# Bytes of a supervisor's answer; its counts take a few thousand.
+MOST_ANSWER = 65_536
 
 
 class LocalCluster:
@@ -580,6 +582,10 @@ class LocalCluster:
 
     def supervisor_answers(self, timeout_s: float) -> bool:
         """Whether the supervisor that holds the lock answers within so many seconds."""
+        return self.ask_supervisor(timeout_s) is not None
+
+    def ask_supervisor(self, timeout_s: float) -> bytes | None:
+        """The counts of the supervisor that holds the lock, as JSON; None when it does not answer in time."""
         import socket
         import tempfile
 
@@ -593,14 +599,12 @@ class LocalCluster:
                 try:
                     asking.settimeout(max(LOOK_S, until - time.monotonic()))
                     asking.sendto(b"?", os.fspath(self.home.socket))
-                    asking.recv(1)
+                    return asking.recv(MOST_ANSWER)
                 except TimeoutError:
-                    return False
+                    return None
                 except OSError:  # it is just starting or just ending, and has no socket
                     time.sleep(LOOK_S)
-                else:
-                    return True
-        return False
+        return None
 
     def nudge(self) -> None:
         """Wake the supervisor, or start one when there is work and none runs. Returns at once."""
