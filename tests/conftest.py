@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.s3"]
+pytest_plugins = ["tests.s3", "tests.whole_run"]
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("fairlead", deadline=None)

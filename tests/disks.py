@@ -15,12 +15,12 @@ def small_disk(path: Path, num_bytes: int) -> Iterator[bool]:
     """A disk of that size at a directory; false where this machine refuses to mount one."""
     path.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={num_bytes},mode=0700", "tmpfs", str(path)]
-    mounted = not NEEDS_ROOT and subprocess.run(command, check=False).returncode == 0
+    mounted = not NEEDS_ROOT and subprocess.run(command, check=False, timeout=60).returncode == 0
     try:
         yield mounted
     finally:
         if mounted:
-            subprocess.run(["umount", "-l", str(path)], check=True)
+            subprocess.run(["umount", "-l", str(path)], check=True, timeout=60)
 
 
 def fill(disk: Path, name: str = "filler") -> Path:

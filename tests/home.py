@@ -20,7 +20,9 @@ def end_everything(home: Path) -> None:
     cluster = LocalCluster.open(home)
     for run in cluster.store.active()[0]:
         cluster.set_intent(run.uid, Intent.STOP)
+    deadline = time.monotonic() + PATIENCE_S
     while cluster.supervisor_alive() and cluster.store.has_work():
+        assert time.monotonic() < deadline, f"still at work: {cluster.store.active()[0]}"
         cluster.nudge()
         cluster.wait(0.5)
     # A shim that has not quite ended starts another supervisor, and one that has just begun has no number yet.

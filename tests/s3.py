@@ -60,7 +60,7 @@ class S3:
         """Stop it; connections are refused until it starts again."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(60)
             self.process = None
 
 
@@ -82,6 +82,7 @@ def s3_binary() -> Path:
         capture_output=True,
         text=True,
         check=False,
+        timeout=600,
     )
     if result.returncode != 0:
         shutil.rmtree(building, ignore_errors=True)

@@ -30,10 +30,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path | None]:
     mounted = sys.platform == "linux" and os.geteuid() == 0
     if mounted:
         argv = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(disk)]
-        mounted = subprocess.run(argv, check=False).returncode == 0
+        mounted = subprocess.run(argv, check=False, timeout=60).returncode == 0
     yield disk if mounted else None
     if mounted:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+        subprocess.run(["umount", "-l", str(disk)], check=True, timeout=60)
 
 
 def faults_of(world: Round, has_small_disk: bool) -> list[str]:

@@ -15,6 +15,7 @@ from fairlead.runtime.podfiles import read_json
 from fairlead.specs.training import Checkpoint, Retry, Training
 from fairlead.state.snapshot import Phase, Workload
 from tests.chaos.program import SIZE, descend, loss_of
+from tests.processes import Child
 
 PROGRAM = Path(__file__).with_name("program.py")
 STEPS, STEP_S, INTERVAL = 60, 0.01, 6
@@ -53,7 +54,7 @@ class Round:
         argv = [sys.executable, "-m", "fairlead.cli.main", "attach", self.run.spec.name]
         environ = {**os.environ, "FAIRLEAD_HOME": str(self.cluster.home.path)}
         quiet = subprocess.DEVNULL
-        with subprocess.Popen(argv, env=environ, stdin=quiet, stdout=quiet, stderr=quiet) as cli:
+        with Child(argv, env=environ, stdin=quiet, stdout=quiet, stderr=quiet) as cli:
             time.sleep(self.rng.uniform(0.05, 0.5))
             cli.kill()
         self.faults.append("cli")

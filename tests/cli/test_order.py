@@ -16,6 +16,7 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Workload
 from tests.builders import status, training
 from tests.cli.conftest import Call
+from tests.waiting import until
 
 
 def an_event(id_: int, at: float) -> EventRecord:
@@ -70,8 +71,7 @@ class Followed:
     def look(self, *steps: LogLine | float, is_over: bool = False) -> list[str]:
         """What is shown once these have been read."""
         self.cluster.steps.extend(steps)
-        while self.cluster.steps:
-            time.sleep(0.001)
+        until(lambda: not self.cluster.steps, "reader of the output", every_s=0.001)
         self.cluster.is_over = is_over
         self._watch.see()
         return [each.text if isinstance(each, LogLine) else each.type for each in self._watch.news(is_over=is_over)]

@@ -13,6 +13,7 @@ import pytest
 
 from fairlead.state.snapshot import Phase
 from tests.cli.conftest import Call, Past
+from tests.processes import Child
 from tests.waiting import until
 
 
@@ -52,7 +53,7 @@ def test_a_known_end_gives_an_expected_start(call: Call, desk: Path) -> None:
 def test_each_change_of_a_watched_listing_is_a_line(desk: Path, past: Past, form: str) -> None:
     past.submit("done", labels={"a": "b"})
     command = [sys.executable, "-m", "fairlead.cli.main", "status", "--watch", "--label", "a"]
-    with subprocess.Popen(
+    with Child(
         [*command, *(["--json"] if form == "json" else [])], stdout=subprocess.PIPE, text=True, cwd=desk
     ) as watching:
         assert watching.stdout is not None
@@ -77,12 +78,12 @@ def test_on_a_terminal_the_listing_is_redrawn_in_place(desk: Path, past: Past) -
     past.submit("done")
     ours, theirs = pty.openpty()
     environ = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "20"}
-    with subprocess.Popen(
+    with Child(
         [sys.executable, "-m", "fairlead.cli.main", "status", "--watch"], stdout=theirs, stdin=theirs, env=environ
     ) as watching:
         os.close(theirs)
         seen = b""
-        while b"done" not in seen:
+        while b"done" not in seen:  # ends with an OSError once the command is killed
             seen += os.read(ours, 4096)
         past.submit("new", phase=Phase.FAILED)
         while b"new" not in seen:

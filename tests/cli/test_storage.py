@@ -27,6 +27,7 @@ from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progres
 from tests.cli.conftest import Call, Past
 from tests.disks import NEEDS_ROOT, WHY, fill, small_disk
 from tests.home import end_everything
+from tests.processes import Child
 from tests.waiting import until
 
 FULL = "The disk of the state directory"
@@ -87,7 +88,7 @@ def test_a_full_disk_is_told_at_once_and_work_goes_on_when_there_is_room(desk: P
         assert (refused.code, refused.err.count(FULL)) == (7, 1), command
     assert "!!  state          The disk" in call("doctor").out
     argv = [sys.executable, "-m", "fairlead.cli.main", "attach", "loop"]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as attached:
+    with Child(argv, stderr=subprocess.PIPE, text=True) as attached:
         assert attached.stderr is not None
         assert attached.stderr.readline().startswith(f"fairlead: {FULL}")
         filler.unlink()
@@ -164,17 +165,17 @@ def test_a_limit_on_files_is_no_full_disk(process: Call, desk: Path) -> None:
 def test_a_state_directory_on_a_read_only_mount_is_told(desk: Path, call: Call) -> None:
     assert call("status").code == 0
     home = str(desk / "home")
-    if subprocess.run(["mount", "--bind", home, home], check=False).returncode:
+    if subprocess.run(["mount", "--bind", home, home], check=False, timeout=60).returncode:
         pytest.skip("this machine refuses to mount")
     try:
-        subprocess.run(["mount", "-o", "remount,ro,bind", home], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", home], check=True, timeout=60)
         for command in (["status"], ["run", "--", "true"]):
             said = call(*command).err
             assert f"{home} is on a file system that is mounted read-only. Mount it for writing" in said
         assert call("run", "--", "true").code == 7
         assert "mounted read-only" in call("doctor").out
     finally:
-        subprocess.run(["umount", "-l", home], check=True)
+        subprocess.run(["umount", "-l", home], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "overwritten", "removed"])

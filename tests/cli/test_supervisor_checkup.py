@@ -2,22 +2,25 @@
 
 import os
 import signal
-import time
 
 import pytest
 
 from fairlead.cli.commands import doctor
 from fairlead.cluster.local.cluster import LocalCluster
 from tests.cli.conftest import Call
+from tests.waiting import until
 
 
 def test_a_supervisor_that_was_stopped_is_noticed_with_what_helps(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ANSWER_S", 2.0)
     call("run", "-d", "--name", "busy", "--", "sleep", "60")
     cluster = LocalCluster.open()
-    while (pid := cluster.supervisor_pid()) is None:
+
+    def pid_of_the_supervisor() -> int | None:
         cluster.nudge()
-        time.sleep(0.05)
+        return cluster.supervisor_pid()
+
+    pid = until(pid_of_the_supervisor, "supervisor")
     assert cluster.supervisor_answers(30.0)
     os.kill(pid, signal.SIGSTOP)
     try:

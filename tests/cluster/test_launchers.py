@@ -34,7 +34,7 @@ def launchers(tmp_path: Path) -> Iterator[Spawned]:
     made.close()
     for process in made.made:
         process.kill()
-        process.wait()
+        process.wait(60)
 
 
 def test_a_run_resumed_while_its_launcher_still_ends_gets_another(launchers: Spawned, tmp_path: Path) -> None:

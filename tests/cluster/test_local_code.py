@@ -333,7 +333,7 @@ def test_a_commit_and_what_differs_from_it_are_kept(desk: Desk) -> None:
     desk.write(train_py="print(1)\n")
     git = ["git", "-C", str(desk.project), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-qb", "trunk"], ["add", "."], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *words], check=True)
+        subprocess.run([*git, *words], check=True, timeout=60)
     clean = desk.code.kept(desk.submit("true", name="clean").uid)[0]["git"]
     desk.write(train_py="print(2)\n")
     dirty = desk.code.kept(desk.submit("true", name="dirty").uid)[0]["git"]

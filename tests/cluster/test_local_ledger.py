@@ -173,7 +173,7 @@ def test_a_process_that_is_killed_while_pods_end_loses_and_doubles_no_second(tmp
         assert worker.stdout.readline() == b"ready\n"
         time.sleep(draw.uniform(0.0, 0.1))
         os.kill(worker.pid, signal.SIGKILL)
-        worker.wait()
+        worker.wait(60)
         worker.stdout.close()
         cluster = LocalCluster.open(home)
         ended = {run.uid: sum(pod.phase.is_final for pod in cluster.pods(run.uid)) for run in runs}

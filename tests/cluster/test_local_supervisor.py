@@ -280,7 +280,7 @@ def test_another_process_sees_the_same_state(desk: Desk) -> None:
         "print(LocalCluster.open(Path(sys.argv[1])).find('train').uid)"
     )
     argv = [PYTHON, "-c", code, str(desk.cluster.home.path)]
-    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == run.uid
+    assert subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == run.uid
 
 
 def test_a_name_is_taken_until_its_run_is_over(desk: Desk) -> None:

@@ -62,5 +62,7 @@ def test_bounds_end_the_walk_or_leave_out_a_directory(tmp_path: Path) -> None:
 def test_a_directory_without_rules_needs_nobody_who_reads_them(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
     code = f"import sys; from fairlead.cluster.project_files import walk; list(walk({str(tmp_path)!r}))"
-    ended = subprocess.run([sys.executable, "-c", f"{code}; sys.exit('pathspec' in sys.modules)"], check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{code}; sys.exit('pathspec' in sys.modules)"], check=False, timeout=60
+    )
     assert ended.returncode == 0

@@ -46,7 +46,7 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join()
+        thread.join(60)
 
 
 class Answering(BaseHTTPRequestHandler):

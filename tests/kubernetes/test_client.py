@@ -137,7 +137,7 @@ def test_requests_in_flight_are_bounded() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(60)
     assert most[0] == 3
 
 

@@ -46,7 +46,7 @@ def test_describe_tells_the_story_of_a_run(
     assert "it was deleted, as by `kubectl delete pod`" in lost["message"]
     described = subprocess.run(
         [str(plane.kubectl), "--kubeconfig", str(plane.kubeconfig()), "-n", namespace, "describe", "training", "train"],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True, timeout=60,
     ).stdout.partition("Events:")[2]  # fmt: skip
     assert "it was deleted, as by `kubectl delete pod`" in described
     assert "fairlead-operator" in described

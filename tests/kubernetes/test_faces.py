@@ -23,6 +23,7 @@ from tests.kubernetes.operating import teach_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.processes import Child
 from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -182,7 +183,7 @@ def test_several_runs_are_followed_side_by_side(desk: Desk, operator: None) -> N
 
 def test_ctrl_c_detaches_and_the_run_goes_on(desk: Desk, operator: None) -> None:
     desk.write("long")
-    with subprocess.Popen(
+    with Child(
         [*COMMAND, "run", "train.yaml"], cwd=desk.directory, env=desk.environ,
         stderr=subprocess.PIPE, text=True,
     ) as follower:  # fmt: skip
@@ -367,7 +368,7 @@ def test_a_follower_outlives_an_outage_of_the_api_server_and_tells_of_it_once(
         desk = a_desk(plane, "default", tmp_path / "desk")
         with operating(desk):
             file = desk.write("train", fake={"run": "60s"})
-            with subprocess.Popen(
+            with Child(
                 [*COMMAND, "run", file], cwd=desk.directory, env=desk.environ, stderr=subprocess.PIPE, text=True
             ) as follower:
                 until(lambda: any(run["phase"] == "Running" for run in runs(desk)))

@@ -33,7 +33,7 @@ def test_the_operator_may_not_read_secrets_run_in_pods_or_give_itself_rights() -
 
 def test_the_command_prints_what_is_applied(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--image", "fairlead:test"]
-    printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60).stdout
     assert list(yaml.safe_load_all(printed)) == render_install(
         InstallSettings(image="fairlead:test", version=__version__)
     )
@@ -44,7 +44,7 @@ def test_render_prints_the_kubernetes_form_and_the_pods_of_a_file(tmp_path: Path
         "run: python t.py\nnodes: 2\nresources: {gpu: A100:8, cpu: 8}\nteam: research\n"
     )
     argv = [sys.executable, "-m", "fairlead.cli.main", "render", "--pods", "gang.yaml"]
-    printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    printed = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60).stdout
     objects = list(yaml.safe_load_all(printed))
     assert [each["kind"] for each in objects] == ["Training", "Service", "NetworkPolicy", "Pod", "Pod"]
     assert objects[0]["spec"] == {"run": "python t.py", "nodes": 2, "resources": {"gpu": "A100:8", "cpu": 8}}

@@ -21,6 +21,7 @@ from tests.kubernetes.long import LONG
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes
+from tests.processes import Child
 from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -241,7 +242,7 @@ def test_runs_that_an_operator_looks_after_end_before_it_is_taken_away(
     fairlead("install", "--replicas", "0")
     environ = {**os.environ, "KUBECONFIG": str(fresh.kubeconfig())}
     argv = [sys.executable, "-m", "fairlead.cli.main", "operator", "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(argv, env=environ, stderr=subprocess.DEVNULL) as operator:
+    with Child(argv, env=environ, stderr=subprocess.DEVNULL) as operator:
         try:
             submit(fresh, "busy")
             path = "/api/v1/namespaces/default/pods/busy-0-0"

@@ -124,7 +124,7 @@ def test_what_went_along_and_its_commit_are_shown_with_a_users_rights(person: Pe
     (place / "pkg" / "train.py").write_text("print(1)\n")
     git = ["git", "-C", str(place), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-qb", "trunk"], ["add", "."], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *words], check=True)
+        subprocess.run([*git, *words], check=True, timeout=60)
     (place / "pkg" / "train.py").write_text("print(2)\n")
     submit = KubernetesCluster(person.client, namespace=person.namespace).submit
     run = send(person.client, gang(person.namespace, "looked-at", gpus=0), place, submit)

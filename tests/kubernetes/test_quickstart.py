@@ -14,6 +14,7 @@ from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.clusters import started
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes
+from tests.processes import Child
 
 pytestmark = pytest.mark.kubernetes
 
@@ -42,7 +43,7 @@ def test_a_new_user_gets_from_nothing_to_a_run_that_is_done(fresh: ControlPlane,
         "KUBECONFIG": str(fresh.kubeconfig()),
     }
     script = f"set -e -o pipefail\n{start.body}\n{look.body}"
-    with subprocess.Popen(
+    with Child(
         ["bash", "-c", script], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     ) as shell:  # fmt: skip

@@ -35,6 +35,7 @@ from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import pod, until_phase
 from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.processes import Child
 from tests.waiting import until
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
@@ -240,7 +241,7 @@ def test_a_connection_that_this_side_has_left_does_not_stay_for_ever(cluster: Re
 def test_the_commands_of_the_guide_reach_a_run(cluster: RealCluster, tmp_path: Path) -> None:
     (block,) = [each.body for each in examples_of(PAGE) if each.kind == "bash" and "exec" in each.body]
     environment = {**environ(cluster), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    with (tmp_path / "said").open("w") as said, subprocess.Popen(
+    with (tmp_path / "said").open("w") as said, Child(
         ["bash", "-c", f"set -e -o pipefail\n{block}"], env=environment, cwd=tmp_path, stdout=said,
         stderr=subprocess.STDOUT, start_new_session=True,
     ) as shell:  # fmt: skip
@@ -289,7 +290,7 @@ def _forwarding(cluster: RealCluster, *arguments: str, said: Path = Path(os.devn
     command = argv("port-forward", "--json", *arguments)
     with (
         said.open("w") as errors,
-        subprocess.Popen(command, env=environ(cluster), stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        Child(command, env=environ(cluster), stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         try:
             assert process.stdout is not None

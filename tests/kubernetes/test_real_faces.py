@@ -18,6 +18,7 @@ from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operatin
 from tests.kubernetes.test_real_nodes import new_namespace
 from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.processes import Child
 from tests.waiting import until
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
@@ -74,7 +75,7 @@ def test_a_run_with_its_files_is_followed_and_its_output_stays_when_it_is_stoppe
         assert {(each["rank"], each["stream"]) for each in told if each["text"] == "complaint"} == {(0, "e"), (1, "e")}
 
         desk("run", "-d", write(desk, "long", 600))
-        with subprocess.Popen(
+        with Child(
             [*COMMAND, "logs", "-f", "long"], cwd=desk.directory, env=desk.environ, stdout=subprocess.PIPE, text=True
         ) as follower:
             until(lambda: _greeting(1, 0) in desk("logs", "long").out)

@@ -190,4 +190,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not list(leftovers.NAMESPACES.glob(f"{name}-*"))
     assert name not in Path("/proc/self/mountinfo").read_text()
     assert not (cluster.home.parent / name).exists()
-    assert name not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert (
+        name not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=60).stdout
+    )

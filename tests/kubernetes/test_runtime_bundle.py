@@ -17,6 +17,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import MOST_BYTES, bundle, bundle_name, render_bundle
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_report
+from tests.processes import Child
 
 TIMEOUT_S = 60.0
 
@@ -25,7 +26,10 @@ def bare_interpreters() -> list[str]:
     """This one, and the oldest that is supported where there is one."""
     found = [sys.executable]
     old = shutil.which("python3.9")
-    if old is not None and subprocess.run([old, "--version"], capture_output=True, check=False).returncode == 0:
+    if (
+        old is not None
+        and subprocess.run([old, "--version"], capture_output=True, check=False, timeout=60).returncode == 0
+    ):
         found.append(old)
     return found
 
@@ -243,7 +247,7 @@ def test_the_reporter_tells_progress_events_and_signs_of_life(container: Contain
     event = {"at": 103.0, "type": "CheckpointSaved", "message": "step 5"}
     (pod_dir / "rank-0.events.jsonl").write_text(json.dumps(event) + "\nnot ours\n")
     argv = [container.python, "-I", "-S", str(container.runtime), "report", str(pod_dir)]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={})
+    process = Child(argv, stdout=subprocess.PIPE, text=True, env={})
     assert process.stdout is not None
     report = read_report(process.stdout.readline())
     (pod_dir / "rank-0.json").write_text(json.dumps({"step": 9, "updated_at": 109.0}))

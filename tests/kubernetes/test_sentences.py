@@ -25,6 +25,7 @@ from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import new_namespace
 from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
 
 pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
 
@@ -126,8 +127,7 @@ def test_a_quota_is_exceeded(cluster: RealCluster, runs: KubernetesCluster) -> N
     path = f"/api/v1/namespaces/{TEAM}/resourcequotas"
     quota = {"metadata": {"name": "team"}, "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}}
     cluster.request("POST", path, quota)
-    while "hard" not in (cluster.request("GET", f"{path}/team").get("status") or {}):
-        time.sleep(0.1)
+    until(lambda: "hard" in (cluster.request("GET", f"{path}/team").get("status") or {}), "the quota's own status")
     runs.submit(a_run("greedy", gpus=2))
     message, remedy = told(runs, "greedy", "quota")
     assert message == (

@@ -89,6 +89,7 @@ def test_a_last_status_without_an_exit_code_means_that_the_command_did_not_run()
 def tunnelling(asked: list[str]) -> Iterator[str]:
     """A proxy that knows CONNECT and nothing else; it keeps where it was asked to connect to."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(60)
 
     def pass_on(source: socket.socket, target: socket.socket) -> None:
         try:
@@ -103,17 +104,20 @@ def tunnelling(asked: list[str]) -> Iterator[str]:
             client, _ = listener.accept()
         except OSError:
             return  # nobody came
+        client.settimeout(60)
         head = b""
         while b"\r\n\r\n" not in head:
-            head += client.recv(4096)
+            more = client.recv(4096)
+            assert more, "the client hung up before its request was over"
+            head += more
         asked.append(head.split()[1].decode())
         host, _, port = asked[-1].rpartition(":")
-        with client, socket.create_connection((host, int(port))) as server:
+        with client, socket.create_connection((host, int(port)), timeout=60) as server:
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             back = threading.Thread(target=pass_on, args=(server, client))
             back.start()
             pass_on(client, server)
-            back.join()
+            back.join(60)
 
     thread = threading.Thread(target=serve)
     thread.start()

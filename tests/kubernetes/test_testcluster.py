@@ -18,6 +18,7 @@ from tests.kubernetes.testcluster import binaries, leftovers
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.processes import Child
 from tests.waiting import until
 
 PATIENCE_S = 20.0
@@ -138,7 +139,7 @@ def test_kubectl_works_with_its_kubeconfig(control_plane: ControlPlane, namespac
     argv = [str(binaries.ensure()["kubectl"]), f"--kubeconfig={kubeconfig}", "get", "configmaps", "--output=name"]
 
     def listed() -> str:
-        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
 
     until(lambda: "configmap/kube-root-ca.crt" in listed(), "the certificate that the controller manager gives")
 
@@ -169,7 +170,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert home, died.stderr
 
     def left() -> list[str]:
-        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=60).stdout
         return [line for line in listed.splitlines() if home in line]
 
     until(lambda: not left(), "end of its servers")
@@ -189,11 +190,11 @@ def test_what_users_did_is_in_the_audit_log() -> None:
 
 def test_the_command_prints_a_kubeconfig_and_goes_at_ctrl_c() -> None:
     argv = [sys.executable, "-m", "tests.kubernetes.testcluster", "up", "--nodes", "3"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+    with Child(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
         assert command.stdout is not None
         kubeconfig = Path(command.stdout.readline().strip().removeprefix("export KUBECONFIG="))
         listing = [str(binaries.ensure()["kubectl"]), f"--kubeconfig={kubeconfig}", "get", "nodes", "--output=name"]
-        listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=60).stdout
         command.send_signal(signal.SIGINT)
         _, said = command.communicate(timeout=60)
     assert listed.split() == ["node/fake-0", "node/fake-1", "node/fake-2"]

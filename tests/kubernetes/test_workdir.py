@@ -52,9 +52,9 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.skipif(shutil.which("git") is None, reason="git says what is right here, and is not installed")
 def test_the_files_that_go_are_those_that_git_would_take(tree: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(tree), "GIT_CONFIG_NOSYSTEM": "1"}
-    subprocess.run(["git", "init", "-q"], cwd=tree, check=True, env=env)
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True, env=env, timeout=60)
     argv = ["git", "ls-files", "--others", "--exclude-standard"]
-    listed = subprocess.run(argv, cwd=tree, check=True, capture_output=True, text=True, env=env)
+    listed = subprocess.run(argv, cwd=tree, check=True, capture_output=True, text=True, env=env, timeout=60)
     taken = {path.relative_to(tree).as_posix() for path in files(tree)}
     assert taken == set(listed.stdout.split()) - {"link"}
     assert "data/keep.txt" in taken

@@ -188,7 +188,7 @@ class Volume:
             yield process
         finally:
             process.kill()
-            process.communicate()
+            process.communicate(timeout=TIMEOUT_S)
 
     def receive(self, content: bytes, *keep: str) -> tuple[int, bytes]:
         """The exit code and what was complained of, once an input like that of ``fairlead run`` has ended."""

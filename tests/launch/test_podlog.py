@@ -216,10 +216,13 @@ def test_a_hundred_thousand_lines_arrive_quickly(pod: PodDir) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "disk"
     path.mkdir()
-    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(path)]).returncode:
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(path)], timeout=60).returncode
+    ):
         pytest.skip("a small file system cannot be mounted")
     yield path
-    subprocess.run(["umount", str(path)], check=True)
+    subprocess.run(["umount", str(path)], check=True, timeout=60)
 
 
 def test_a_full_disk_costs_lines_and_not_the_program(small_disk: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_full_disk_delays_the_claim_and_loses_no_pod(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+    if subprocess.run(command, capture_output=True, check=False, timeout=60).returncode != 0:
         pytest.skip("a full disk needs a mount, and this machine refuses one")
     pod = PodDir(disk / "pod").write("echo done")
     try:
@@ -89,7 +89,7 @@ def test_a_full_disk_delays_the_claim_and_loses_no_pod(tmp_path: Path) -> None:
         assert pod.end()["ranks"][0]["exit_code"] == 0
     finally:
         pod.clean_up()
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+        subprocess.run(["umount", "-l", str(disk)], check=True, timeout=60)
 
 
 def test_a_program_that_does_not_exist_ends_as_in_a_shell(pod: PodDir) -> None:
@@ -186,7 +186,7 @@ def test_ranks_die_with_their_shim_and_a_sweep_ends_the_rest(pod: PodDir) -> Non
     until(lambda: escaped.exists() and bool(escaped.read_text()), "an escaped process")
     pids = pod.wait("started.json")["pids"].values()
     pod.processes[0].kill()
-    pod.processes[0].wait()
+    pod.processes[0].wait(60)
     until(lambda: not any(is_alive(pid) for pid in pids), "end of the ranks")
     assert is_alive(int(escaped.read_text()))
     assert kill_leftovers(pod.uid) >= 1
@@ -292,7 +292,7 @@ def test_a_pod_without_a_supervisor_starts_one_that_outlives_it(pod: PodDir, tmp
 def test_a_living_supervisor_is_left_alone(pod: PodDir, tmp_path: Path) -> None:
     lock = tmp_path / "supervisor.lock"
     with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         pod.write("true", supervisor=["touch", str(tmp_path / "started")], supervisor_lock=str(lock)).run()
     assert not (tmp_path / "started").exists()
 

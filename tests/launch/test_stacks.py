@@ -246,6 +246,8 @@ def test_the_main_thread_is_the_last_that_python_shows(tmp_path: Path) -> None:
         "for _ in range(3): threading.Thread(target=other, daemon=True).start()\n"
         "time.sleep(0.2); main()\n"
     )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     assert shown.count("in other") == 3
     assert [name for name, _, _ in stacks.main_frames(shown)] == ["main", "<module>"]

@@ -112,7 +112,7 @@ node = Node(name="a", cpu_milli=8000, memory_bytes=1 << 30)
 assert place(Training(name="train", run="x"), rooms((node,), ())) is not None
 assert "numpy" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_a_small_installation_says_what_several_nodes_need(monkeypatch: pytest.MonkeyPatch) -> None:

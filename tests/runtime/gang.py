@@ -69,7 +69,7 @@ class Gang:
         for process in self.processes:
             if process.is_alive():
                 process.kill()
-            process.join()
+            process.join(PATIENCE_S)
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to one rank."""

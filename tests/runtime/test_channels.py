@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +23,12 @@ def together(count: int, call: Callable[[int], Any]) -> list[Any]:
         except AgreementFailed as error:
             results[rank] = error
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
+    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
+        assert not thread.is_alive(), "a rank did not come back"
     return results
 
 
@@ -47,10 +49,12 @@ def close_all(stars: list[list[Star]]) -> None:
 
 
 def knock_as_a_stranger(port: int) -> None:
+    deadline = time.monotonic() + 60
     while True:
         try:
             stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
         except ConnectionRefusedError:
+            assert time.monotonic() < deadline, "nobody listens"
             continue
         with stranger:
             send(stranger, {"token": "of another run", "rank": 1, "name": "agree"})

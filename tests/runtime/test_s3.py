@@ -48,7 +48,7 @@ def test_state_is_saved_found_and_loaded_and_old_ones_go(s3: S3, open_run: Calla
             state["optimizer"].step()
             run.checkpoint(step + 1)
             assert run._saver is not None
-            run._saver.wait()
+            run._saver.wait(60)
     assert open_store(PLACE, scratch=None).steps() == [3, 4]
     again = objects(2)
     with open_run() as run:
@@ -122,7 +122,7 @@ def test_server_that_is_down_fails_the_save_and_training_goes_on(
         assert run._saver is not None
         s3.stop()
         run.checkpoint(1, force=True)
-        run._saver.wait()
+        run._saver.wait(60)
         s3.start()
         run.checkpoint(2, force=True)
     assert [kind for kind, _ in read_events(pod_dir)] == ["CheckpointFailed", "CheckpointSaved"]

@@ -95,7 +95,7 @@ def test_force_saves_now(open_run: Callable[..., Run], to: Path) -> None:
         run.checkpoint(2, force=True)
         run.checkpoint(3, force=True)
         assert run._saver is not None
-        run._saver.wait()
+        run._saver.wait(60)
         assert steps_in(to) == [2, 3]
 
 
@@ -226,7 +226,7 @@ def test_full_disk_fails_the_save_and_training_goes_on(tmp_path: Path) -> None:
     disk.mkdir()
     pod_dir.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+    if subprocess.run(command, capture_output=True, check=False, timeout=60).returncode != 0:
         pytest.skip("a full disk needs a mount, and this machine refuses one")
     try:
         state: dict[str, Any] = {"data": b""}
@@ -236,13 +236,13 @@ def test_full_disk_fails_the_save_and_training_goes_on(tmp_path: Path) -> None:
                 state["data"] = bytes(2_000_000 if step in (3, 4, 5) else 100_000)
                 run.checkpoint(step, force=step % 2 == 0)
                 assert run._saver is not None
-                run._saver.wait()
+                run._saver.wait(60)
                 if step == 5:
                     assert [path.name for path in (disk / "c").iterdir()] == ["step-000000000002"]
         assert kinds(pod_dir) == ["CheckpointSaved", "CheckpointFailed", "CheckpointSaved", "CheckpointSaved"]
         assert "No space left on device" in read_events(pod_dir)[1][1]
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", str(disk)], check=True, timeout=60)
 
 
 def test_failure_in_the_program_waits_for_the_save_under_way_and_makes_no_new_one(
@@ -327,7 +327,7 @@ def test_last_save_that_cannot_succeed_is_given_up_and_reported(
         run.resume(state={})
         run.checkpoint(5, force=True)
         assert run._saver is not None
-        run._saver.wait()
+        run._saver.wait(60)
         monkeypatch.setattr(directory.Directory, "commit", fail)
         run.checkpoint(7)
     report = read_report(tmp_path)
@@ -423,6 +423,7 @@ def test_program_without_torch_loads_neither_torch_nor_fsspec(tmp_path: Path) ->
         capture_output=True,
         text=True,
         check=True,
+        timeout=60,
     )
     assert result.stdout == "start 0\nend 3 torch False fsspec False\n"
     assert "fairlead: Saved step 3" in result.stderr
@@ -434,7 +435,7 @@ def test_a_rank_shows_its_stacks_on_request_where_its_interpreter_was_started_wi
     into = tmp_path / "stacks"
     into.touch()
     environ = {**os.environ, "FAIRLEAD_STACKS": str(into)}
-    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
     assert "most recent call first" in into.read_text()
 
 
@@ -451,11 +452,11 @@ def test_a_chosen_interval_is_told_and_goes_on_with_the_run(open_run: Callable[.
         assert "checkpoint_interval_s" not in read_report(tmp_path)
         run.checkpoint(3, force=True)
         assert run._saver is not None
-        run._saver.wait()
+        run._saver.wait(60)
         assert read_report(tmp_path)["checkpoint_interval_s"] >= 30
         assert "none was seen" in read_report(tmp_path)["checkpoint_interval_why"]
         run.checkpoint(4, force=True)
-        run._saver.wait()
+        run._saver.wait(60)
         raise RuntimeError("an accident")
     with open_run(every_auto=True, attempt=1) as run:
         assert run.resume(state={}) == 4

@@ -232,7 +232,7 @@ with fairlead.run() as run:
             optimizer.step()
         before = set(sys.modules)  # PyTorch's own step imports as it likes
         run.checkpoint(step + 1, force=True)
-        run._saver.wait()
+        run._saver.wait(60)
         imported()
         os.kill(os.getpid(), signal.SIGTERM)
         run.checkpoint(step + 2)
@@ -263,6 +263,7 @@ def test_neither_resume_nor_the_first_save_nor_that_of_a_stop_notice_imports_mor
             capture_output=True,
             text=True,
             check=True,
+            timeout=60,
         )
         *imported, last = result.stdout.splitlines()
         assert [set(line.split()) - OWN for line in imported] == [set()] * 3

@@ -21,7 +21,6 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import hold_reserve
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
-from fairlead.control.pass_counts import PassCounts
 from fairlead.control.pipelines.triggers import Triggers
 from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
@@ -111,7 +110,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     agent.sweep()
     cluster.sweep()
     cluster.store.settle_shares(cluster.share_of)
-    wake, counts = _listen(home), PassCounts()
+    wake = _listen(home)
     log.info("started, process %d", os.getpid())
     idle_since = time.monotonic()
     triggers = Triggers(home, cluster)
@@ -120,7 +119,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     try:
         while not stopping:
             try:
-                live, changed = _step(cluster, agent, counts)
+                live, changed = _step(cluster, agent)
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
@@ -144,7 +143,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
                 log.info("nothing to do for %.0f s, leaving", IDLE_EXIT_S)
                 return
             if not changed:
-                _sleep(wake, wait_s, counts)
+                _sleep(wake, wait_s)
     finally:
         agent.close()
         wake.close()
@@ -166,16 +165,16 @@ def _forget(cluster: LocalCluster) -> bool:
     return gone > 0
 
 
-def _step(cluster: LocalCluster, agent: Agent, counts: PassCounts) -> tuple[int, bool]:
+def _step(cluster: LocalCluster, agent: Agent) -> tuple[int, bool]:
     """Look, decide, act; the number of live pods and whether anything was decided."""
     try:
         live = agent.observe(time.time())
     except NoRoom:
         # What was seen is seen again. What is to be stopped or forgotten makes room for that.
-        run_pass(cluster, time.time(), counts)
+        run_pass(cluster, time.time())
         agent.act(time.time())
         raise
-    changed = run_pass(cluster, time.time(), counts)
+    changed = run_pass(cluster, time.time())
     agent.act(time.time())
     cluster.tell_budgets()
     return live, changed
@@ -189,10 +188,10 @@ def _listen(home: Home) -> socket.socket:
     return wake
 
 
-def _sleep(wake: socket.socket, wait_s: float, counts: PassCounts) -> None:
+def _sleep(wake: socket.socket, wait_s: float) -> None:
     """Wait for a datagram or for the time to pass, and take all datagrams that came together as one.
 
-    One from a socket with an address of its own asks whether anybody is there, and is answered with the counts so far.
+    One from a socket with an address of its own asks whether anybody is there, and is answered.
     """
     wake.settimeout(wait_s)
     try:
@@ -201,7 +200,7 @@ def _sleep(wake: socket.socket, wait_s: float, counts: PassCounts) -> None:
             wake.setblocking(False)
             if asker:
                 with contextlib.suppress(OSError):  # it waits no longer
-                    wake.sendto(counts.dumps(), asker)
+                    wake.sendto(b"", asker)
     except (TimeoutError, BlockingIOError, InterruptedError):
         return
 

@@ -1,6 +1,7 @@
 """A cluster to try things out on: ``python -m tests.kubernetes.testcluster up [--nodes 200] [--real]``.
 
-It prints the line that points kubectl and Fairlead at it, and stays until Ctrl-C.
+It prints the line that points kubectl and Fairlead at it, and stays until Ctrl-C. ``build`` makes no more than its
+programs, which the first ``up`` and the first test do otherwise.
 """
 
 import argparse
@@ -18,7 +19,9 @@ from tests.kubernetes.testcluster.real_nodes import RealCluster
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.testcluster")
-    up = parser.add_subparsers(required=True, metavar="up").add_parser("up", help="start a cluster, until Ctrl-C")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    commands.add_parser("build", help="build what a cluster needs, where that is missing")
+    up = commands.add_parser("up", help="start a cluster, until Ctrl-C")
     up.add_argument("--nodes", type=int, default=4, help="fake nodes with 8 GPUs each (default 4)")
     up.add_argument("--version", default=binaries.NEWEST, help=f"Kubernetes version (default {binaries.NEWEST})")
     up.add_argument("--real", action="store_true", help="two real nodes too, which run containers; needs root")
@@ -28,6 +31,9 @@ def main() -> None:
         signal.signal(number, lambda *_: over.set())
     began = time.monotonic()
     try:
+        if arguments.command == "build":
+            binaries.ensure()
+            return
         version = arguments.version
         with RealCluster(2, version=version) if arguments.real else ControlPlane(version=version) as plane:
             add_nodes(plane, arguments.nodes)

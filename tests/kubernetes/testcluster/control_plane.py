@@ -61,7 +61,7 @@ class ControlPlane:
         self.home = leftovers.new_home()
         """Everything of it, logs among it; gone when it stops."""
         self._alive = (self.home / leftovers.LOCK).open("w")
-        fcntl.flock(self._alive, fcntl.LOCK_EX)
+        fcntl.flock(self._alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._servers: dict[str, Server] = {}
         self.url = ""
         self.etcd_url = ""

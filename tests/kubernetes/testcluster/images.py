@@ -21,6 +21,7 @@ PYTHON = "testcluster.fairlead.dev/python:1"
 
 RELEASE = "bookworm"
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
+IMAGE_S = 15 * 60.0
 ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin",)
 
 
@@ -88,7 +89,10 @@ def _make_root(target: Path) -> None:
         raise Unavailable("mmdebstrap is not installed; images for real nodes are built with it")
     binaries.say("building an image with Python (once; a minute) ...")
     argv = ["mmdebstrap", "--variant=essential", f"--include={','.join(PACKAGES)}", RELEASE, str(target)]
-    done = subprocess.run(["nice", *argv], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["nice", *argv], capture_output=True, text=True, check=False, timeout=IMAGE_S)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"the image was not built within {IMAGE_S / 60:.0f} minutes") from None
     if done.returncode:
         raise Unavailable(f"the image could not be built: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
 

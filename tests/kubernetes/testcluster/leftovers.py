@@ -53,7 +53,7 @@ def remove(home: Path, *, keep_logs: bool) -> None:
     _unmount(home)
     _remove_cgroups(home.name)
     for namespace in _namespaces(home.name):
-        subprocess.run(["ip", "netns", "delete", namespace.name], check=True)
+        subprocess.run(["ip", "netns", "delete", namespace.name], check=True, timeout=60)
     _remove_files_elsewhere(home)
     if not keep_logs:
         shutil.rmtree(home, ignore_errors=True)
@@ -100,7 +100,9 @@ def _end_processes(home: Path) -> None:
     for _ in range(50):
         pids: set[int] = set()
         for namespace in _namespaces(home.name):
-            listed = subprocess.run(["ip", "netns", "pids", namespace.name], capture_output=True, text=True, check=True)
+            listed = subprocess.run(
+                ["ip", "netns", "pids", namespace.name], capture_output=True, text=True, check=True, timeout=60
+            )
             pids.update(int(pid) for pid in listed.stdout.split())
         for cgroup in cgroups(home.name):
             with contextlib.suppress(OSError):
@@ -115,7 +117,7 @@ def _end_processes(home: Path) -> None:
 
 def _unmount(home: Path) -> None:
     for mount in reversed(_mounts(home)):
-        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True, timeout=60)
     # What is still mounted there may be a directory of the machine: nothing must be removed through it.
     if left := _mounts(home):
         raise Broken(f"cannot unmount {left}; not removing {home}")

@@ -50,11 +50,11 @@ def main() -> None:
             replaces="\n".join(f"\t{path} => {path} v0.{minor}" for path in staging),
         )
     )
-    subprocess.run(["go", "mod", "tidy"], cwd=place, check=True)
+    subprocess.run(["go", "mod", "tidy"], cwd=place, check=True, timeout=600)
 
 
 def _json(*command: str) -> dict[str, list[dict[str, dict[str, str]]]]:
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, timeout=600).stdout))
 
 
 if __name__ == "__main__":

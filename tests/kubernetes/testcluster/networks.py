@@ -50,11 +50,13 @@ def make(cluster: str, count: int) -> tuple[str, list[NodeNetwork]]:
 
 
 def _new_namespace(name: str) -> None:
-    subprocess.run(["ip", "netns", "add", name], check=True)
+    subprocess.run(["ip", "netns", "add", name], check=True, timeout=60)
     _ip(name, "link set lo up")
     inside = ["nsenter", f"--net=/var/run/netns/{name}"]
-    subprocess.run([*inside, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True)
+    subprocess.run([*inside, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True, timeout=60)
 
 
 def _ip(namespace: str, command: str) -> None:
-    subprocess.run(["ip", "-netns", namespace, *command.split()], check=True, capture_output=True, text=True)
+    subprocess.run(
+        ["ip", "-netns", namespace, *command.split()], check=True, capture_output=True, text=True, timeout=60
+    )

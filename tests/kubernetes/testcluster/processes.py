@@ -63,7 +63,7 @@ class Server:
         """SIGKILL, as a crash."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(PATIENCE_S)
 
     def stop(self) -> None:
         """Ask it to end, and kill it when it does not."""

@@ -196,7 +196,7 @@ def require() -> None:
         binaries.say(f"installing {', '.join(DEBIAN_PACKAGES)} ...")
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for argv in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *DEBIAN_PACKAGES]):
-            subprocess.run(["apt-get", *argv], env=environment, check=False, capture_output=True)
+            subprocess.run(["apt-get", *argv], env=environment, check=False, capture_output=True, timeout=600)
     if lacking := _lacking():
         raise Unavailable(f"real nodes need {', '.join(lacking)}: apt-get install {' '.join(DEBIAN_PACKAGES)}")
 
@@ -208,12 +208,12 @@ def _lacking() -> list[str]:
 
 def _ctr(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     argv = ["ctr", "--address", f"{node}/containerd.sock", "--namespace", "k8s.io", *arguments]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
 
 
 def _container(given: Mapping[str, Path]) -> dict[str, Any]:
     """What every container is made from: containerd's own description, and the directories."""
-    done = subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True)
+    done = subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True, timeout=60)
     base: dict[str, Any] = json.loads(done.stdout)
     for destination, source in given.items():
         options = ["rbind", "ro", "nosuid", "nodev"]
@@ -233,7 +233,7 @@ def _make_mount_namespace(directory: Path) -> Path:
         f"mount --make-private {kept}",
         f"unshare --mount={place} mount --bind {directory}/device-plugins {DEVICE_PLUGINS}",
     ):
-        done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+        done = subprocess.run(command.split(), capture_output=True, text=True, check=False, timeout=60)
         if done.returncode:
             raise Broken(f"{command}: {done.stderr}")
     return place

@@ -1,0 +1,127 @@
+"""Hands test files to the workers of pytest-xdist: the longest first, and as often as a worker dies.
+
+A file stays with one worker, as with ``--dist loadfile``, which this takes the place of. That one hands out files by
+their number of tests, so that a long one may begin last; and once a worker has died near the end, it waits for ever.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+SECONDS_OF_A_TEST = 0.1
+"""Of one that is in no record."""
+
+
+class Worker(Protocol):
+    """What is needed of an xdist ``WorkerController``."""
+
+    @property
+    def shutting_down(self) -> bool: ...
+
+    def send_runtest_some(self, indices: Sequence[int]) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
+class LongestFirst:
+    """A scheduler of pytest-xdist (its ``Scheduling`` protocol).
+
+    A worker runs a test only once it knows the next one or that there is none, so it always has two or the news that
+    nothing comes any more. Of a worker that dies, the test that it ran has failed; the others go to the next worker.
+
+    Args:
+        num_workers: How many collect the tests before the first is handed out.
+        seconds: How long each file took before.
+    """
+
+    def __init__(self, num_workers: int, seconds: Mapping[str, float]) -> None:
+        self._num_workers = num_workers
+        self._seconds = seconds
+        self._tests: Sequence[str] = ()
+        self._waiting: list[list[int]] | None = None
+        self._handed_out: dict[Worker, list[int]] = {}
+        self._ready: list[Worker] = []
+
+    @property
+    def nodes(self) -> list[Worker]:
+        return list(self._handed_out)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        return self._waiting is not None or len(self._ready) >= self._num_workers
+
+    @property
+    def tests_finished(self) -> bool:
+        return self._waiting == [] and all(len(tests) < 2 for tests in self._handed_out.values())
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._waiting) or any(self._handed_out.values())
+
+    def add_node(self, node: Worker) -> None:
+        self._handed_out[node] = []
+
+    def add_node_collection(self, node: Worker, collection: Sequence[str]) -> None:
+        if self._tests and list(collection) != list(self._tests):
+            raise RuntimeError("the workers have found different tests; names must not depend on chance or time")
+        self._tests = collection
+        self._ready.append(node)
+
+    def schedule(self) -> None:
+        if self._waiting is None:
+            self._waiting = by_file(self._tests, self._seconds)
+        for node in self._ready:
+            self._feed(node)
+
+    def mark_test_complete(self, node: Worker, item_index: int, duration: float = 0) -> None:
+        self._handed_out[node].remove(item_index)
+        self._feed(node)
+
+    def mark_test_pending(self, item: str) -> None:
+        self._put_back([self._tests.index(item)])
+
+    def remove_pending_tests_from_node(self, node: Worker, indices: Sequence[int]) -> None:
+        raise AssertionError("no worker is asked to give tests back")
+
+    def remove_node(self, node: Worker) -> str | None:
+        left = self._handed_out.pop(node)
+        if node in self._ready:
+            self._ready.remove(node)
+        if not left:
+            return None
+        self._put_back(left[1:])
+        return self._tests[left[0]]
+
+    def _put_back(self, tests: list[int]) -> None:
+        assert self._waiting is not None
+        if tests:
+            self._waiting.insert(0, tests)
+        for node in self._ready:
+            self._feed(node)
+
+    def _feed(self, node: Worker) -> None:
+        if node.shutting_down:
+            return
+        assert self._waiting is not None
+        while self._waiting and len(self._handed_out[node]) < 2:
+            tests = self._waiting.pop(0)
+            self._handed_out[node] += tests
+            node.send_runtest_some(tests)
+        if not self._waiting:
+            node.shutdown()
+
+
+def by_file(tests: Sequence[str], seconds: Mapping[str, float]) -> list[list[int]]:
+    """The indices of the tests of each file, of the longest file first."""
+    files: dict[str, list[int]] = {}
+    for index, test in enumerate(tests):
+        files.setdefault(file_of(test), []).append(index)
+    return [files[file] for file in sorted(files, key=lambda file: -_expected(file, files[file], seconds))]
+
+
+def file_of(test: str) -> str:
+    """The file of a test, by the test's name."""
+    return test.partition("::")[0]
+
+
+def _expected(file: str, tests: Iterable[int], seconds: Mapping[str, float]) -> float:
+    return seconds.get(file, SECONDS_OF_A_TEST * len(list(tests)))

@@ -1,0 +1,103 @@
+"""Whole runs of the tests: files begin longest first, and a worker that dies costs one test."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.scheduling import LongestFirst, by_file
+
+TESTS = ["a.py::1", "a.py::2", "a.py::3", "b.py::1", "c.py::1", "c.py::2"]
+
+
+class Fake:
+    """A worker that notes what it is given; `run` is the one that it works on next."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: Sequence[int]) -> None:
+        assert not self.shutting_down
+        self.given += [TESTS[index] for index in indices]
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    def run(self, scheduler: LongestFirst) -> None:
+        """Run the next test; as the real one, only with another behind it or the news that there is none."""
+        assert len(self.given) > 1 or self.shutting_down, "waits for ever"
+        scheduler.mark_test_complete(self, TESTS.index(self.given.pop(0)))
+
+
+def joined(scheduler: LongestFirst, *workers: Fake) -> None:
+    for worker in workers:
+        scheduler.add_node(worker)
+        scheduler.add_node_collection(worker, TESTS)
+        if scheduler.collection_is_completed:
+            scheduler.schedule()
+
+
+@pytest.fixture
+def scheduler() -> LongestFirst:
+    return LongestFirst(2, {"b.py": 50.0, "c.py": 5.0})
+
+
+def test_the_longest_files_are_first_and_unknown_ones_count_by_their_tests() -> None:
+    files = [[TESTS[index] for index in file] for file in by_file(TESTS, {"b.py": 50.0, "c.py": 0.25})]
+    assert files == [["b.py::1"], TESTS[:3], TESTS[4:]]
+
+
+def test_nothing_begins_before_all_workers_have_found_the_tests(scheduler: LongestFirst) -> None:
+    first, second = Fake(), Fake()
+    joined(scheduler, first)
+    assert not first.given
+    joined(scheduler, second)
+    assert first.given == ["b.py::1", "c.py::1", "c.py::2"], "one test alone would not begin"
+    assert second.given == TESTS[:3]
+
+
+def test_every_test_runs_once_and_then_all_is_over(scheduler: LongestFirst) -> None:
+    workers = Fake(), Fake()
+    joined(scheduler, *workers)
+    for worker in workers:
+        while worker.given:
+            worker.run(scheduler)
+    assert scheduler.tests_finished
+    assert not scheduler.has_pending
+
+
+@pytest.mark.parametrize("done", range(3))
+def test_a_worker_that_dies_at_the_very_end_costs_the_test_that_it_ran(scheduler: LongestFirst, done: int) -> None:
+    dies, lives = Fake(), Fake()
+    joined(scheduler, lives, dies)
+    while lives.given:
+        lives.run(scheduler)
+    for _ in range(done):
+        dies.run(scheduler)
+    left = list(dies.given)
+    assert scheduler.remove_node(dies) == left[0]
+    heir = Fake()
+    joined(scheduler, heir)
+    assert heir.given == left[1:]
+    while heir.given:
+        heir.run(scheduler)
+    assert scheduler.tests_finished
+
+
+def test_a_worker_that_dies_before_it_has_found_the_tests_is_replaced(scheduler: LongestFirst) -> None:
+    dies, lives, heir = Fake(), Fake(), Fake()
+    scheduler.add_node(dies)
+    joined(scheduler, lives)
+    assert scheduler.remove_node(dies) is None
+    joined(scheduler, heir)
+    while lives.given:
+        lives.run(scheduler)
+    assert heir.given
+
+
+def test_workers_that_find_different_tests_are_refused(scheduler: LongestFirst) -> None:
+    joined(scheduler, Fake())
+    other = Fake()
+    scheduler.add_node(other)
+    with pytest.raises(RuntimeError, match="different tests"):
+        scheduler.add_node_collection(other, TESTS[1:])
