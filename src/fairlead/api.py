@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import LogQuery, parse_moment
@@ -24,6 +24,8 @@ from fairlead.state.snapshot import Intent, Progress, Status, Workload
 if TYPE_CHECKING:
     from fairlead.specs.keys import Spec
     from fairlead.specs.pipeline import Pipeline
+
+SpecT = TypeVar("SpecT", bound=WorkloadSpec)
 
 
 class Training:
@@ -84,24 +86,27 @@ class Training:
         return admit(cluster, self.spec, self._directory or Path.cwd())
 
 
-class RunHandle:
-    """A submitted run. Belongs to one thread."""
+class WorkloadHandle(Generic[SpecT]):
+    """A submitted workload. Belongs to one thread."""
 
     def __init__(self, cluster: ClusterClient, uid: str) -> None:
         self._cluster = cluster
         self.uid = uid
 
     def __repr__(self) -> str:
+        kind = type(self).__name__
         try:
-            run = self.workload
+            workload = self.workload
         except FairleadError as error:  # it was deleted, or its cluster does not answer
-            return f"RunHandle(uid={self.uid!r}: {error})"
-        return f"RunHandle(name={run.spec.name!r}, uid={self.uid!r}, phase={run.status.phase.value!r})"
+            return f"{kind}(uid={self.uid!r}: {error})"
+        phase = workload.status.phase.value
+        return f"{kind}(name={workload.spec.name!r}, uid={self.uid!r}, phase={phase!r})"
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> Workload[SpecT]:
         """All that is known of it now."""
-        return leaf(self._cluster.get(self.uid))
+        found: Workload[Any] = self._cluster.get(self.uid)
+        return found
 
     @property
     def name(self) -> str:
@@ -111,10 +116,6 @@ class RunHandle:
     def status(self) -> Status:
         return self.workload.status
 
-    @property
-    def progress(self) -> Progress | None:
-        return self.workload.progress
-
     def wait(self, timeout: float | None = None) -> Status:
         """Wait for its end; the status then, or after ``timeout`` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
@@ -122,6 +123,44 @@ class RunHandle:
             self._cluster.nudge()
             self._cluster.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic())))
         return self.status
+
+    def events(self) -> tuple[EventRecord, ...]:
+        """What happened to it, oldest first; what happened to children is told by theirs."""
+        return self._cluster.events(self.uid)
+
+    def stop(self) -> None:
+        """Stop it, and its children with it; each saves a checkpoint of the step it is at."""
+        self._want(Intent.STOP)
+
+    def suspend(self) -> None:
+        """Stop it for now; it holds nothing until it is resumed.
+
+        Raises:
+            Conflict: It is over.
+        """
+        self._want(Intent.SUSPEND)
+
+    def delete(self) -> None:
+        """Stop it and remove all that is kept of it and its children."""
+        self._want(Intent.DELETE)
+
+    def _want(self, intent: Intent) -> None:
+        check_intent(self.workload, intent)
+        self._cluster.set_intent(self.uid, intent)
+        self._cluster.nudge()
+
+
+class RunHandle(WorkloadHandle[TrainingSpec]):
+    """A submitted run. Belongs to one thread."""
+
+    @property
+    def workload(self) -> Workload:
+        """All that is known of it now."""
+        return leaf(self._cluster.get(self.uid))
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.workload.progress
 
     def logs(
         self,
@@ -161,22 +200,6 @@ class RunHandle:
         query = LogQuery(ranks=ranks, attempt=attempt, since=begin, until=end, pattern=pattern, tail=tail)
         return self._cluster.logs(self.uid, query, follow=follow)
 
-    def events(self) -> tuple[EventRecord, ...]:
-        """What happened to it, oldest first."""
-        return self._cluster.events(self.uid)
-
-    def stop(self) -> None:
-        """Stop it, with a checkpoint of the step it is at."""
-        self._want(Intent.STOP)
-
-    def suspend(self) -> None:
-        """Stop it for now; it holds nothing until it is resumed.
-
-        Raises:
-            Conflict: It is over.
-        """
-        self._want(Intent.SUSPEND)
-
     def resume(self, **changes: Any) -> None:
         """Let a suspended, stopped or failed run go on from its newest good checkpoint.
 
@@ -198,15 +221,6 @@ class RunHandle:
             update = plan_update(self._cluster, self.workload, given, directory=directory, source="resume()")
             carry_out(self._cluster, update)
         self._want(Intent.RUN)
-
-    def delete(self) -> None:
-        """Stop it and remove all that is kept of it."""
-        self._want(Intent.DELETE)
-
-    def _want(self, intent: Intent) -> None:
-        check_intent(self.workload, intent)
-        self._cluster.set_intent(self.uid, intent)
-        self._cluster.nudge()
 
 
 def _unix_time(moment: str | float | datetime | None) -> float | None:

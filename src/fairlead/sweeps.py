@@ -1,22 +1,19 @@
 """Sweeps from Python: ``fairlead.Sweep(parameters={...}, trial={...}).run().best()``."""
 
-import time
 from pathlib import Path
 from typing import Any
 
-from fairlead.api import submit
+from fairlead.api import WorkloadHandle, submit
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.port import EventRecord
 from fairlead.control.admission import admit
 from fairlead.control.opening import open_named
-from fairlead.errors import FairleadError, InvalidSpec, NotFound
-from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.errors import InvalidSpec, NotFound
 from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import trials_of
 from fairlead.policy.search.trials import TrialRecord, TrialState, ranked
 from fairlead.specs.sweep import Sweep as SweepSpec
-from fairlead.state.snapshot import Intent, Status, Workload
+from fairlead.state.snapshot import Intent, Workload
 
 
 class Sweep:
@@ -51,33 +48,8 @@ class Sweep:
         return SweepHandle(cluster, submit(cluster, admit(cluster, self.spec, Path.cwd())).uid)
 
 
-class SweepHandle:
+class SweepHandle(WorkloadHandle[SweepSpec]):
     """A submitted sweep. Belongs to one thread."""
-
-    def __init__(self, cluster: ClusterClient, uid: str) -> None:
-        self._cluster = cluster
-        self.uid = uid
-
-    def __repr__(self) -> str:
-        try:
-            sweep = self.workload
-        except FairleadError as error:  # it was deleted
-            return f"SweepHandle(uid={self.uid!r}: {error})"
-        return f"SweepHandle(name={sweep.spec.name!r}, uid={self.uid!r}, phase={sweep.status.phase.value!r})"
-
-    @property
-    def workload(self) -> Workload[SweepSpec]:
-        """All that is known of it now."""
-        found: Workload[Any] = self._cluster.get(self.uid)
-        return found
-
-    @property
-    def name(self) -> str:
-        return self.workload.spec.name
-
-    @property
-    def status(self) -> Status:
-        return self.workload.status
 
     def trials(self) -> list[TrialRecord]:
         """Its trials by number: values, state, the last value of the objective and the step that they came to."""
@@ -91,34 +63,9 @@ class SweepHandle:
         """
         return best_of(self.workload, self.trials())
 
-    def wait(self, timeout: float | None = None) -> Status:
-        """Wait for its end; the status then, or after ``timeout`` seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while not self.status.phase.is_final and (end is None or time.monotonic() < end):
-            self._cluster.nudge()
-            self._cluster.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic())))
-        return self.status
-
-    def events(self) -> tuple[EventRecord, ...]:
-        """What happened to it, oldest first; what happened to trials is told by theirs."""
-        return self._cluster.events(self.uid)
-
-    def stop(self) -> None:
-        """Stop it and its trials, which save a checkpoint."""
-        self._want(Intent.STOP)
-
     def resume(self) -> None:
         """Let a suspended, stopped or failed sweep go on, and those trials that failed or were stopped with it."""
         self._want(Intent.RUN)
-
-    def delete(self) -> None:
-        """Stop it and remove all that is kept of it and its trials."""
-        self._want(Intent.DELETE)
-
-    def _want(self, intent: Intent) -> None:
-        check_intent(self.workload, intent)
-        self._cluster.set_intent(self.uid, intent)
-        self._cluster.nudge()
 
 
 def trials_in(cluster: ClusterClient, sweep: Workload[SweepSpec]) -> list[TrialRecord]:

@@ -39,6 +39,15 @@ def test_status_says_what_the_listing_says(ran: Call) -> None:
     assert "in all" in ran("status", "a").out
 
 
+def test_status_says_goodput_by_the_uses_of_the_bill(ran: Call) -> None:
+    (row,) = [row for row in json.loads(ran("cost", "--json").out)["rows"] if row["run"] == "a"]
+    told = json.loads(ran("status", "a", "--json").out)["goodput"]
+    assert set(told["seconds"]) >= {use for use, amount in row["uses"].items() if amount > 1}
+    assert told["ratio"] == pytest.approx(row["uses"].get("productive", 0) / row["microusd"], abs=0.02)
+    assert 0 <= told["waiting_s"] < 60
+    assert " goodput " in ran("status", "a").out
+
+
 def test_idle_time_is_a_row_of_its_own(ran: Call) -> None:
     table = ran("cost", "--since", "1h").out.splitlines()
     assert table[0].split() == ["RUN", "COST", "SHARE", "NODE-HOURS", "FOR"]

@@ -68,7 +68,10 @@ def as_data(result: Result, seed: int) -> Mapping[str, object]:
             "gpus_held": gpus_held(outcome),
             "runs_waiting": queue_length(outcome),
         },
-        "runs": [asdict(run) | {"waited_s": run.waited_s, "completion_s": run.completion_s} for run in outcome.runs],
+        "runs": [
+            asdict(run) | {"waited_s": run.waited_s, "completion_s": run.completion_s, "goodput": run.spent.goodput}
+            for run in outcome.runs
+        ],
     }
 
 

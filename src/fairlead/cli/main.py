@@ -44,6 +44,7 @@ SECTIONS = {
         "simulate": ("simulate", "Simulate a trace of runs on a cluster."),
         "cost": ("cost", "Show what runs and idle nodes cost."),
         "prices": ("prices", "Set and list prices of nodes."),
+        "metrics": ("metrics", "Print or serve metrics for Prometheus."),
     },
     "Check specs": {
         "validate": ("validate", "Check spec files and report every problem."),

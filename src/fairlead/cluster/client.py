@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.selection import Selection
+    from fairlead.ledger.goodput import Goodput
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.training import Training
     from fairlead.state.series import Point
@@ -114,6 +115,10 @@ class ClusterClient(WorkloadStore, Protocol):
 
     def cost_of(self, workload: Workload) -> int | None:
         """Micro-dollars of a workload so far; None where no price of what it held is known."""
+        ...
+
+    def goodput_of(self, workload: Workload) -> Goodput | None:
+        """Where the time of a workload went so far; None where nobody keeps that."""
         ...
 
     def nodes(self) -> tuple[Node, ...]:

@@ -1,10 +1,26 @@
 """One pass of the loop over any cluster: load, decide, apply."""
 
+import time
+
 from fairlead.cluster.port import Cluster
+from fairlead.control.pass_counts import PassCounts
 from fairlead.policy.decide import decide
 
 
-def run_pass(cluster: Cluster, now: float) -> bool:
-    """Bring the cluster one step nearer to what is wanted; whether anything was changed."""
-    plan = decide(cluster.snapshot(), now)
-    return any(cluster.apply(plan)) if plan.changes else False
+def run_pass(cluster: Cluster, now: float, counts: PassCounts | None = None) -> bool:
+    """Bring the cluster one step nearer to what is wanted; whether anything was changed.
+
+    Args:
+        counts: Where to count what was decided and how long that took.
+    """
+    seen = cluster.snapshot()
+    begun = time.perf_counter()
+    plan = decide(seen, now)
+    if counts is not None:
+        counts.decisions.add(time.perf_counter() - begun)
+    if not plan.changes:
+        return False
+    applied = cluster.apply(plan)
+    if counts is not None:
+        counts.note(seen, plan, applied, now)
+    return any(applied)

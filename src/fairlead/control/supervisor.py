@@ -21,6 +21,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import hold_reserve
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
+from fairlead.control.pass_counts import PassCounts
 from fairlead.control.pipelines.triggers import Triggers
 from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
@@ -110,7 +111,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     agent.sweep()
     cluster.sweep()
     cluster.store.settle_shares(cluster.share_of)
-    wake = _listen(home)
+    wake, counts = _listen(home), PassCounts()
     log.info("started, process %d", os.getpid())
     idle_since = time.monotonic()
     triggers = Triggers(home, cluster)
@@ -119,7 +120,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     try:
         while not stopping:
             try:
-                live, changed = _step(cluster, agent)
+                live, changed = _step(cluster, agent, counts)
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
@@ -143,7 +144,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
                 log.info("nothing to do for %.0f s, leaving", IDLE_EXIT_S)
                 return
             if not changed:
-                _sleep(wake, wait_s)
+                _sleep(wake, wait_s, counts)
     finally:
         agent.close()
         wake.close()
@@ -165,16 +166,16 @@ def _forget(cluster: LocalCluster) -> bool:
     return gone > 0
 
 
-def _step(cluster: LocalCluster, agent: Agent) -> tuple[int, bool]:
+def _step(cluster: LocalCluster, agent: Agent, counts: PassCounts) -> tuple[int, bool]:
     """Look, decide, act; the number of live pods and whether anything was decided."""
     try:
         live = agent.observe(time.time())
     except NoRoom:
         # What was seen is seen again. What is to be stopped or forgotten makes room for that.
-        run_pass(cluster, time.time())
+        run_pass(cluster, time.time(), counts)
         agent.act(time.time())
         raise
-    changed = run_pass(cluster, time.time())
+    changed = run_pass(cluster, time.time(), counts)
     agent.act(time.time())
     cluster.tell_budgets()
     return live, changed
@@ -188,10 +189,10 @@ def _listen(home: Home) -> socket.socket:
     return wake
 
 
-def _sleep(wake: socket.socket, wait_s: float) -> None:
+def _sleep(wake: socket.socket, wait_s: float, counts: PassCounts) -> None:
     """Wait for a datagram or for the time to pass, and take all datagrams that came together as one.
 
-    One from a socket with an address of its own asks whether anybody is there, and is answered.
+    One from a socket with an address of its own asks whether anybody is there, and is answered with the counts so far.
     """
     wake.settimeout(wait_s)
     try:
@@ -200,7 +201,7 @@ def _sleep(wake: socket.socket, wait_s: float) -> None:
             wake.setblocking(False)
             if asker:
                 with contextlib.suppress(OSError):  # it waits no longer
-                    wake.sendto(b"", asker)
+                    wake.sendto(counts.dumps(), asker)
     except (TimeoutError, BlockingIOError, InterruptedError):
         return
 

@@ -10,6 +10,7 @@ from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, S
 from fairlead.specs.parallel import ModelShape, Parallel
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.resources import Resources
+from fairlead.specs.workload import LABELS_MOST
 
 DEFAULT_TEAM = "default"
 DAY_S = 86_400.0
@@ -67,7 +68,6 @@ ENV_NAME = Text(
 ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
 ENV_TOTAL = 262_144
 ENV_MOST = 250
-LABELS_MOST = 50
 # Says of every object of Fairlead's whose it is.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
+LABELS_MOST = 50
+
 
 class WorkloadSpec(Protocol):
     """A spec that a cluster keeps as a workload: a run with pods, or a parent with children.

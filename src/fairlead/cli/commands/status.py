@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,6 +36,9 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, RankExit, Workload, is_leaf
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_duration, describe_nodes, describe_resources, plural
+
+if TYPE_CHECKING:
+    from fairlead.ledger.goodput import Goodput
 
 RECENT = 15
 NEWEST_EVENTS = 5
@@ -146,6 +149,8 @@ def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
     pods = [_pod_json(pod) for pod in cluster.pods(workload.uid)]
     told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
     told["cost_microusd"] = cluster.cost_of(workload)
+    spent = cluster.goodput_of(workload)
+    told["goodput"] = None if spent is None else asdict(spent)
     told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
     if is_pipeline(workload.spec):
         told["steps"] = steps_json(cluster, workload)
@@ -197,6 +202,9 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     amount = cluster.cost_of(workload)
     if amount is not None:
         facts.append(("cost", f"{describe_microusd(amount)} {'in all' if state.phase.is_final else 'so far'}"))
+    spent = cluster.goodput_of(workload)
+    if spent is not None and spent.ratio is not None:
+        facts.append(("goodput", _goodput(spent)))
     wrong = warning(workload, time.time())
     if wrong is not None:
         facts.append(("warning", f"{wrong.message}\n{'':<15}{wrong.remedy}" if wrong.remedy else wrong.message))
@@ -210,6 +218,17 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     facts.append(("checkpoints", _checkpoints(spec, own, workload.progress)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
+
+
+def _goodput(spent: "Goodput") -> str:
+    """The useful part of what was held, what the rest was, and how long nothing was held."""
+    held_s, useful_s = sum(spent.seconds.values()), spent.seconds.get("productive", 0.0)
+    rest = {use: seconds for use, seconds in spent.seconds.items() if use != "productive"}
+    lost = [f"{describe_duration(seconds)} {use}" for use, seconds in rest.items()]
+    waited = [f"waited {describe_duration(spent.waiting_s)}"] if spent.waiting_s >= 0.5 else []
+    parts = "; ".join([", ".join(lost), *waited] if lost else waited)
+    useful = f"{spent.ratio:.1%}, {describe_duration(useful_s)} of {describe_duration(held_s)}"
+    return f"{useful} ({parts})" if parts else useful
 
 
 def _common_facts(workload: AnyWorkload) -> list[tuple[str, str]]:

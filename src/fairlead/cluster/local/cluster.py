@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.cluster.local.ledger_tables import Grouping, Payer, Price
     from fairlead.ledger.bills import Statement
+    from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.team import Team
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.05
 # How often it is tried whether anything can be kept; a try writes a little and costs tens of microseconds.
 TRY_S = 2.0
+# Bytes of a supervisor's answer; its counts take a few thousand.
+MOST_ANSWER = 65_536
 
 
 class LocalCluster:
@@ -530,6 +533,14 @@ class LocalCluster:
     def cost_of(self, workload: Workload) -> int | None:
         return self.store.cost_of(workload.uid, time.time())
 
+    def goodput_of(self, workload: Workload) -> "Goodput":
+        from fairlead.ledger.goodput import goodput  # here and not above: what only lists runs needs nothing of it
+
+        now = time.time()
+        until = workload.status.finished_at
+        held = self.store.held_by(workload.uid, now)
+        return goodput(held, created_at=workload.created_at, until=now if until is None else until)
+
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
         from fairlead.runtime.checkpoint.manifest import MANIFEST
         from fairlead.runtime.checkpoint.store import STEP_NAME
@@ -571,6 +582,10 @@ class LocalCluster:
 
     def supervisor_answers(self, timeout_s: float) -> bool:
         """Whether the supervisor that holds the lock answers within so many seconds."""
+        return self.ask_supervisor(timeout_s) is not None
+
+    def ask_supervisor(self, timeout_s: float) -> bytes | None:
+        """The counts of the supervisor that holds the lock, as JSON; None when it does not answer in time."""
         import socket
         import tempfile
 
@@ -584,14 +599,12 @@ class LocalCluster:
                 try:
                     asking.settimeout(max(LOOK_S, until - time.monotonic()))
                     asking.sendto(b"?", os.fspath(self.home.socket))
-                    asking.recv(1)
+                    return asking.recv(MOST_ANSWER)
                 except TimeoutError:
-                    return False
+                    return None
                 except OSError:  # it is just starting or just ending, and has no socket
                     time.sleep(LOOK_S)
-                else:
-                    return True
-        return False
+        return None
 
     def nudge(self) -> None:
         """Wake the supervisor, or start one when there is work and none runs. Returns at once."""

@@ -673,6 +673,11 @@ class Store:
             held = self._ledger.of_run(uid) + self._live_intervals(now, uid)
         return cost_of(held, changes)
 
+    def held_by(self, uid: str, now: float) -> list[Interval]:
+        """What the pods of a run held up to now, by use."""
+        with self._reading():
+            return self._ledger.of_run(uid) + self._live_intervals(now, uid)
+
     def _live_intervals(self, now: float, uid: str | None = None) -> list[Interval]:
         """What pods hold that live: all of them, or those of one run."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))

@@ -7,8 +7,9 @@ from typing import Any
 
 from fairlead.specs import quantities
 from fairlead.specs.constraints import BrokenRules, Constraints, Text
-from fairlead.specs.pool import Taint, TaintEffect
+from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE, Taint, TaintEffect
 from fairlead.specs.tables import pod_fields as podfields
+from fairlead.specs.workload import LABELS_MOST
 
 Plain = str | int | float | bool
 
@@ -324,4 +325,30 @@ def name_key(*, example: str, more: str = "", also: tuple[str, ...] = ()) -> Key
         required=True,
         also=also,
         metadata="name",
+    )
+
+
+def team_key(doc: str = "The team it belongs to; the namespace on Kubernetes.") -> Key:
+    """The key of the team that a workload belongs to."""
+    return Key(
+        name="team",
+        kind=TEXT,
+        doc=doc,
+        attributes=("team",),
+        example="research",
+        also=("namespace", "project", "queue", "tenant", "group"),
+        metadata="namespace",
+    )
+
+
+def labels_key(doc: str) -> Key:
+    """The key of a workload's own labels; ``doc`` says what they are for."""
+    return Key(
+        name="labels",
+        kind=MapField(names=LABEL_NAME, values=LABEL_VALUE, most=LABELS_MOST),
+        doc=doc,
+        attributes=("labels",),
+        example="{experiment: a}",
+        also=("label", "tags", "tag"),
+        metadata="labels",
     )

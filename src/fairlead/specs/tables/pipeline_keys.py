@@ -2,7 +2,6 @@
 
 from fairlead.specs import pipeline, training
 from fairlead.specs.constraints import PATH
-from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.tables.field_types import (
     DURATION,
     FLAG,
@@ -13,7 +12,9 @@ from fairlead.specs.tables.field_types import (
     MapField,
     Section,
     SectionMap,
+    labels_key,
     name_key,
+    team_key,
     word,
 )
 from fairlead.specs.tables.training_keys import RESOURCES
@@ -226,24 +227,8 @@ PIPELINE = Section(
     rules=pipeline.PIPELINE_RULES,
     keys=(
         name_key(example="churn", more="; a short form without it takes the file's name"),
-        Key(
-            name="team",
-            kind=TEXT,
-            doc="The team it belongs to.",
-            attributes=("team",),
-            example="research",
-            also=("namespace", "project", "queue", "tenant", "group"),
-            metadata="namespace",
-        ),
-        Key(
-            name="labels",
-            kind=MapField(names=LABEL_NAME, values=LABEL_VALUE, most=training.LABELS_MOST),
-            doc="Names and values of your own, to find it by (`--label`).",
-            attributes=("labels",),
-            example="{experiment: a}",
-            also=("label", "tags", "tag"),
-            metadata="labels",
-        ),
+        team_key("The team it belongs to."),
+        labels_key("Names and values of your own, to find it by (`--label`)."),
         Key(
             name="workdir",
             kind=TEXT,

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from fairlead.specs import quantities, sweep
 from fairlead.specs.goal import Goal
-from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.tables.field_types import (
     ANY,
     DURATION,
@@ -15,11 +14,13 @@ from fairlead.specs.tables.field_types import (
     MapField,
     Section,
     Single,
+    labels_key,
     name_key,
+    team_key,
     word,
 )
 from fairlead.specs.tables.training_keys import TRAINING
-from fairlead.specs.training import LABELS_MOST, TRAINING_RULES
+from fairlead.specs.training import TRAINING_RULES
 
 FREE = "free"
 
@@ -137,24 +138,8 @@ SWEEP = Section(
     rules=sweep.SWEEP_RULES,
     keys=(
         name_key(example="learning-rates", also=("sweep_name", "title", "id")),
-        Key(
-            name="team",
-            kind=TEXT,
-            doc="The team it belongs to; the namespace on Kubernetes.",
-            attributes=("team",),
-            example="research",
-            also=("namespace", "project", "queue", "tenant", "group"),
-            metadata="namespace",
-        ),
-        Key(
-            name="labels",
-            kind=MapField(names=LABEL_NAME, values=LABEL_VALUE, most=LABELS_MOST),
-            doc="Names and values of your own, which its runs have too.",
-            attributes=("labels",),
-            example="{experiment: a}",
-            also=("label", "tags", "tag"),
-            metadata="labels",
-        ),
+        team_key(),
+        labels_key("Names and values of your own, which its runs have too."),
         Key(
             name="parameters",
             kind=MapField(names=sweep.PARAMETER_NAME, values=sweep.PARAMETER_TEXT, most=sweep.MAX_PARAMETERS),

@@ -1,7 +1,6 @@
 """Every key of a Training."""
 
 from fairlead.specs import resources, training
-from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.tables import pod_fields as podfields
 from fairlead.specs.tables.field_types import (
@@ -21,7 +20,9 @@ from fairlead.specs.tables.field_types import (
     MapField,
     OverlayField,
     Section,
+    labels_key,
     name_key,
+    team_key,
     word,
 )
 from fairlead.specs.tables.parallel_keys import MODEL, PARALLEL
@@ -217,24 +218,8 @@ TRAINING = Section(
             more="; a short form without it takes the file's name",
             also=("job_name", "run_name", "title", "id"),
         ),
-        Key(
-            name="team",
-            kind=TEXT,
-            doc="The team it belongs to; the namespace on Kubernetes.",
-            attributes=("team",),
-            example="research",
-            also=("namespace", "project", "queue", "tenant", "group"),
-            metadata="namespace",
-        ),
-        Key(
-            name="labels",
-            kind=MapField(names=LABEL_NAME, values=LABEL_VALUE, most=training.LABELS_MOST),
-            doc="Names and values of your own, to find runs by (`--label`); on Kubernetes also of object and pods.",
-            attributes=("labels",),
-            example="{experiment: a}",
-            also=("label", "tags", "tag"),
-            metadata="labels",
-        ),
+        team_key(),
+        labels_key("Names and values of your own, to find runs by (`--label`); on Kubernetes also of object and pods."),
         Key(
             name="image",
             kind=TEXT,

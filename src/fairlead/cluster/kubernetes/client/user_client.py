@@ -297,6 +297,9 @@ class UserClient:
         """None: no usage is kept on Kubernetes so far."""
         return None
 
+    def goodput_of(self, workload: Workload) -> None:
+        """None: no usage is kept on Kubernetes so far."""
+
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
         return None
 

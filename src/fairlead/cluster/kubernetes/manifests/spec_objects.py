@@ -7,7 +7,8 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.objects import parse_object
 from fairlead.specs.formats.rendering import render
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
-from fairlead.specs.training import LABELS_MOST, label_problem
+from fairlead.specs.training import label_problem
+from fairlead.specs.workload import LABELS_MOST
 
 
 def read_object(content: Mapping[str, Any]) -> Spec:

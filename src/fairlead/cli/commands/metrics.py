@@ -1,0 +1,73 @@
+"""``fairlead metrics``: figures for Prometheus, printed or served."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead.cli.show import message
+from fairlead.errors import ClusterError
+
+if TYPE_CHECKING:
+    from fairlead.control.metrics.readings import Readings
+
+MISSING = (
+    "Metrics need the package prometheus-client, which is not installed. "
+    "Install it with `pip install 'fairlead[serve]'`."
+)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--port", type=click.IntRange(0, 65535), help="Serve them at this port until Ctrl-C; 0 takes a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve at, with --port.")
+@click.pass_context
+def metrics(ctx: click.Context, port: int | None, host: str) -> None:
+    """Print metrics of this machine in Prometheus' text format, or serve them at /metrics with --port.
+
+    Runs, queue, decisions, nodes, progress, goodput, money, checkpoints and GPUs. Print them into a file of
+    node_exporter's textfile collector, or let Prometheus scrape the port. It changes nothing, and starts nothing.
+    """
+    if ctx.invoked_subcommand is not None:
+        if port is not None:
+            raise click.UsageError("--port is for serving: give it without a command behind.")
+        return
+    if port is None and ctx.get_parameter_source("host") is not click.core.ParameterSource.DEFAULT:
+        raise click.UsageError("--host is for --port.")
+    try:
+        from fairlead.control.metrics.exposition import exposition
+    except ModuleNotFoundError as error:
+        raise ClusterError(MISSING) from error
+    if port is not None:
+        _serve(host, port)
+        return
+    sys.stdout.write(exposition(_read()).decode())
+
+
+def _read() -> "Readings":
+    from fairlead.control.metrics.local import read_local
+    from fairlead.control.opening import open_local
+
+    cluster = open_local()
+    try:
+        return read_local(cluster)
+    finally:
+        cluster.close()
+
+
+def _serve(host: str, port: int) -> None:
+    from fairlead.control.metrics.local import read_local
+    from fairlead.control.metrics.server import metrics_server
+    from fairlead.control.opening import open_local
+
+    cluster = open_local()
+    try:
+        server = metrics_server(lambda: read_local(cluster), host, port)
+    except OSError as error:
+        raise ClusterError(f"{host}:{port} cannot be served at: {error.strerror}. Choose another --port.") from error
+    name = f"[{host}]" if ":" in host else host
+    message(f"Serving http://{name}:{server.server_address[1]}/metrics until Ctrl-C.")
+    try:
+        server.serve_forever()
+    finally:
+        server.server_close()
+        cluster.close()

@@ -1,0 +1,311 @@
+"""Readings as metrics in Prometheus' text format, by its conventions: base units, ``_total``, ratios from 0 to 1.
+
+The number of series is bounded. A label is one of a closed set (phase, reason, use, kind), a node, a team, or a run
+that is not over. Runs beyond ``MOST_RUNS`` have no series of their own and are counted in
+``fairlead_runs_left_out``; nodes beyond ``MOST_NODES``, and teams, pools and models beyond ``MOST_NAMES``, are summed
+up as ``(other)``. Nothing that a program says becomes a label.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
+
+from fairlead.control.metrics.readings import Readings, RunUsage, dollars_per_hour, pool_of, shown_runs
+from fairlead.control.pass_counts import Distribution
+from fairlead.policy.kinds.checkpoint_health import warning
+from fairlead.state.snapshot import WHOLE_MILLI, AnyWorkload, Node, Phase, Pod, Workload
+from fairlead.text.money import MICROUSD
+
+MOST_RUNS, MOST_NODES, MOST_NAMES = 500, 1_000, 50
+OTHER = "(other)"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_QUEUED = (Phase.PENDING, Phase.RESTARTING)
+
+
+class Exporter(Collector):
+    """Collects from what ``read`` returns at that moment; several scrapes look several times."""
+
+    def __init__(self, read: Callable[[], Readings]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        yield from metrics_of(self._read())
+
+
+def exposition(readings: Readings) -> bytes:
+    """The readings in the text format 0.0.4."""
+    return generate_latest(_registry(readings))
+
+
+def openmetrics(readings: Readings) -> bytes:
+    """The same in the format of OpenMetrics 1.0."""
+    body: bytes = generate_openmetrics(_registry(readings))  # type: ignore[no-untyped-call]
+    return body
+
+
+def _registry(readings: Readings) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(Exporter(lambda: readings))
+    return registry
+
+
+def metrics_of(readings: Readings) -> Iterator[Metric]:
+    """All metrics of a cluster."""
+    pods = defaultdict[str, list[Pod]](list)
+    for pod in readings.seen.pods:
+        if not pod.phase.is_final and pod.workload_uid:
+            pods[pod.workload_uid].append(pod)
+    yield from _loop(readings)
+    yield from _queue(readings)
+    yield from _nodes(readings)
+    yield from _runs(readings, pods)
+    yield from _money(readings, pods)
+    yield from _gpus(readings, pods)
+
+
+def _loop(readings: Readings) -> Iterator[Metric]:
+    counts = readings.counts
+    yield _gauge("loop_running", "1 while a loop that can be asked looks after the cluster.", float(counts is not None))
+    if counts is None:
+        return
+    yield _histogram("decision_seconds", "Time that a decision took.", counts.decisions)
+    yield _histogram("queue_wait_seconds", "Time that a run waited before it was placed.", counts.waits)
+    yield CounterMetricFamily("fairlead_placements", "Gangs that were given nodes.", value=counts.placements)
+    yield CounterMetricFamily("fairlead_preemptions", "Runs that were told to give way.", value=counts.preemptions)
+    restarts = CounterMetricFamily("fairlead_restarts", "Starts that failed and are repeated.", labels=["reason"])
+    for reason, number in sorted(counts.restarts.items()):
+        restarts.add_metric([reason], number)
+    yield restarts
+    finished = CounterMetricFamily("fairlead_runs_finished", "Runs that are over.", labels=["phase", "reason"])
+    for (phase, reason), number in sorted(counts.finished.items()):
+        finished.add_metric([phase, reason], number)
+    yield finished
+
+
+def _queue(readings: Readings) -> Iterator[Metric]:
+    seen = readings.seen
+    going: list[AnyWorkload] = [each for each in (*seen.workloads, *seen.parents) if not each.status.phase.is_final]
+    teams = _bounded(each.spec.team for each in going)
+    yield _gauge("unfinished_runs", "Runs of all kinds that are not over, those that wait too.", float(len(going)))
+    counted = Counter((each.status.phase.value, teams[each.spec.team], type(each.spec).__name__) for each in going)
+    yield _family("runs", "Runs that are not over.", ["phase", "team", "kind"], counted)
+    waiting = [run for run in seen.workloads if run.status.phase in _QUEUED]
+    why = Counter((teams[run.spec.team], run.status.reason.code.value) for run in waiting)
+    yield _family("queued_runs", "Runs that wait to be placed, by the reason.", ["team", "reason"], why)
+    oldest: dict[tuple[str, ...], float] = {(team,): 0.0 for team in set(teams.values())}
+    for run in waiting:
+        key = (teams[run.spec.team],)
+        oldest[key] = max(oldest[key], readings.now - run.status.since)
+    yield _family("queue_oldest_wait_seconds", "Longest wait of a run in the queue now.", ["team"], oldest)
+
+
+def _nodes(readings: Readings) -> Iterator[Metric]:
+    nodes = readings.seen.nodes
+    live = [pod for pod in readings.seen.pods if not pod.phase.is_final]
+    cpu_held, gpu_held = Counter[str](), Counter[str]()
+    for pod in live:
+        cpu_held[pod.node] += pod.grant.cpu_milli
+    by_name = {node.name: node for node in nodes}
+    for pod in live:
+        if (node := by_name.get(pod.node)) is not None:
+            gpu_held[pod.node] += _held_milli(pod, node)
+    names = {node.name: node.name if index < MOST_NODES else OTHER for index, node in enumerate(nodes)}
+
+    pools = _bounded(pool_of(node) for node in nodes)
+
+    def told(name: str, sentence: str, value: Callable[[Node], float | None]) -> Metric:
+        sums: Counter[tuple[str, ...]] = Counter()
+        for node in nodes:
+            if (found := value(node)) is not None:
+                sums[names[node.name], pools[pool_of(node)]] += found  # type: ignore[assignment]  # a sum of floats
+        return _family(name, sentence, ["node", "pool"], sums)
+
+    yield told("node_ready", "1 while a node is ready.", lambda node: float(node.ready))
+    yield told("node_cpu_cores", "Cores of a node.", lambda node: node.cpu_milli / 1000)
+    yield told("node_cpu_cores_held", "Cores of a node that pods hold.", lambda node: cpu_held[node.name] / 1000)
+    yield told("node_gpus", "GPUs of a node.", lambda node: sum(gpu.milli for gpu in node.gpus) / WHOLE_MILLI)
+    yield told("node_gpus_held", "GPUs of a node that pods hold.", lambda node: gpu_held[node.name] / WHOLE_MILLI)
+    yield told("node_price_dollars_per_hour", "Price of a node.", lambda node: node.price_per_hour)
+
+
+def _held_milli(pod: Pod, node: Node) -> int:
+    """Thousandths of GPUs that a pod holds of its node."""
+    shared = min(pod.grant.gpu_milli, WHOLE_MILLI)
+    return sum(shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in pod.grant.gpu_uuids)
+
+
+def _runs(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric]:
+    runs, left_out = shown_runs(readings.seen, MOST_RUNS)
+    now, nodes = readings.now, {node.name: node for node in readings.seen.nodes}
+    yield _gauge("runs_left_out", f"Runs beyond {MOST_RUNS}, which have no series of their own.", float(left_out))
+    info = GaugeMetricFamily(
+        "fairlead_run_info", "What a run is.", labels=["team", "run", "kind", "uid", "model", "project"]
+    )
+    for run in runs:
+        labels = run.spec.labels
+        model, project = labels.get("model") or run.spec.name, labels.get("project", "")
+        info.add_metric([run.spec.team, run.spec.name, type(run.spec).__name__, run.uid, model, project], 1)
+    yield info
+    phases = {(*_name(run), run.status.phase.value): now - run.status.since for run in runs}
+    yield _family("run_phase_seconds", "Time that a run is in its phase.", ["team", "run", "phase"], phases)
+
+    def told(name: str, sentence: str, value: Callable[[Workload], float | None]) -> Metric:
+        found = ((_name(run), value(run)) for run in runs)
+        return _family(f"run_{name}", sentence, ["team", "run"], {key: each for key, each in found if each is not None})
+
+    def said(name: str, sentence: str, field: str) -> Metric:
+        return told(name, sentence, lambda run: None if run.progress is None else getattr(run.progress, field))
+
+    def used(run: Workload) -> RunUsage:
+        return readings.usage.get(run.uid, RunUsage())
+
+    yield said("step", "Completed steps, as the program says.", "step")
+    yield said("steps_planned", "Steps that the program will make.", "total_steps")
+    yield said("loss", "The last loss that the program said.", "loss")
+    yield said("throughput", "The last throughput, in the program's own unit a second.", "throughput")
+    yield told(
+        "silent_seconds", "Time since a running program last said anything.", lambda run: _silence(run, pods, now)
+    )
+    yield told("starts", "How often a run was started after a first time.", lambda run: float(run.status.attempt))
+    yield told(
+        "gpus_held", "GPUs that a run holds.",
+        lambda run: sum(_held_milli(pod, nodes[pod.node]) for pod in pods[run.uid] if pod.node in nodes) / WHOLE_MILLI,
+    )  # fmt: skip
+    yield told(
+        "checkpoint_age_seconds", "Age of the newest complete checkpoint.", lambda run: _checkpoint_age(run, now)
+    )
+    yield said("failed_saves", "Saves that failed since one was complete.", "saves_failed")
+    yield told(
+        "checkpoint_late", "1 while checkpoints do not come as the spec says.",
+        lambda run: float(warning(run, now) is not None) if run.status.phase is Phase.RUNNING else None,
+    )  # fmt: skip
+    yield told("goodput_ratio", "Useful part of all that a run held.", lambda run: _ratio(used(run)))
+    spent = {
+        (*_name(run), use): seconds
+        for run in runs
+        if (goodput := used(run).goodput) is not None
+        for use, seconds in goodput.seconds.items()
+    }
+    yield _family("run_pod_seconds", "Seconds of a run's pods, by what became of them.", ["team", "run", "use"], spent)
+    yield told(
+        "waiting_seconds", "Time since submission in which a run held nothing.",
+        lambda run: None if (goodput := used(run).goodput) is None else goodput.waiting_s,
+    )  # fmt: skip
+    yield told("cost_dollars", "Cost of a run so far.", lambda run: _dollars(used(run).cost_microusd))
+    yield told(
+        "cost_dollars_per_hour", "Cost of an hour of what a run holds.",
+        lambda run: dollars_per_hour(pods[run.uid], nodes) if pods[run.uid] else None,
+    )  # fmt: skip
+    yield told("cost_limit_dollars", "The `max_cost` of a run.", lambda run: run.spec.max_cost)
+
+
+def _name(run: Workload) -> tuple[str, str]:
+    return run.spec.team, run.spec.name
+
+
+def _silence(run: Workload, pods: Mapping[str, list[Pod]], now: float) -> float | None:
+    if run.status.phase is not Phase.RUNNING:
+        return None
+    heard = [each.active_at for each in pods[run.uid] if each.active_at is not None]
+    return now - max([run.status.since, *heard])
+
+
+def _checkpoint_age(run: Workload, now: float) -> float | None:
+    saved_at = None if run.progress is None else run.progress.checkpoint_at
+    return None if saved_at is None else now - saved_at
+
+
+def _ratio(usage: RunUsage) -> float | None:
+    return None if usage.goodput is None else usage.goodput.ratio
+
+
+def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric]:
+    budgets = {team.name: team.budget.monthly for team in readings.seen.teams if team.budget is not None}
+    spent = Counter[str]()
+    for (team, _), amount in readings.month.items():
+        spent[team] += amount
+    # A team with a budget keeps its name whatever it spent.
+    first = sorted({*spent, *budgets}, key=lambda team: (team not in budgets, -spent[team], team))
+    teams = {team: team if index < MOST_NAMES else OTHER for index, team in enumerate(first)}
+    by_use: Counter[tuple[str, ...]] = Counter()
+    for (team, use), amount in readings.month.items():
+        by_use[teams[team], use] += amount
+    sentence = "Cost of a team in this calendar month (UTC) by use; an empty team is what nobody held."
+    yield _family("month_cost_dollars", sentence, ["team", "use"], {key: _usd(each) for key, each in by_use.items()})
+    dearest = sorted(readings.models, key=lambda model: (-readings.models[model], model))
+    by_model: Counter[tuple[str, ...]] = Counter()
+    for index, model in enumerate(dearest):
+        by_model[(model if index < MOST_NAMES else OTHER,)] += readings.models[model]
+    sentence = "Cost of a model in this calendar month (UTC)."
+    yield _family("model_month_cost_dollars", sentence, ["model"], {key: _usd(each) for key, each in by_model.items()})
+    limits = {(teams[team],): amount for team, amount in budgets.items() if teams[team] != OTHER}
+    yield _family("team_budget_dollars", "What a team may spend in a calendar month.", ["team"], limits)
+    nodes, rates = {node.name: node for node in readings.seen.nodes}, Counter[tuple[str, ...]]()
+    names = _bounded(run.spec.team for run in readings.seen.workloads)
+    for run in readings.seen.workloads:
+        rate = dollars_per_hour(pods[run.uid], nodes) if pods.get(run.uid) else None
+        if rate is not None:
+            rates[(names[run.spec.team],)] += rate  # type: ignore[assignment]  # a sum of floats
+    yield _family("team_cost_dollars_per_hour", "Cost of an hour of what a team holds.", ["team"], rates)
+
+
+def _gpus(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric]:
+    def told(name: str, sentence: str, field: str) -> Metric:
+        found = {(each.node, each.uuid): getattr(each, field) for each in readings.gpus}
+        return _family(name, sentence, ["node", "gpu"], {key: each for key, each in found.items() if each is not None})
+
+    yield told("gpu_utilization_ratio", "Share of the last moments in which a GPU computed.", "utilization")
+    yield told("gpu_memory_used_bytes", "Memory of a GPU that is in use.", "memory_used_bytes")
+    yield told("gpu_power_watts", "Power that a GPU takes.", "power_watts")
+    yield told("gpu_temperature_celsius", "Temperature of a GPU.", "temperature_celsius")
+    told_of = {each.uuid for each in readings.gpus}
+    nodes = {node.name: node for node in readings.seen.nodes}
+    shares: Counter[tuple[str, ...]] = Counter()
+    for run in shown_runs(readings.seen, MOST_RUNS)[0]:
+        for pod in pods[run.uid]:
+            shared = min(pod.grant.gpu_milli, WHOLE_MILLI)
+            for gpu in nodes[pod.node].gpus if pod.node in nodes else ():
+                if gpu.uuid in pod.grant.gpu_uuids and gpu.uuid in told_of:
+                    part = (shared if gpu.divisible else gpu.milli) / WHOLE_MILLI
+                    shares[(*_name(run), pod.node, gpu.uuid)] += part  # type: ignore[assignment]  # a sum of floats
+    sentence = "Part of a GPU that a run holds; times fairlead_gpu_* it is the run's own."
+    yield _family("run_gpu_share", sentence, ["team", "run", "node", "gpu"], shares)
+
+
+def _bounded(names: Iterable[str]) -> dict[str, str]:
+    """Names as labels: the most frequent as they are, the others as one."""
+    counted = Counter(names)
+    first = sorted(counted, key=lambda name: (-counted[name], name))
+    return {name: name if index < MOST_NAMES else OTHER for index, name in enumerate(first)}
+
+
+def _family(name: str, sentence: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
+    found = GaugeMetricFamily(f"fairlead_{name}", sentence, labels=labels)
+    for key, value in sorted(values.items()):
+        found.add_metric(list(key), value)
+    return found
+
+
+def _gauge(name: str, sentence: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"fairlead_{name}", sentence, value=value)
+
+
+def _histogram(name: str, sentence: str, found: Distribution) -> Metric:
+    total, buckets = 0, []
+    for bound, number in zip((*map(str, found.bounds), "+Inf"), found.counts, strict=True):
+        total += number
+        buckets.append((bound, total))
+    return HistogramMetricFamily(f"fairlead_{name}", sentence, buckets=buckets, sum_value=found.total)
+
+
+def _dollars(microusd: int | None) -> float | None:
+    return None if microusd is None else _usd(microusd)
+
+
+def _usd(microusd: int) -> float:
+    return microusd / MICROUSD

@@ -1,0 +1,94 @@
+"""Readings of this machine: its database, its supervisor's counts, and its GPUs through NVML."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.ledger_tables import Grouping, month_of
+from fairlead.cluster.local.machine import DRIVERS
+from fairlead.control.metrics.exposition import MOST_RUNS
+from fairlead.control.metrics.readings import GpuReading, Readings, RunUsage, shown_runs
+from fairlead.control.pass_counts import PassCounts
+from fairlead.ledger.usage import Use
+from fairlead.state.snapshot import Gpu
+
+# The supervisor answers between two passes, of which a long one may take this.
+ANSWER_S = 2.0
+
+
+def read_local(cluster: LocalCluster) -> Readings:
+    """Look at this machine now. Changes nothing, and starts no supervisor."""
+    now, seen = time.time(), cluster.snapshot()
+    usage = {
+        run.uid: RunUsage(goodput=cluster.goodput_of(run), cost_microusd=cluster.cost_of(run))
+        for run in shown_runs(seen, MOST_RUNS)[0]
+    }
+    month: dict[tuple[str, str], int] = {}
+    models: dict[str, int] = {}
+    since = month_of(now)[1]
+    for line in cluster.costs(Grouping.TEAM, since=since, until=now).lines:
+        key = ("" if line.key is None else line.key[0], line.use.value)
+        month[key] = month.get(key, 0) + line.microusd
+    for line in cluster.costs(Grouping.MODEL, since=since, until=now).lines:
+        if line.key is not None and line.use is not Use.IDLE:
+            models[line.key[0]] = models.get(line.key[0], 0) + line.microusd
+    return Readings(
+        now=now,
+        seen=seen,
+        counts=counts_of(cluster),
+        usage=usage,
+        month=month,
+        models=models,
+        gpus=read_gpus(cluster.node().name, cluster.node().gpus),
+    )
+
+
+def counts_of(cluster: LocalCluster) -> PassCounts | None:
+    """What the supervisor says that it did; None while none answers, or one of another version."""
+    if not cluster.supervisor_alive():
+        return None
+    answer = cluster.ask_supervisor(ANSWER_S)
+    try:
+        return PassCounts.loads(answer) if answer else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_gpus(node: str, gpus: tuple[Gpu, ...]) -> tuple[GpuReading, ...]:
+    """What NVML says of the devices of this machine; nothing where there are none or NVML does not answer."""
+    if not gpus or (sys.platform == "linux" and not any(map(os.path.exists, DRIVERS))):
+        return ()
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        return tuple(_read_gpu(node, gpu.uuid) for gpu in gpus)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read_gpu(node: str, uuid: str) -> GpuReading:
+    import pynvml
+
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError:
+        return GpuReading(node=node, uuid=uuid)
+    told: dict[str, float] = {}
+    questions: dict[str, Callable[[], float]] = {
+        "utilization": lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "memory_used_bytes": lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
+        "power_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "temperature_celsius": lambda: float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+    }
+    for name, ask in questions.items():
+        try:
+            told[name] = ask()
+        except pynvml.NVMLError:  # a part of a GPU, or a device that does not measure it
+            continue
+    return GpuReading(node=node, uuid=uuid, **told)  # type: ignore[arg-type]  # bytes are whole numbers

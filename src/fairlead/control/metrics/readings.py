@@ -1,0 +1,88 @@
+"""What metrics are made from: a cluster at one instant, with what is known of its money and its devices."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fairlead.control.pass_counts import PassCounts
+from fairlead.ledger.goodput import Goodput
+from fairlead.ledger.usage import WHOLE, share_of
+from fairlead.state.snapshot import Node, Pod, Snapshot, Workload
+
+POOL_LABELS = (
+    "fairlead.dev/pool",
+    "karpenter.sh/nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunUsage:
+    """What a run used so far; None where nobody keeps that, or no price is known."""
+
+    goodput: Goodput | None = None
+    cost_microusd: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """A device as NVML tells it; None where it does not.
+
+    Attributes:
+        utilization: Share of the last moments in which it computed, from 0 to 1.
+    """
+
+    node: str
+    uuid: str
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """A cluster at one instant.
+
+    Attributes:
+        counts: What the loop has decided; None while none runs that can be asked.
+        usage: By uid of the run.
+        month: Micro-dollars of this calendar month, UTC, by team and use.
+        models: The same by model.
+    """
+
+    now: float
+    seen: Snapshot
+    counts: PassCounts | None = None
+    usage: Mapping[str, RunUsage] = field(default_factory=dict)
+    month: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    models: Mapping[str, int] = field(default_factory=dict)
+    gpus: tuple[GpuReading, ...] = ()
+
+
+def pool_of(node: Node) -> str:
+    """The pool of a node: by the label that a cloud or somebody gave it, or else its name without a number behind."""
+    named = next((node.labels[label] for label in POOL_LABELS if label in node.labels), None)
+    if named is not None:
+        return named
+    stem, dash, number = node.name.rpartition("-")
+    return stem if dash and number.isdigit() else node.name
+
+
+def dollars_per_hour(pods: Iterable[Pod], nodes: Mapping[str, Node]) -> float | None:
+    """What live pods cost an hour, divided as bills are; None where no price is known of any of their nodes."""
+    amount, is_priced = 0.0, False
+    for pod in pods:
+        node = nodes.get(pod.node)
+        if node is not None and node.price_per_hour is not None:
+            amount, is_priced = amount + node.price_per_hour * share_of(pod.grant, node) / WHOLE, True
+    return amount if is_priced else None
+
+
+def shown_runs(seen: Snapshot, most: int) -> tuple[list[Workload], int]:
+    """Runs that get series of their own: those that hold something first, then the oldest; and how many have none."""
+    holding = {pod.workload_uid for pod in seen.pods if not pod.phase.is_final}
+    runs = [run for run in seen.workloads if not run.status.phase.is_final]
+    runs.sort(key=lambda run: (run.uid not in holding, run.created_at, run.uid))
+    return runs[:most], max(0, len(runs) - most)

@@ -1,0 +1,50 @@
+"""Answers ``/metrics`` over HTTP, one request after the other: whoever reads a cluster does so in one thread."""
+
+import logging
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from fairlead.control.metrics.exposition import CONTENT_TYPE, exposition
+from fairlead.control.metrics.readings import Readings
+from fairlead.errors import ClusterError
+
+log = logging.getLogger("fairlead.metrics")
+
+# A client that says nothing for so long gives way to the next.
+PATIENCE_S = 5.0
+
+
+def metrics_server(read: Callable[[], Readings], host: str, port: int) -> HTTPServer:
+    """Return a server that reads anew for each scrape, in the thread of its ``serve_forever``; port 0 takes a free one.
+
+    Raises:
+        OSError: The address cannot be had.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE_S
+
+        def do_GET(self) -> None:
+            if self.path != "/metrics":
+                self._answer(404, "text/plain; charset=utf-8", b"there is /metrics\n")
+                return
+            try:
+                body = exposition(read())
+            except ClusterError as error:
+                log.error("%s", error)
+                self._answer(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+                return
+            self._answer(200, CONTENT_TYPE, body)
+
+        def _answer(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Scrapes come every few seconds; nobody wants to read of them."""
+
+    return HTTPServer((host, port), Handler)

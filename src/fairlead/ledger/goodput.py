@@ -1,0 +1,58 @@
+"""Goodput of a run: the part of what its pods held that was useful, and where the rest went."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fairlead.ledger.usage import Interval, Use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Where the time of a run went, by the intervals that its bill is made from.
+
+    Attributes:
+        ratio: Productive part of all that was held, each interval weighted by its part of the node as on the bill; of
+            a run that pays for no part of its nodes, by time alone. None before it held anything. Work of pods that
+            live counts as productive until it is lost.
+        seconds: Pod-seconds by use, all uses that there were; together they are all that its pods lived.
+        waiting_s: Seconds since submission in which it held nothing: queued, between two starts, or suspended.
+    """
+
+    ratio: float | None
+    seconds: Mapping[str, float]
+    waiting_s: float
+
+
+def goodput(intervals: Iterable[Interval], *, created_at: float, until: float) -> Goodput:
+    """Add up the intervals of one run.
+
+    Args:
+        created_at: When it was submitted, a Unix time.
+        until: When it was over, or now.
+    """
+    found = list(intervals)
+    by_share = any(each.share for each in found)
+    lengths, weights = defaultdict[Use, int](int), defaultdict[Use, int](int)
+    for each in found:
+        length_ms = each.end_ms - each.start_ms
+        lengths[each.use] += length_ms
+        weights[each.use] += length_ms * each.share if by_share else length_ms
+    whole = sum(weights.values())
+    held_ms = _covered((each.start_ms, each.end_ms) for each in found)
+    return Goodput(
+        ratio=weights[Use.PRODUCTIVE] / whole if whole else None,
+        seconds={use.value: lengths[use] / 1000 for use in Use if lengths[use]},
+        waiting_s=max(0.0, until - created_at - held_ms / 1000),
+    )
+
+
+def _covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Length of the union of spans."""
+    total, reached = 0, None
+    for start, end in sorted(spans):
+        if reached is None or start > reached:
+            total, reached = total + end - start, end
+        elif end > reached:
+            total, reached = total + end - reached, end
+    return total

@@ -1,0 +1,83 @@
+"""`fairlead metrics`: the same figures as `status` and `cost`, printed or served, and nothing changed by looking."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairlead.cluster.local.cluster import LocalCluster
+from tests.cli.conftest import Call
+from tests.waiting import until
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (each.name, frozenset(each.labels.items())): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    }
+
+
+def test_what_it_prints_is_what_status_and_cost_say(call: Call) -> None:
+    call("prices", "set", "localhost", "1000", "--from", "2026-01-01")
+    call("run", "-d", "--name", "a", "--label", "model=gpt", "--", "sleep", "60")
+    until(lambda: json.loads(call("status", "a", "--json").out)["phase"] == "Running")
+    before = json.loads(call("status", "a", "--json").out)
+    found = samples(call("metrics").out)
+    after = json.loads(call("status", "a", "--json").out)
+    own = frozenset({("team", "default"), ("run", "a")})
+    cost = found["fairlead_run_cost_dollars", own]
+    assert before["cost_microusd"] / 1e6 <= cost <= after["cost_microusd"] / 1e6
+    goodput = found["fairlead_run_goodput_ratio", own]
+    assert before["goodput"]["ratio"] <= goodput + 1e-9
+    assert goodput <= after["goodput"]["ratio"] + 1e-9
+    assert found["fairlead_model_month_cost_dollars", frozenset({("model", "gpt")})] == pytest.approx(cost, abs=0.5)
+    # The supervisor answers between two passes.
+    assert found["fairlead_loop_running", frozenset()] == 1
+    assert found["fairlead_placements_total", frozenset()] == 1
+    call("delete", "--yes", "a")
+
+
+def test_it_starts_nothing(call: Call) -> None:
+    found = samples(call("metrics").out)
+    assert found["fairlead_loop_running", frozenset()] == 0
+    assert found["fairlead_unfinished_runs", frozenset()] == 0
+    assert not LocalCluster.open().supervisor_alive()
+
+
+def test_it_is_served_until_it_is_interrupted(call: Call) -> None:
+    argv = [str(Path(sys.executable).with_name("fairlead")), "metrics", "--port", "0"]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as server:
+        try:
+            assert server.stderr is not None
+            said = server.stderr.readline()
+            url = next(word for word in said.split() if word.startswith("http"))
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+                assert ("fairlead_unfinished_runs", frozenset()) in samples(answer.read().decode())
+            port = url.rpartition(":")[2].partition("/")[0]
+            taken = call("metrics", "--port", port)
+            assert taken.code == 7
+            assert "Choose another --port" in taken.err
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=20)
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize("arguments", [("metrics", "--host", "0.0.0.0"), ("metrics", "--port", "99999")])
+def test_what_cannot_be_is_refused(call: Call, arguments: tuple[str, ...]) -> None:
+    assert call(*arguments).code == 2
+
+
+def test_without_the_package_it_says_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fairlead.control.metrics.exposition", None)
+    ended = call("metrics")
+    assert ended.code == 7
+    assert "pip install 'fairlead[serve]'" in ended.err
