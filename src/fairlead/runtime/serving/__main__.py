@@ -1,0 +1,40 @@
+"""Serves a predictor: ``python -m fairlead.runtime.serving [module:Class]``; see ``--help``, and docs/predictors.md."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+began = time.monotonic()
+
+
+def main() -> None:
+    """Serve, and end with the exit code."""
+    from fairlead.runtime.serving.settings import read_settings
+
+    try:
+        settings = read_settings(sys.argv[1:], os.environ)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    try:
+        import aiohttp  # noqa: F401 (to say which extra is missing before anything else is tried)
+        import numpy  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        sys.exit(
+            f"error: {error.name} is not installed where the predictor runs; `pip install 'fairlead[serve]' numpy`"
+        )
+    import asyncio
+
+    from fairlead.runtime.serving.server import serve_until_signalled
+
+    code = asyncio.run(serve_until_signalled(settings, began=began))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A predict() that hangs sits in a thread that a normal end would wait for.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

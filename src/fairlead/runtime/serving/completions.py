@@ -1,0 +1,276 @@
+"""OpenAI's completions and chat completions: requests read and checked, answers and chunks written.
+
+What a text generator of ours cannot honour (tools, several choices, log probabilities, penalties ...) is refused unless
+its value asks for nothing. Source: OpenAI's API reference.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.runtime.serving.predictor import SAMPLING, Predictor
+from fairlead.runtime.serving.problems import BadRequest, NotFound
+
+MAX_TOKENS = 1 << 20
+DEFAULT_TOKENS = {"text_completion": 16, "chat.completion": 256}
+MAX_STOPS = 16
+MAX_STOP = 256
+
+# Keys whose given values ask for nothing; any other value is refused.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1, None), "best_of": (1, None), "echo": (False, None), "suffix": (None, ""), "logprobs": (False, None),
+    "top_logprobs": (None,), "frequency_penalty": (0, None), "presence_penalty": (0, None), "logit_bias": (None, {}),
+    "tools": (None, []), "tool_choice": (None, "none", "auto"), "response_format": (None, {"type": "text"}),
+    "store": (False, None), "service_tier": (None, "auto", "default"), "modalities": (None, ["text"]),
+    "parallel_tool_calls": (None, True, False),
+}  # fmt: skip
+_FREE = ("user", "metadata", "safety_identifier", "prompt_cache_key")  # for their own records; they change nothing
+_KNOWN = ("model", "max_tokens", "temperature", "stop", "stream", "stream_options", *SAMPLING)
+
+
+@dataclass
+class Completion:
+    """A text that is asked for, and how far it is.
+
+    Attributes:
+        kind: "text_completion" or "chat.completion".
+        sampling: What of ``SAMPLING`` was given.
+        text: So far, cut before a stop.
+        pieces: That were made, which is what counts as tokens.
+        finish: OpenAI's reason, once it is over.
+    """
+
+    kind: str
+    model: str
+    prompt: str
+    max_tokens: int
+    temperature: float
+    sampling: dict[str, Any]
+    stops: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+    id: str
+    created: int
+    text: str = ""
+    pieces: int = 0
+    finish: str | None = None
+    _held: str = field(default="", repr=False)
+
+    def add(self, piece: str) -> str:
+        """Take in a piece; return what can be passed on: not what may be the beginning of a stop."""
+        self.pieces += 1
+        pending = self._held + piece
+        found = [at for at in (pending.find(stop) for stop in self.stops) if at >= 0]
+        if found:
+            self.finish = "stop"
+            pending, self._held = pending[: min(found)], ""
+        else:
+            keep = max((_overlap(pending, stop) for stop in self.stops), default=0)
+            pending, self._held = pending[: len(pending) - keep], pending[len(pending) - keep :]
+        self.text += pending
+        return pending
+
+    def end(self) -> str:
+        """Note that no more comes; return what was held back."""
+        rest, self._held = self._held, ""
+        if self.finish is None:
+            self.finish = "length" if self.pieces >= self.max_tokens else "stop"
+        self.text += rest
+        return rest
+
+    def answer(self, predictor: Predictor) -> dict[str, Any]:
+        """Return the whole answer."""
+        choice: dict[str, Any] = {"index": 0, "finish_reason": self.finish, "logprobs": None}
+        if self.kind == "chat.completion":
+            choice["message"] = {"role": "assistant", "content": self.text}
+        else:
+            choice["text"] = self.text
+        answer = {"id": self.id, "object": self.kind, "created": self.created, "model": self.model, "choices": [choice]}
+        if predictor.counts_tokens:
+            answer["usage"] = self.usage(predictor)
+        return answer
+
+    def chunk(self, text: str, *, first: bool = False, last: bool = False) -> dict[str, Any]:
+        """Return one chunk of a stream."""
+        choice: dict[str, Any] = {"index": 0, "finish_reason": self.finish if last else None, "logprobs": None}
+        if self.kind == "chat.completion":
+            choice["delta"] = {**({"role": "assistant"} if first else {}), **({} if last else {"content": text})}
+        else:
+            choice["text"] = text
+        return self._chunk([choice])
+
+    def usage_chunk(self, predictor: Predictor) -> dict[str, Any]:
+        """Return the chunk that ends a stream with what it used."""
+        return {**self._chunk([]), "usage": self.usage(predictor)}
+
+    def usage(self, predictor: Predictor) -> dict[str, int]:
+        """Return the tokens of prompt and answer. Only if the predictor counts them; to be called in its thread."""
+        prompt = predictor.count_tokens(self.prompt)
+        return {"prompt_tokens": prompt, "completion_tokens": self.pieces, "total_tokens": prompt + self.pieces}
+
+    def _chunk(self, choices: list[Any]) -> dict[str, Any]:
+        kind = "chat.completion.chunk" if self.kind == "chat.completion" else self.kind
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+
+
+def read_completion(given: dict[str, Any], kind: str, predictor: Predictor, model: str) -> Completion:
+    """Return what a request asks for. Not the prompt of a chat, which the predictor makes; see ``messages_of``.
+
+    Raises:
+        BadRequest: A value is wrong, or cannot be honoured.
+        NotFound: It is for another model.
+    """
+    _check_keys(given, kind)
+    asked = given.get("model")
+    if not isinstance(asked, str):
+        raise BadRequest(f"model is {_short(asked)}; give {model!r}")
+    if asked != model:
+        raise NotFound(f"there is no model {_short(asked)}; there is {model!r}")
+    limit = given.get("max_tokens")
+    if kind == "chat.completion" and given.get("max_completion_tokens") is not None:
+        limit = given["max_completion_tokens"]
+    max_tokens = _whole("max_tokens", DEFAULT_TOKENS[kind] if limit is None else limit, 1, MAX_TOKENS)
+    temperature = _fraction("temperature", given.get("temperature"), 1.0, 0.0, 2.0)
+    sampling: dict[str, Any] = {}
+    if given.get("top_p") is not None:
+        sampling["top_p"] = _fraction("top_p", given["top_p"], 1.0, 0.0, 1.0)
+    if given.get("seed") is not None:
+        sampling["seed"] = _whole("seed", given["seed"], -(1 << 63), (1 << 63) - 1)
+    for name in [name for name in sampling if name not in predictor.sampling]:
+        if (name, sampling.pop(name)) != ("top_p", 1.0):
+            raise BadRequest(f"{name} is not supported: generate() of this predictor takes none")
+    stream = _truth("stream", given.get("stream"))
+    include_usage = _stream_options(given.get("stream_options"), stream, predictor)
+    prefix = "chatcmpl-" if kind == "chat.completion" else "cmpl-"
+    return Completion(
+        kind=kind,
+        model=model,
+        prompt="" if kind == "chat.completion" else _prompt(given.get("prompt")),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        sampling=sampling,
+        stops=_stops(given.get("stop")),
+        stream=stream,
+        include_usage=include_usage,
+        id=prefix + uuid.uuid4().hex,
+        created=int(time.time()),
+    )
+
+
+def messages_of(given: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the conversation of a request, each message with its role and its text.
+
+    Raises:
+        BadRequest: It is no conversation, or has more than text.
+    """
+    messages = given.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest('messages is missing; give [{"role": "user", "content": "..."}]')
+    return [_message(number, message) for number, message in enumerate(messages)]
+
+
+def _message(number: int, message: Any) -> dict[str, str]:
+    where = f"messages[{number}]"
+    if not isinstance(message, dict):
+        raise BadRequest(f"{where} is {_short(message)}; give an object")
+    role, content = message.get("role"), message.get("content")
+    if role not in ("system", "developer", "user", "assistant"):
+        raise BadRequest(f"{where} has the role {_short(role)}; give system, developer, user or assistant")
+    if isinstance(content, list):
+        content = _joined(content)
+    if not isinstance(content, str):
+        raise BadRequest(f"{where} has content that is no text, which is all that this model takes")
+    return {"role": role, "content": content}
+
+
+def _check_keys(given: dict[str, Any], kind: str) -> None:
+    own = ("messages", "max_completion_tokens") if kind == "chat.completion" else ("prompt",)
+    for key, value in given.items():
+        if key in _KNOWN or key in own or key in _FREE:
+            continue
+        if key not in _NEUTRAL:
+            raise BadRequest(f"{_short(key)} is not supported; there is {', '.join((*own, *_KNOWN))}")
+        # True == 1 in Python, and is no 1 here.
+        if not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in _NEUTRAL[key]):
+            raise BadRequest(f"{key} is {_short(value)}, which is not supported; leave it out")
+
+
+def _prompt(given: Any) -> str:
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    if not isinstance(given, str):
+        raise BadRequest(f"prompt is {_short(given)}; give one text")
+    return given
+
+
+def _stops(given: Any) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    stops = [given] if isinstance(given, str) else given
+    fit = isinstance(stops, list) and all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP for stop in stops)
+    if not fit or len(stops) > MAX_STOPS:
+        rule = f"give a text, or a list of at most {MAX_STOPS}, each of 1 to {MAX_STOP} characters"
+        raise BadRequest(f"stop is {_short(given)}; {rule}")
+    return tuple(stops)
+
+
+def _stream_options(given: Any, stream: bool, predictor: Predictor) -> bool:
+    if given is None:
+        return False
+    if not isinstance(given, dict) or not stream:
+        raise BadRequest('stream_options is for "stream": true, and is an object')
+    for key in given:
+        if key not in ("include_usage", "include_obfuscation"):
+            raise BadRequest(f"stream_options has {_short(key)}, which is not supported; it may have include_usage")
+    _truth("include_obfuscation", given.get("include_obfuscation"))
+    wanted = _truth("include_usage", given.get("include_usage"))
+    if wanted and not predictor.counts_tokens:
+        raise BadRequest("include_usage is not supported: this predictor has no count_tokens()")
+    return wanted
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise BadRequest(f"{name} is {_short(value)}; give a whole number, {low} to {high}")
+    return value
+
+
+def _fraction(name: str, value: Any, default: float, low: float, high: float) -> float:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise BadRequest(f"{name} is {_short(value)}; give a number, {low:g} to {high:g}")
+    return float(value)
+
+
+def _truth(name: str, value: Any) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise BadRequest(f"{name} is {_short(value)}; give true or false")
+    return bool(value)
+
+
+def _joined(parts: list[Any]) -> str | None:
+    """The text of a message that comes in parts; None if one of them is no text."""
+    texts: list[str] = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            return None
+        texts.append(text)
+    return "".join(texts)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of the text that the stop begins with."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return size
+    return 0
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

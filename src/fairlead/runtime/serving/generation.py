@@ -1,0 +1,136 @@
+"""Texts that are generated, some at once, a piece of each in turn, in the one predict thread.
+
+A text runs while its iterator is open; as many run as ``max_batch_size`` says, further ones wait in their order. Turns
+come from the thread's own queue, so that batches of ``predict`` get theirs as well. A predictor that makes pieces of
+several texts in one step on a GPU is an engine's work (``run:`` with vLLM or SGLang), not this one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from fairlead.runtime.serving.problems import BadRequest, PredictFailed, Problem, TooManyWaiting
+
+
+class Generator:
+    """Generates texts.
+
+    Args:
+        thread: The predict thread.
+        max_running: Most texts at once.
+        max_queue: Most that wait.
+    """
+
+    def __init__(self, thread: ThreadPoolExecutor, *, max_running: int, max_queue: int) -> None:
+        self._thread = thread
+        self._max_running = max_running
+        self._max_queue = max_queue
+        self._turns: deque[asyncio.Future[None]] = deque()
+        self._last_s = 1.0
+        self.running = 0
+
+    @property
+    def waiting(self) -> int:
+        """Texts that wait."""
+        return len(self._turns)
+
+    def check_room(self) -> None:
+        """Refuse a text for which there is no room in the queue.
+
+        Raises:
+            TooManyWaiting: As many wait as may.
+        """
+        if self.running >= self._max_running and len(self._turns) >= self._max_queue:
+            after = max(1, round(self._last_s * (len(self._turns) + 1) / self._max_running))
+            raise TooManyWaiting(f"{len(self._turns)} requests wait, and no more may", retry_after_s=after)
+
+    async def pieces(self, start: Callable[[], Iterator[str]], *, most: int) -> AsyncGenerator[str, None]:
+        """Yield at most that many pieces of a text; closing this ends the text.
+
+        Raises:
+            TooManyWaiting: As many wait as may.
+            Problem: The predictor failed.
+        """
+        self.check_room()
+        loop = asyncio.get_running_loop()
+        await self._take_turn(loop)
+        began = loop.time()
+        source: Iterator[str] | None = None
+        try:
+            for _ in range(most):
+                if source is None:
+                    source, piece = await loop.run_in_executor(self._thread, _first, start)
+                else:
+                    piece = await loop.run_in_executor(self._thread, _next, source)
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            if source is not None:
+                self._close(source)
+            self._last_s += 0.2 * (loop.time() - began - self._last_s)
+            self._give_turn()
+
+    async def _take_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.running < self._max_running:
+            self.running += 1
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._turns.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came just now
+                self._give_turn()
+            else:
+                self._turns.remove(turn)
+            raise
+
+    def _give_turn(self) -> None:
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.running -= 1
+
+    def _close(self, source: Iterator[str]) -> None:
+        """End a text where it is generated, without waiting for that."""
+        close = getattr(source, "close", None)
+        if close is not None:
+            with contextlib.suppress(RuntimeError):  # the thread has ended with the server
+                self._thread.submit(close)
+
+
+def _first(start: Callable[[], Iterator[str]]) -> tuple[Iterator[str], str | None]:
+    """Start a text; its iterator and its first piece."""
+    with _problems():
+        source = iter(start())
+    return source, _next(source)
+
+
+def _next(source: Iterator[str]) -> str | None:
+    """The next piece that is not empty; None at the end."""
+    with _problems():
+        for piece in source:
+            if not isinstance(piece, str):
+                raise PredictFailed(f"generate() yielded {type(piece).__name__}; yield text")
+            if piece:
+                return piece
+    return None
+
+
+@contextlib.contextmanager
+def _problems() -> Iterator[None]:
+    try:
+        yield
+    except Problem:
+        raise
+    except ValueError as error:
+        raise BadRequest(f"generate() refused the request: {error}") from error
+    except Exception as error:
+        raise PredictFailed(f"generate() raised {type(error).__name__}: {error}") from error

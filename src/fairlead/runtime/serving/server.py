@@ -1,0 +1,156 @@
+"""The life of a replica: listen, load, warm up, be ready; on TERM drain and end.
+
+Live from the first moment, ready only once warm: a probe can tell a slow load from a dead process. On TERM it says so
+by its readiness and goes on answering, on connections that close after their answer, until nothing has come for a
+while: whoever routes to it needs a moment to learn. What still runs when the grace ends is lost, and the exit code says
+so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fairlead.runtime.serving.connections import ConnectionServer
+from fairlead.runtime.serving.predictor import Predictor, Unusable, find_class
+from fairlead.runtime.serving.problems import Problem
+from fairlead.runtime.serving.routes import Service
+from fairlead.runtime.serving.settings import Settings
+
+QUIET_S = 0.5
+RESERVE_S = 0.5
+BACKLOG = 1024
+FAILED = 1
+
+
+async def serve(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    began: float | None = None,
+    when_listening: Callable[[int], None] = lambda port: None,
+) -> int:
+    """Serve until told to stop; return the exit code: 0 if every request was answered, 1 if not, or if loading failed.
+
+    Args:
+        began: ``time.monotonic()`` when the process began, for the times that are said on standard error.
+        when_listening: Told the port, before anything is loaded.
+    """
+    began = time.monotonic() if began is None else began
+    loop = asyncio.get_running_loop()
+    # Not a with block: what hangs in it must not hold up the end.
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predict")
+    service = Service(settings, thread)
+    doors = ConnectionServer(
+        service.handle, read_timeout_s=settings.read_timeout_s, max_connections=settings.max_connections
+    )
+    try:
+        listener = await loop.create_server(doors, settings.host, settings.port, backlog=BACKLOG)
+    except OSError as error:
+        _say({"failed": f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"})
+        return FAILED
+    port = int(listener.sockets[0].getsockname()[1])
+    when_listening(port)
+    times = {"import_s": round(time.monotonic() - began, 3)}
+    loading = loop.run_in_executor(thread, _load, settings, service, times)
+    stopped = loop.create_task(stop.wait())
+    try:
+        waited: set[asyncio.Future[Any]] = {loading, stopped}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if not loading.done():
+            return 0  # asked to end before it served anything
+        try:
+            service.open(loading.result())
+        except Exception as error:  # noqa: BLE001 (the user's code: its reason is shown, and the replica fails)
+            _explain(error)
+            return FAILED
+        times["ready_s"] = round(time.monotonic() - began, 3)
+        _say({"ready": f"http://{settings.host}:{port}", "model": settings.service, **times})
+        await stopped
+        return await _drain(service, listener, doors)
+    finally:
+        stopped.cancel()
+        listener.close()
+        with contextlib.suppress(Exception):  # the process ends; connections go with it
+            await doors.shutdown(0.1)
+        thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def serve_until_signalled(settings: Settings, *, began: float) -> int:
+    """Serve until TERM or INT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return await serve(settings, stop, began=began)
+
+
+async def _drain(service: Service, listener: asyncio.Server, doors: ConnectionServer) -> int:
+    """Answer what is there and what still comes, until it is quiet or the grace ends."""
+    loop = asyncio.get_running_loop()
+    service.stopping = True
+    now = loop.time()
+    grace_s = service.settings.grace_s
+    end = now + max(0.0, grace_s - RESERVE_S)
+    quiet_s = min(QUIET_S, grace_s / 4)
+    asked, service.last_request = now, max(service.last_request, now)
+    while loop.time() < end and (service.in_flight or loop.time() - service.last_request < quiet_s):
+        await asyncio.sleep(min(0.02, quiet_s))
+    listener.close()
+    doors.pre_shutdown()
+    while loop.time() < end and service.in_flight:
+        await asyncio.sleep(0.02)
+    lost = service.in_flight
+    _say(
+        {
+            "stopped": f"{lost} requests lost" if lost else "every request answered",
+            "drain_s": round(loop.time() - asked, 3),
+        }
+    )
+    return FAILED if lost else 0
+
+
+def _load(settings: Settings, service: Service, times: dict[str, float]) -> Predictor:
+    """Import, load and warm up the predictor, in the predict thread; put the seconds of each into the times."""
+    mark = time.monotonic()
+
+    def lap(name: str) -> None:
+        nonlocal mark
+        now = time.monotonic()
+        times[name], mark = round(now - mark, 3), now
+
+    instance = find_class(settings.predictor, os.getcwd())()
+    predictor = Predictor(instance)
+    lap("import_predictor_s")
+    predictor.load(settings.model)
+    lap("load_s")
+    for number, call in enumerate(predictor.warm_up(settings.max_batch_size)):
+        started = time.perf_counter()
+        try:
+            rows, _ = call()
+        except Problem as error:
+            _say({"warning": f"batches of zeros cannot warm it up: {error}; give {predictor.name} a warm_up()"})
+            break
+        if rows and number % 3:
+            service.batcher.times.learn(rows, time.perf_counter() - started)
+    lap("warm_up_s")
+    return predictor
+
+
+def _explain(error: Exception) -> None:
+    """Say on standard error why the predictor cannot be served: with its traceback, where the code is the user's."""
+    if not isinstance(error, Unusable):
+        traceback.print_exception(type(error), error, error.__traceback__)
+    _say({"failed": f"{type(error).__name__}: {error}" if not isinstance(error, Unusable) else str(error)})
+
+
+def _say(fields: dict[str, Any]) -> None:
+    print(json.dumps({"fairlead": "serving", **fields}), file=sys.stderr, flush=True)
