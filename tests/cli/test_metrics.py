@@ -9,9 +9,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.control.metrics.dashboards import DASHBOARDS
+from fairlead.control.metrics.rules import ALERTS
 from tests.cli.conftest import Call
 from tests.waiting import until
 
@@ -69,6 +72,17 @@ def test_it_is_served_until_it_is_interrupted(call: Call) -> None:
             server.communicate(timeout=20)
         finally:
             server.kill()
+
+
+def test_rules_and_dashboards_are_printed_and_written_as_files(call: Call, desk: Path) -> None:
+    (group,) = yaml.safe_load(call("metrics", "rules").out)["groups"]
+    assert {rule["alert"] for rule in group["rules"]} == {alert.name for alert in ALERTS}
+    said = call("metrics", "dashboards", "to/here")
+    files = sorted((desk / "to" / "here").iterdir())
+    assert [f"to/here/{file.name}" for file in files] == sorted(said.out.split())
+    assert {json.loads(file.read_text())["uid"] for file in files} == {each.uid for each in DASHBOARDS}
+    (desk / "file").write_text("")
+    assert "cannot be written" in call("metrics", "dashboards", "file/below").err
 
 
 @pytest.mark.parametrize("arguments", [("metrics", "--host", "0.0.0.0"), ("metrics", "--port", "99999")])

@@ -9,7 +9,17 @@ from fairlead.cli.main import COMMANDS, group
 GOLDEN = Path(__file__).with_name("surface.txt")
 # These print one thing in one form: a schema, which is JSON, a shell script, objects for kubectl, logs as JSON lines,
 # what another program says, metrics in Prometheus' format; a group has commands below it.
-WITHOUT_JSON = {"schema", "completion", "render", "operator", "exec", "prices", "metrics"}
+WITHOUT_JSON = {
+    "schema",
+    "completion",
+    "render",
+    "operator",
+    "exec",
+    "prices",
+    "metrics",
+    "metrics rules",
+    "metrics dashboards",
+}
 
 
 def surface() -> str:

@@ -1,6 +1,8 @@
 """``fairlead metrics``: figures for Prometheus, printed or served."""
 
+import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -41,6 +43,35 @@ def metrics(ctx: click.Context, port: int | None, host: str) -> None:
         _serve(host, port)
         return
     sys.stdout.write(exposition(_read()).decode())
+
+
+@metrics.command()
+def rules() -> None:
+    """Print the alerts as a rule file of Prometheus."""
+    import yaml
+
+    from fairlead.control.metrics.rules import rule_groups
+
+    print(yaml.safe_dump(rule_groups(), sort_keys=False, width=120, allow_unicode=True), end="")
+
+
+@metrics.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+def dashboards(directory: Path) -> None:
+    """Write the dashboards into DIRECTORY, one JSON file each, as Grafana imports them.
+
+    A directory that is not there is made; files of the same names are replaced.
+    """
+    from fairlead.control.metrics.dashboards import DASHBOARDS, grafana
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for dashboard in DASHBOARDS:
+            file = directory / f"{dashboard.uid}.json"
+            file.write_text(json.dumps(grafana(dashboard), indent=2) + "\n")
+            print(file)
+    except OSError as error:
+        raise ClusterError(f"{directory} cannot be written: {error.strerror}.") from error
 
 
 def _read() -> "Readings":

@@ -12,49 +12,62 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from fairlead.control.metrics.readings import Readings, RunUsage, dollars_per_hour, pool_of, shown_runs
 from fairlead.control.pass_counts import Distribution
 from fairlead.policy.kinds.checkpoint_health import warning
+from fairlead.state.reasons import Code
 from fairlead.state.snapshot import WHOLE_MILLI, AnyWorkload, Node, Phase, Pod, Workload
 from fairlead.text.money import MICROUSD
 
 MOST_RUNS, MOST_NODES, MOST_NAMES = 500, 1_000, 50
 OTHER = "(other)"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Why starts fail, of all codes.
+FAILURES = tuple(
+    code.value
+    for code in (
+        Code.PROGRAM_FAILED,
+        Code.OUT_OF_MEMORY,
+        Code.GPU_OUT_OF_MEMORY,
+        Code.KILLED,
+        Code.POD_LOST,
+        Code.NODE_LOST,
+        Code.NODE_RECLAIMED,
+        Code.START_FAILED,
+        Code.STALLED,
+        Code.DEADLINE_EXCEEDED,
+        Code.OVER_BUDGET,
+        Code.CANNOT_FIT,
+        Code.LAST_CHECKPOINT_FAILED,
+    )
+)
 _QUEUED = (Phase.PENDING, Phase.RESTARTING)
 
 
-class Exporter(Collector):
-    """Collects from what ``read`` returns at that moment; several scrapes look several times."""
+def exposition(readings: Readings, *, most_runs: int = MOST_RUNS) -> bytes:
+    """The readings in the text format 0.0.4.
 
-    def __init__(self, read: Callable[[], Readings]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterator[Metric]:
-        yield from metrics_of(self._read())
-
-
-def exposition(readings: Readings) -> bytes:
-    """The readings in the text format 0.0.4."""
-    return generate_latest(_registry(readings))
-
-
-def openmetrics(readings: Readings) -> bytes:
-    """The same in the format of OpenMetrics 1.0."""
-    body: bytes = generate_openmetrics(_registry(readings))  # type: ignore[no-untyped-call]
-    return body
-
-
-def _registry(readings: Readings) -> CollectorRegistry:
+    Args:
+        most_runs: So many runs have series of their own.
+    """
     registry = CollectorRegistry()
-    registry.register(Exporter(lambda: readings))
-    return registry
+    registry.register(_Collected(metrics_of(readings, most_runs)))
+    return generate_latest(registry)
 
 
-def metrics_of(readings: Readings) -> Iterator[Metric]:
+class _Collected(Collector):
+    """Metrics that are there already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = tuple(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def metrics_of(readings: Readings, most_runs: int) -> Iterator[Metric]:
     """All metrics of a cluster."""
     pods = defaultdict[str, list[Pod]](list)
     for pod in readings.seen.pods:
@@ -63,9 +76,9 @@ def metrics_of(readings: Readings) -> Iterator[Metric]:
     yield from _loop(readings)
     yield from _queue(readings)
     yield from _nodes(readings)
-    yield from _runs(readings, pods)
+    yield from _runs(readings, pods, most_runs)
     yield from _money(readings, pods)
-    yield from _gpus(readings, pods)
+    yield from _gpus(readings, pods, most_runs)
 
 
 def _loop(readings: Readings) -> Iterator[Metric]:
@@ -78,11 +91,14 @@ def _loop(readings: Readings) -> Iterator[Metric]:
     yield CounterMetricFamily("fairlead_placements", "Gangs that were given nodes.", value=counts.placements)
     yield CounterMetricFamily("fairlead_preemptions", "Runs that were told to give way.", value=counts.preemptions)
     restarts = CounterMetricFamily("fairlead_restarts", "Starts that failed and are repeated.", labels=["reason"])
-    for reason, number in sorted(counts.restarts.items()):
+    # A series that begins with its first event would hide that event from `increase`: these begin at 0.
+    for reason, number in sorted({**dict.fromkeys(FAILURES, 0), **counts.restarts}.items()):
         restarts.add_metric([reason], number)
     yield restarts
     finished = CounterMetricFamily("fairlead_runs_finished", "Runs that are over.", labels=["phase", "reason"])
-    for (phase, reason), number in sorted(counts.finished.items()):
+    begun = {(Phase.FAILED.value, reason): 0 for reason in FAILURES}
+    begun |= {(Phase.SUCCEEDED.value, Code.COMPLETED.value): 0, (Phase.STOPPED.value, Code.STOP_REQUESTED.value): 0}
+    for (phase, reason), number in sorted({**begun, **counts.finished}.items()):
         finished.add_metric([phase, reason], number)
     yield finished
 
@@ -139,10 +155,10 @@ def _held_milli(pod: Pod, node: Node) -> int:
     return sum(shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in pod.grant.gpu_uuids)
 
 
-def _runs(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric]:
-    runs, left_out = shown_runs(readings.seen, MOST_RUNS)
+def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> Iterator[Metric]:
+    runs, left_out = shown_runs(readings.seen, most_runs)
     now, nodes = readings.now, {node.name: node for node in readings.seen.nodes}
-    yield _gauge("runs_left_out", f"Runs beyond {MOST_RUNS}, which have no series of their own.", float(left_out))
+    yield _gauge("runs_left_out", f"Runs beyond {most_runs}, which have no series of their own.", float(left_out))
     info = GaugeMetricFamily(
         "fairlead_run_info", "What a run is.", labels=["team", "run", "kind", "uid", "model", "project"]
     )
@@ -254,7 +270,7 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
     yield _family("team_cost_dollars_per_hour", "Cost of an hour of what a team holds.", ["team"], rates)
 
 
-def _gpus(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric]:
+def _gpus(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> Iterator[Metric]:
     def told(name: str, sentence: str, field: str) -> Metric:
         found = {(each.node, each.uuid): getattr(each, field) for each in readings.gpus}
         return _family(name, sentence, ["node", "gpu"], {key: each for key, each in found.items() if each is not None})
@@ -266,7 +282,7 @@ def _gpus(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric]
     told_of = {each.uuid for each in readings.gpus}
     nodes = {node.name: node for node in readings.seen.nodes}
     shares: Counter[tuple[str, ...]] = Counter()
-    for run in shown_runs(readings.seen, MOST_RUNS)[0]:
+    for run in shown_runs(readings.seen, most_runs)[0]:
         for pod in pods[run.uid]:
             shared = min(pod.grant.gpu_milli, WHOLE_MILLI)
             for gpu in nodes[pod.node].gpus if pod.node in nodes else ():

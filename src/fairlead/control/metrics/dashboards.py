@@ -1,0 +1,360 @@
+"""Dashboards for Grafana, made from code: the cluster, what it costs, the queue, and one run.
+
+Every query is of metrics of ``exposition``; ``tests/metrics`` runs each by a real Prometheus, and none is empty.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+RUN = 'team=~"$team", run=~"$run"'
+HEIGHT, WIDTH = 8, 12  # of Grafana's grid, 24 wide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """PromQL, and the name of each line with its labels in braces, as Grafana writes it."""
+
+    expr: str
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One picture.
+
+    Attributes:
+        unit: One of Grafana's, such as ``percentunit`` for a ratio or ``s`` for seconds.
+        stacks: Lines are parts of a whole.
+        kind: A curve over time, a number of now, or a table of now.
+    """
+
+    title: str
+    queries: tuple[Query, ...]
+    unit: str = "short"
+    stacks: bool = False
+    kind: Literal["timeseries", "stat", "table"] = "timeseries"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dashboard:
+    """A page of panels; ``variables`` are labels of ``fairlead_run_info`` that the reader chooses."""
+
+    uid: str
+    title: str
+    panels: tuple[Panel, ...]
+    variables: tuple[str, ...] = ()
+
+
+def _panel(title: str, expr: str, legend: str = "", **more: Any) -> Panel:
+    return Panel(title=title, queries=(Query(expr=expr, legend=legend),), **more)
+
+
+CLUSTER = Dashboard(
+    uid="fairlead-cluster",
+    title="Fairlead / Cluster",
+    panels=(
+        _panel("Loop", "max(fairlead_loop_running)", kind="stat"),
+        _panel("Runs that are not over", "max(fairlead_unfinished_runs)", kind="stat"),
+        Panel(
+            title="GPUs held",
+            queries=(
+                Query(expr="sum by (pool) (max by (node, pool) (fairlead_node_gpus_held))", legend="{{pool}} held"),
+                Query(expr="sum by (pool) (max by (node, pool) (fairlead_node_gpus))", legend="{{pool}} there"),
+            ),
+        ),
+        _panel(
+            "Part of the GPUs that is held",
+            "sum by (node) (fairlead_node_gpus_held) / (sum by (node) (fairlead_node_gpus) > 0)",
+            "{{node}}",
+            unit="percentunit",
+        ),
+        Panel(
+            title="Cores held",
+            queries=(
+                Query(
+                    expr="sum by (pool) (max by (node, pool) (fairlead_node_cpu_cores_held))", legend="{{pool}} held"
+                ),
+                Query(expr="sum by (pool) (max by (node, pool) (fairlead_node_cpu_cores))", legend="{{pool}} there"),
+            ),
+        ),
+        _panel("Nodes that are ready", "sum by (pool) (max by (node, pool) (fairlead_node_ready))", "{{pool}}"),
+        _panel(
+            "Runs by phase", "sum by (phase) (max by (phase, team, kind) (fairlead_runs))", "{{phase}}", stacks=True
+        ),
+        Panel(
+            title="Placements and preemptions an hour",
+            queries=(
+                Query(expr="sum(increase(fairlead_placements_total[1h]))", legend="placements"),
+                Query(expr="sum(increase(fairlead_preemptions_total[1h]))", legend="preemptions"),
+            ),
+        ),
+        _panel(
+            "Starts that failed, an hour",
+            "sum by (reason) (increase(fairlead_restarts_total[1h]))",
+            "{{reason}}",
+            stacks=True,
+        ),
+        _panel(
+            "Runs that ended, an hour",
+            "sum by (phase, reason) (increase(fairlead_runs_finished_total[1h]))",
+            "{{phase}} {{reason}}",
+            stacks=True,
+        ),
+        Panel(
+            title="Time of a decision",
+            unit="s",
+            queries=tuple(
+                Query(
+                    expr=f"histogram_quantile({share}, sum by (le) (rate(fairlead_decision_seconds_bucket[15m])))",
+                    legend=f"{share:.0%}",
+                )
+                for share in (0.5, 0.99)
+            ),
+        ),
+        _panel(
+            "GPU utilization",
+            "avg by (node) (max by (node, gpu) (fairlead_gpu_utilization_ratio))",
+            "{{node}}",
+            unit="percentunit",
+        ),
+        _panel("GPU power", "sum by (node) (max by (node, gpu) (fairlead_gpu_power_watts))", "{{node}}", unit="watt"),
+        _panel(
+            "GPU temperature",
+            "max by (node, gpu) (fairlead_gpu_temperature_celsius)",
+            "{{node}} {{gpu}}",
+            unit="celsius",
+        ),
+    ),
+)
+
+COST = Dashboard(
+    uid="fairlead-cost",
+    title="Fairlead / Cost",
+    panels=(
+        _panel(
+            "Spent this month", "sum(max by (team, use) (fairlead_month_cost_dollars))", unit="currencyUSD", kind="stat"
+        ),
+        _panel(
+            "Idle this month",
+            'sum(max by (team, use) (fairlead_month_cost_dollars{use="idle"}))',
+            unit="currencyUSD",
+            kind="stat",
+        ),
+        _panel(
+            "Dollars an hour by team",
+            "max by (team) (fairlead_team_cost_dollars_per_hour)",
+            "{{team}}",
+            unit="currencyUSD",
+            stacks=True,
+        ),
+        _panel(
+            "This month by team",
+            "sum by (team) (max by (team, use) (fairlead_month_cost_dollars))",
+            "{{team}}",
+            unit="currencyUSD",
+            stacks=True,
+        ),
+        _panel(
+            "This month by use",
+            "sum by (use) (max by (team, use) (fairlead_month_cost_dollars))",
+            "{{use}}",
+            unit="currencyUSD",
+            stacks=True,
+        ),
+        _panel(
+            "This month by model",
+            "topk(20, max by (model) (fairlead_model_month_cost_dollars))",
+            "{{model}}",
+            unit="currencyUSD",
+            kind="table",
+        ),
+        _panel(
+            "Part of the budget that is spent",
+            "sum by (team) (max by (team, use) (fairlead_month_cost_dollars)) / on (team) "
+            "max by (team) (fairlead_team_budget_dollars)",
+            "{{team}}",
+            unit="percentunit",
+        ),
+        _panel(
+            "Dearest runs",
+            "topk(20, max by (team, run) (fairlead_run_cost_dollars))",
+            "{{team}}/{{run}}",
+            unit="currencyUSD",
+            kind="table",
+        ),
+        _panel(
+            "Price of the nodes",
+            "sum by (pool) (max by (node, pool) (fairlead_node_price_dollars_per_hour))",
+            "{{pool}}",
+            unit="currencyUSD",
+            stacks=True,
+        ),
+    ),
+)
+
+QUEUE = Dashboard(
+    uid="fairlead-queue",
+    title="Fairlead / Queue",
+    panels=(
+        _panel(
+            "Runs that wait, by team",
+            "sum by (team) (max by (team, reason) (fairlead_queued_runs))",
+            "{{team}}",
+            stacks=True,
+        ),
+        _panel(
+            "Runs that wait, by reason",
+            "sum by (reason) (max by (team, reason) (fairlead_queued_runs))",
+            "{{reason}}",
+            stacks=True,
+        ),
+        _panel("Longest wait now", "max by (team) (fairlead_queue_oldest_wait_seconds)", "{{team}}", unit="s"),
+        Panel(
+            title="Waits of those that were placed",
+            unit="s",
+            queries=tuple(
+                Query(
+                    expr=f"histogram_quantile({share}, sum by (le) (rate(fairlead_queue_wait_seconds_bucket[1h])))",
+                    legend=f"{share:.0%}",
+                )
+                for share in (0.5, 0.9, 0.99)
+            ),
+        ),
+        _panel(
+            "Mean wait of those that were placed",
+            "sum(rate(fairlead_queue_wait_seconds_sum[1h])) / sum(rate(fairlead_queue_wait_seconds_count[1h]))",
+            unit="s",
+        ),
+        _panel("Runs without series of their own", "max(fairlead_runs_left_out)", kind="stat"),
+    ),
+)
+
+ONE_RUN = Dashboard(
+    uid="fairlead-run",
+    title="Fairlead / Run",
+    variables=("team", "run"),
+    panels=(
+        _panel(
+            "Phase",
+            f"max by (team, run, phase) (fairlead_run_phase_seconds{{{RUN}}})",
+            "{{phase}}",
+            unit="s",
+            kind="stat",
+        ),
+        _panel("Goodput", f"max by (team, run) (fairlead_run_goodput_ratio{{{RUN}}})", unit="percentunit", kind="stat"),
+        _panel("Cost", f"max by (team, run) (fairlead_run_cost_dollars{{{RUN}}})", unit="currencyUSD", kind="stat"),
+        _panel(
+            "Dollars an hour",
+            f"max by (team, run) (fairlead_run_cost_dollars_per_hour{{{RUN}}})",
+            unit="currencyUSD",
+            kind="stat",
+        ),
+        Panel(
+            title="Steps",
+            queries=(
+                Query(expr=f"max by (team, run) (fairlead_run_step{{{RUN}}})", legend="{{run}}"),
+                Query(expr=f"max by (team, run) (fairlead_run_steps_planned{{{RUN}}})", legend="{{run}} planned"),
+            ),
+        ),
+        _panel("Loss", f"max by (team, run) (fairlead_run_loss{{{RUN}}})", "{{run}}"),
+        _panel("Throughput", f"max by (team, run) (fairlead_run_throughput{{{RUN}}})", "{{run}}"),
+        _panel(
+            "Where the time went",
+            f"max by (team, run, use) (fairlead_run_pod_seconds{{{RUN}}})",
+            "{{run}} {{use}}",
+            unit="s",
+            stacks=True,
+        ),
+        _panel("Waited", f"max by (team, run) (fairlead_run_waiting_seconds{{{RUN}}})", "{{run}}", unit="s"),
+        _panel("Starts after the first", f"max by (team, run) (fairlead_run_starts{{{RUN}}})", "{{run}}"),
+        _panel(
+            "Age of the newest checkpoint",
+            f"max by (team, run) (fairlead_run_checkpoint_age_seconds{{{RUN}}})",
+            "{{run}}",
+            unit="s",
+        ),
+        _panel("Saves that failed", f"max by (team, run) (fairlead_run_failed_saves{{{RUN}}})", "{{run}}"),
+        _panel(
+            "Since the last sign of life",
+            f"max by (team, run) (fairlead_run_silent_seconds{{{RUN}}})",
+            "{{run}}",
+            unit="s",
+        ),
+        _panel(
+            "GPU utilization",
+            f"sum by (team, run) (fairlead_run_gpu_share{{{RUN}}} * on (node, gpu) group_left () "
+            f"max by (node, gpu) (fairlead_gpu_utilization_ratio)) "
+            f"/ sum by (team, run) (fairlead_run_gpu_share{{{RUN}}})",
+            "{{run}}",
+            unit="percentunit",
+        ),
+        _panel(
+            "GPU memory",
+            f"sum by (team, run) (fairlead_run_gpu_share{{{RUN}}} * on (node, gpu) group_left () "
+            "max by (node, gpu) (fairlead_gpu_memory_used_bytes))",
+            "{{run}}",
+            unit="bytes",
+        ),
+        _panel(
+            "GPU power",
+            f"sum by (team, run) (fairlead_run_gpu_share{{{RUN}}} * on (node, gpu) group_left () "
+            "max by (node, gpu) (fairlead_gpu_power_watts))",
+            "{{run}}",
+            unit="watt",
+        ),
+    ),
+)
+
+DASHBOARDS = (CLUSTER, COST, QUEUE, ONE_RUN)
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def grafana(dashboard: Dashboard) -> dict[str, Any]:
+    """The dashboard as Grafana imports it, JSON of schema version 39."""
+    chosen = [
+        {
+            "name": label,
+            "type": "query",
+            "datasource": SOURCE,
+            "query": f"label_values(fairlead_run_info, {label})",
+            "includeAll": True,
+            "multi": True,
+            "current": {"text": "All", "value": "$__all"},
+            "refresh": 2,
+        }
+        for label in dashboard.variables
+    ]
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "tags": ["fairlead"],
+        "schemaVersion": 39,
+        "editable": False,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}, *chosen]},
+        "panels": [_grafana_panel(panel, number) for number, panel in enumerate(dashboard.panels)],
+    }
+
+
+def _grafana_panel(panel: Panel, number: int) -> dict[str, Any]:
+    is_now = panel.kind == "table"
+    custom = {"stacking": {"mode": "normal"}, "fillOpacity": 30} if panel.stacks else {}
+    return {
+        "id": number + 1,
+        "title": panel.title,
+        "type": panel.kind,
+        "datasource": SOURCE,
+        "gridPos": {"h": HEIGHT, "w": WIDTH, "x": number % 2 * WIDTH, "y": number // 2 * HEIGHT},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "custom": custom}, "overrides": []},
+        "targets": [
+            {
+                "refId": chr(ord("A") + place),
+                "datasource": SOURCE,
+                "expr": query.expr,
+                "legendFormat": query.legend or "__auto",
+                **({"instant": True, "format": "table"} if is_now else {}),
+            }
+            for place, query in enumerate(panel.queries)
+        ],
+    }

@@ -1,0 +1,227 @@
+"""Alerts for Prometheus, each with what it means and what to do. ``tests/metrics`` fires every one by its fault."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """An alerting rule.
+
+    Attributes:
+        expr: PromQL.
+        wait: For how long it must hold, in Prometheus' words; ``0m`` where the expression itself looks back.
+        summary: One sentence with the labels of what it is about.
+        remedy: What to do, as a sentence.
+    """
+
+    name: str
+    expr: str
+    wait: str
+    severity: Literal["critical", "warning", "info"]
+    summary: str
+    remedy: str
+
+
+RUN = "{{ $labels.team }}/{{ $labels.run }}"
+_OF_RUN = "max by (team, run)"
+_LATE = "(fairlead_run_checkpoint_late == 1 unless on (team, run) fairlead_run_failed_saves > 0)"
+_BUSY = (
+    "sum by (team, run) (fairlead_run_gpu_share * on (node, gpu) group_left () "
+    "max by (node, gpu) (avg_over_time(fairlead_gpu_utilization_ratio[15m]))) "
+    "/ sum by (team, run) (fairlead_run_gpu_share)"
+)
+_BUDGET = "sum by (team) (fairlead_month_cost_dollars) / on (team) max by (team) (fairlead_team_budget_dollars)"
+
+ALERTS = (
+    Alert(
+        name="FairleadNoLoop",
+        expr="max(fairlead_loop_running) == 0 unless on () max(fairlead_unfinished_runs) == 0",
+        wait="5m",
+        severity="critical",
+        summary="No loop looks after the runs: nothing is started, restarted or stopped.",
+        remedy="`fairlead doctor` says why; any command that submits starts the supervisor of a machine again.",
+    ),
+    Alert(
+        name="FairleadMetricsAbsent",
+        expr="absent(fairlead_loop_running)",
+        wait="10m",
+        severity="warning",
+        summary="Fairlead's metrics are not scraped.",
+        remedy="See that `fairlead metrics --port`, or the operator, runs and is a target of Prometheus.",
+    ),
+    Alert(
+        name="FairleadDecisionsSlow",
+        expr=(
+            "sum(rate(fairlead_decision_seconds_sum[15m])) / (sum(rate(fairlead_decision_seconds_count[15m])) > 0) > 2"
+        ),
+        wait="10m",
+        severity="warning",
+        summary="A decision takes more than 2 s: starts and restarts are late by that.",
+        remedy="Look at the processor of the loop, and at how many runs wait.",
+    ),
+    Alert(
+        name="FairleadNodeNotReady",
+        expr="max by (node, pool) (fairlead_node_ready) == 0",
+        wait="5m",
+        severity="warning",
+        summary="Node {{ $labels.node }} is not ready.",
+        remedy="Its runs go on elsewhere where there is room. Repair the node, or remove it.",
+    ),
+    Alert(
+        name="FairleadNodesFail",
+        expr='sum(increase(fairlead_restarts_total{reason=~"NodeLost|PodLost|NodeReclaimed"}[1h])) > 2.5',
+        wait="0m",
+        severity="warning",
+        summary="Three starts or more were lost with their nodes within an hour.",
+        remedy="`fairlead events` names the nodes. Cordon one that fails again and again.",
+    ),
+    Alert(
+        name="FairleadQueueWaitsLong",
+        expr="max by (team) (fairlead_queue_oldest_wait_seconds) > 4 * 3600",
+        wait="0m",
+        severity="info",
+        summary="A run of team {{ $labels.team }} waits for more than four hours.",
+        remedy="`fairlead queue` says why, and when it is expected to start.",
+    ),
+    Alert(
+        name="FairleadWaitsForMoney",
+        expr='sum by (team) (fairlead_queued_runs{reason="OverBudget"}) > 0',
+        wait="15m",
+        severity="info",
+        summary="Runs of team {{ $labels.team }} wait because no money is left for them.",
+        remedy="Raise the team's `budget`, or give the runs a shorter `max_duration`.",
+    ),
+    Alert(
+        name="FairleadRunStuckStarting",
+        expr=f'{_OF_RUN} (fairlead_run_phase_seconds{{phase="Starting"}}) > 900',
+        wait="0m",
+        severity="warning",
+        summary=f"Run {RUN} holds its nodes for a quarter of an hour and has not started.",
+        remedy="`fairlead status` says what it waits for: an image, a volume, a node.",
+    ),
+    Alert(
+        name="FairleadRunSilent",
+        expr=f"{_OF_RUN} (fairlead_run_silent_seconds) > 1800",
+        wait="0m",
+        severity="warning",
+        summary=f"Run {RUN} has shown no sign of progress for half an hour.",
+        remedy="`fairlead logs` shows its last lines; with `stall_timeout` it is restarted by itself, with the stacks.",
+    ),
+    Alert(
+        name="FairleadRunRestartsOften",
+        expr=f"{_OF_RUN} (max_over_time(fairlead_run_starts[1h]) - min_over_time(fairlead_run_starts[1h])) >= 3",
+        wait="0m",
+        severity="warning",
+        summary=f"Run {RUN} was started again three times or more within an hour.",
+        remedy="`fairlead events` says why each time.",
+    ),
+    Alert(
+        name="FairleadRunsFail",
+        expr='sum(increase(fairlead_runs_finished_total{phase="Failed"}[1h])) > 2.5',
+        wait="0m",
+        severity="warning",
+        summary="Three runs or more failed within an hour.",
+        remedy="`fairlead status --phase Failed` lists them. Several at once often have one cause.",
+    ),
+    Alert(
+        name="FairleadCheckpointLate",
+        expr=f"{_OF_RUN} {_LATE}",
+        wait="5m",
+        severity="warning",
+        summary=f"Checkpoints of run {RUN} do not come as its spec says.",
+        remedy="`fairlead status` says how late they are, and why.",
+    ),
+    Alert(
+        name="FairleadSavesFail",
+        expr=f"{_OF_RUN} (fairlead_run_failed_saves) > 0",
+        wait="5m",
+        severity="critical",
+        summary=f"Run {RUN} cannot save its checkpoints.",
+        remedy="`fairlead status` says why; a full disk, most often.",
+    ),
+    Alert(
+        name="FairleadGoodputLow",
+        expr=(
+            f"{_OF_RUN} (fairlead_run_goodput_ratio) < 0.7 "
+            "and on (team, run) sum by (team, run) (fairlead_run_pod_seconds) > 3600"
+        ),
+        wait="15m",
+        severity="warning",
+        summary=f"Less than 70 % of what run {RUN} held was useful.",
+        remedy="`fairlead status` itemises the rest: long starts, work that is redone, stalls.",
+    ),
+    Alert(
+        name="FairleadGpusIdle",
+        expr=f'({_BUSY}) < 0.5 and on (team, run) fairlead_run_phase_seconds{{phase="Running"}} > 900',
+        wait="0m",
+        severity="info",
+        summary=f"GPUs of run {RUN} were less than half busy for 15 minutes.",
+        remedy="Look at data loading first; a run that is silent or saves as well has its cause there.",
+    ),
+    Alert(
+        name="FairleadGpuHot",
+        expr="max by (node, gpu) (fairlead_gpu_temperature_celsius) > 88",
+        wait="10m",
+        severity="warning",
+        summary="GPU {{ $labels.gpu }} of {{ $labels.node }} is hotter than 88 degrees.",
+        remedy="It slows down to cool. Look at fans and air.",
+    ),
+    Alert(
+        name="FairleadBudgetNearlySpent",
+        expr=f"({_BUDGET}) >= 0.8 < 1",
+        wait="0m",
+        severity="info",
+        summary="Team {{ $labels.team }} has spent more than 80 % of its budget for this month.",
+        remedy="`fairlead cost --by model` says for what.",
+    ),
+    Alert(
+        name="FairleadBudgetSpent",
+        expr=f"({_BUDGET}) >= 1",
+        wait="0m",
+        severity="warning",
+        summary="Team {{ $labels.team }} has spent its budget for this month.",
+        remedy="New runs wait until the next month, or until the `budget` is raised.",
+    ),
+    Alert(
+        name="FairleadRunCostNearLimit",
+        expr=(
+            f"{_OF_RUN} (fairlead_run_cost_dollars) / on (team, run) {_OF_RUN} (fairlead_run_cost_limit_dollars) > 0.9"
+        ),
+        wait="0m",
+        severity="info",
+        summary=f"Run {RUN} has cost more than 90 % of its `max_cost`.",
+        remedy="It saves a checkpoint and ends at the limit; `fairlead resume --set max_cost=...` goes on.",
+    ),
+    Alert(
+        name="FairleadPreemptionsMany",
+        expr="sum(increase(fairlead_preemptions_total[1h])) > 4.5",
+        wait="0m",
+        severity="info",
+        summary="Five runs or more were told to give way within an hour.",
+        remedy="`fairlead events` says for whom; guarantees, priorities or the room may not suit the load.",
+    ),
+    Alert(
+        name="FairleadRunsLeftOut",
+        expr="max(fairlead_runs_left_out) > 0",
+        wait="15m",
+        severity="info",
+        summary="More runs are unfinished than have series of their own.",
+        remedy="Those that hold something come first; the others only wait, and are counted.",
+    ),
+)
+
+
+def rule_groups() -> dict[str, Any]:
+    """The alerts as the content of a rule file of Prometheus, and as the ``spec`` of a PrometheusRule."""
+    return {"groups": [{"name": "fairlead", "rules": [_rule(alert) for alert in ALERTS]}]}
+
+
+def _rule(alert: Alert) -> dict[str, Any]:
+    return {
+        "alert": alert.name,
+        "expr": alert.expr,
+        "for": alert.wait,
+        "labels": {"severity": alert.severity},
+        "annotations": {"summary": alert.summary, "description": alert.remedy},
+    }
