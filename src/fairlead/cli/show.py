@@ -12,10 +12,10 @@ import click
 
 from fairlead.cli.families import by_family
 from fairlead.cluster.port import EventRecord
-from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.policy.kinds.lifecycle import active_until
+from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
-from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
+from fairlead.state.snapshot import AnyWorkload, is_leaf
 from fairlead.text.quantities import describe_duration
 
 json_option = click.option("--json", "json_", is_flag=True, help="JSON instead of text.")
@@ -26,21 +26,6 @@ LEAST_COLUMN = 20
 def as_json(value: Any) -> str:
     """One line of JSON."""
     return json.dumps(value, default=str)
-
-
-def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
-    """What is wrong with a run although it runs; None while nothing is, and for a parent."""
-    return warning(workload, now) if is_leaf(workload) else None
-
-
-def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:
-    """How far a workload of any kind is, in one line; ``-`` when nobody can tell."""
-    from fairlead.policy.kinds.table import parent_of  # here and not above: a listing of runs needs no records of kinds
-
-    if is_leaf(workload):
-        return describe_progress(workload.progress, short=short)
-    kind = parent_of(workload.spec)
-    return "-" if kind is None else kind.progress(workload)
 
 
 def run_json(workload: AnyWorkload) -> dict[str, Any]:
@@ -115,23 +100,6 @@ def _run_row(workload: AnyWorkload, depth: int, *, has_teams: bool) -> tuple[str
         f"{describe_duration(max(0.0, time.time() - workload.created_at))} ago",
         workload.status.reason.message if wrong is None else wrong.message,
     )
-
-
-def describe_progress(progress: Progress | None, *, short: bool = False) -> str:
-    """Step, loss, throughput and checkpoint in one line; ``-`` when nothing was said."""
-    if progress is None or progress.step is None:
-        return "-"
-    steps = f"{progress.step}" if progress.total_steps is None else f"{progress.step}/{progress.total_steps}"
-    if short:
-        return steps
-    parts = [f"step {steps}"]
-    if progress.loss is not None:
-        parts.append(f"loss {progress.loss:.4g}")
-    if progress.throughput is not None:
-        parts.append(f"{progress.throughput:,.0f} {progress.throughput_unit or 'steps/s'}")
-    if progress.checkpoint_step is not None:
-        parts.append(f"checkpoint at {progress.checkpoint_step}")
-    return ", ".join(parts)
 
 
 def describe_event(type_: str, reason: Reason) -> str:

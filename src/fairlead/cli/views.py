@@ -9,16 +9,14 @@ from fairlead.cli.commands.logs import format_line, is_terminal
 from fairlead.cli.show import (
     as_json,
     describe_event,
-    describe_progress,
     describe_reason,
     event_json,
     message,
-    progress_of,
     run_json,
-    warning_of,
 )
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import AnyWorkload, Phase, Progress, Workload, is_leaf
 from fairlead.text.quantities import describe_duration, plural

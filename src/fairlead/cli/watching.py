@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from fairlead.cli.show import as_json, message, progress_of, run_json, run_rows, table
+from fairlead.cli.show import as_json, message, run_json, run_rows, table
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import NotFound
+from fairlead.policy.kinds.progress import progress_of
 from fairlead.state.snapshot import AnyWorkload
 
 LOOK_S = 1.0

@@ -3,7 +3,6 @@
 import csv
 import sys
 import time
-from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from fairlead.cli.moments import Moment
 from fairlead.cli.pricing import Dollars, owned_node, owned_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.cost_rows import cost_rows
 from fairlead.cluster.local.ledger_tables import Grouping, Payer
 from fairlead.control.opening import open_local
-from fairlead.ledger.bills import Line, Statement
+from fairlead.ledger.bills import Statement
 from fairlead.ledger.comparison import Payment
 from fairlead.ledger.focus import Charge, focus_row
-from fairlead.ledger.usage import DAY_MS, HOUR_MS, WHOLE, Use
+from fairlead.ledger.usage import DAY_MS, Use
 from fairlead.text.money import describe_microusd
 
 WINDOW_S = 30 * DAY_MS / 1000
@@ -57,7 +57,7 @@ def cost(
         _print_focus(cluster, start, end)
         return
     found = cluster.costs(grouping, since=start, until=end)
-    rows = _rows(found, grouping)
+    rows = cost_rows(found, grouping)
     if json_:
         print(
             as_json(
@@ -135,28 +135,6 @@ def compare(
         load = load_of_trace(trace, gpus)
     most = {} if most_spot is None else {Payment.SPOT: most_spot}
     print(describe(load, known, node, most, json_=json_))
-
-
-def _rows(found: Statement[Payer], by: Grouping) -> list[dict[str, Any]]:
-    """A row for each payer, dearest first, days in their order; who pays for what nobody held comes last."""
-    lines: defaultdict[Payer, list[Line[Payer]]] = defaultdict(list)
-    for line in found.lines:
-        lines[line.key].append(line)
-    rows = [_row(payer, each, by) for payer, each in lines.items()]
-    if by is Grouping.DAY:
-        return sorted(rows, key=lambda row: str(row["day"]))
-    return sorted(rows, key=lambda row: (row[by.value] is None, -row["microusd"], str(row[by.value])))
-
-
-def _row(payer: Payer, lines: list[Line[Payer]], by: Grouping) -> dict[str, Any]:
-    row: dict[str, Any] = {by.value: None if payer is None else payer[0]}
-    if by is Grouping.RUN:
-        row["uid"] = None if payer is None else payer[1]
-    uses: defaultdict[str, int] = defaultdict(int)
-    for line in lines:
-        uses[line.use.value] += line.microusd
-    hours = sum(line.unit_ms for line in lines) / (WHOLE * HOUR_MS)
-    return {**row, "microusd": sum(uses.values()), "node_hours": round(hours, 6), "uses": dict(uses)}
 
 
 def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) -> list[tuple[str, ...]]:

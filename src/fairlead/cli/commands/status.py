@@ -14,12 +14,10 @@ from fairlead.cli.selecting import selection_options
 from fairlead.cli.show import (
     as_json,
     describe_event,
-    describe_progress,
     describe_reason,
     describe_time,
     json_option,
     message,
-    progress_of,
     run_json,
     run_rows,
     table,
@@ -32,6 +30,7 @@ from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.policy.kinds.lifecycle import active_until
+from fairlead.policy.kinds.progress import describe_progress, progress_of
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, RankExit, Workload, is_leaf
 from fairlead.text.money import describe_microusd

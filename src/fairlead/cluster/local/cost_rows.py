@@ -1,0 +1,30 @@
+"""A statement as rows, one for each payer: the same figures for every face."""
+
+from collections import defaultdict
+from typing import Any
+
+from fairlead.cluster.local.ledger_tables import Grouping, Payer
+from fairlead.ledger.bills import Line, Statement
+from fairlead.ledger.usage import HOUR_MS, WHOLE
+
+
+def cost_rows(found: Statement[Payer], by: Grouping) -> list[dict[str, Any]]:
+    """A row for each payer, dearest first, days in their order; who pays for what nobody held comes last."""
+    lines: defaultdict[Payer, list[Line[Payer]]] = defaultdict(list)
+    for line in found.lines:
+        lines[line.key].append(line)
+    rows = [_row(payer, each, by) for payer, each in lines.items()]
+    if by is Grouping.DAY:
+        return sorted(rows, key=lambda row: str(row["day"]))
+    return sorted(rows, key=lambda row: (row[by.value] is None, -row["microusd"], str(row[by.value])))
+
+
+def _row(payer: Payer, lines: list[Line[Payer]], by: Grouping) -> dict[str, Any]:
+    row: dict[str, Any] = {by.value: None if payer is None else payer[0]}
+    if by is Grouping.RUN:
+        row["uid"] = None if payer is None else payer[1]
+    uses: defaultdict[str, int] = defaultdict(int)
+    for line in lines:
+        uses[line.use.value] += line.microusd
+    hours = sum(line.unit_ms for line in lines) / (WHOLE * HOUR_MS)
+    return {**row, "microusd": sum(uses.values()), "node_hours": round(hours, 6), "uses": dict(uses)}
