@@ -25,7 +25,8 @@ def test_a_run_that_was_pending_because_it_was_suspended_is_suspended(tmp_path: 
         }
         database.execute("UPDATE workloads SET status = ?", (json.dumps({**json.loads(text), "reason": reason}),))
         # As version 1 had made it.
-        database.execute("DROP INDEX children")
+        for index in ("children", "workloads_wanted", "workloads_by_phase", "workloads_by_kind", "workloads_by_team"):
+            database.execute(f"DROP INDEX {index}")
         for column in ("kind", "parent"):
             database.execute(f"ALTER TABLE workloads DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 1")

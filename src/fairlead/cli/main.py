@@ -32,6 +32,7 @@ SECTIONS = {
         "events": ("events", "Show what happened to runs, and why."),
         "show": ("show_run", "Show a run's spec and code, or how two runs differ."),
         "top": ("top", "Show resource usage of runs."),
+        "ui": ("ui", "Serve a page with all of it to a browser."),
         "exec": ("exec", "Run a command in a rank's environment."),
         "port-forward": ("port_forward", "Forward local ports to a rank."),
     },

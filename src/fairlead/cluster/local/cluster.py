@@ -43,6 +43,7 @@ from fairlead.state.snapshot import (
 
 if TYPE_CHECKING:
     from fairlead.cluster.kept_code import KeptCode
+    from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.cluster.local.ledger_tables import Grouping, Payer, Price
     from fairlead.ledger.bills import Statement
@@ -452,6 +453,18 @@ class LocalCluster:
 
     def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
         return self.store.select(selection, limit)
+
+    def page(self, listing: "Listing") -> tuple[Workload[Any], ...]:
+        """The workloads of a page, newest first."""
+        return self.store.page(listing)
+
+    def num_kept(self) -> int:
+        """How many workloads are kept."""
+        return self.store.num_kept()
+
+    def num_unfinished(self) -> "Mapping[Phase, int]":
+        """How many workloads are not over, by phase."""
+        return self.store.num_unfinished()
 
     def names(self) -> tuple[str, ...]:
         return self.store.names()

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import trouble
 from fairlead.cluster.local.tables import (
+    INDEXES,
     POD,
     POINTS,
     SCHEMA,
     SCHEMA_VERSION,
     UPGRADE,
+    WANTED,
     WORKLOAD,
     PodRow,
     pod_of,
@@ -59,6 +61,7 @@ MOST_POINTS = 20_000
 
 
 if TYPE_CHECKING:
+    from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables, Payer, Price
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.usage import Holder, Interval
@@ -403,24 +406,21 @@ class Store:
         Then children of them that are neither.
         """
         with self._reading():
-            wanted = (
-                "w.final = 0 OR w.intent IN ('run', 'delete') "
-                "OR EXISTS (SELECT 1 FROM pods l WHERE l.final = 0 AND l.workload_uid = w.uid)"
-            )
+            # Each half by an index of its own: most of what is kept is neither.
+            wanted = f"SELECT uid FROM workloads WHERE {WANTED} UNION SELECT workload_uid FROM pods WHERE final = 0"
             rows = self._db.execute(
-                f"SELECT {WORKLOAD} FROM workloads w WHERE {wanted} ORDER BY created_at, uid"
+                f"SELECT {WORKLOAD} FROM workloads WHERE uid IN ({wanted}) ORDER BY created_at, uid"
             ).fetchall()
             columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
             pods = self._db.execute(
                 f"SELECT {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
                 # How the pods of a start that failed ended is still to be told when the next one is counted.
-                "WHERE p.final = 0 OR "
-                f"((p.attempt = w.attempt OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) "
-                f"AND ({wanted})) ORDER BY p.uid"
+                f"WHERE w.uid IN ({wanted}) AND (p.final = 0 OR p.attempt = w.attempt "
+                f"OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) ORDER BY p.uid"
             ).fetchall()
             ended = self._db.execute(
-                f"SELECT uid, version FROM workloads c WHERE c.parent IN (SELECT uid FROM workloads w WHERE {wanted}) "
-                f"AND NOT ({wanted.replace('w.', 'c.')}) ORDER BY created_at, uid"
+                f"SELECT uid, version FROM workloads WHERE parent IN ({wanted}) AND uid NOT IN ({wanted}) "
+                "ORDER BY created_at, uid"
             ).fetchall()
             children = self._ended_children(ended)
         return (
@@ -456,8 +456,7 @@ class Store:
         """Whether anything is unfinished, asked for or still alive."""
         with self._translated():
             found = self._db.execute(
-                "SELECT EXISTS (SELECT 1 FROM workloads WHERE final = 0 OR intent IN ('run', 'delete')) "
-                "OR EXISTS (SELECT 1 FROM pods WHERE final = 0)"
+                f"SELECT EXISTS (SELECT 1 FROM workloads WHERE {WANTED}) OR EXISTS (SELECT 1 FROM pods WHERE final = 0)"
             ).fetchone()
         return bool(found[0])
 
@@ -556,6 +555,27 @@ class Store:
                 (*values, -1 if limit is None else limit),
             ).fetchall()
         return tuple(workload_of(row) for row in rows)
+
+    def page(self, listing: Listing) -> tuple[AnyWorkload, ...]:
+        """The workloads of a page, newest first."""
+        with self._reading():
+            from fairlead.cluster.local import pages  # here and not above: commands read no pages
+
+            return pages.page(self._db, listing)
+
+    def num_kept(self) -> int:
+        """How many workloads are kept."""
+        with self._translated():
+            from fairlead.cluster.local import pages  # here and not above: commands read no pages
+
+            return pages.num_kept(self._db)
+
+    def num_unfinished(self) -> dict[Phase, int]:
+        """How many workloads are not over, by phase."""
+        with self._translated():
+            from fairlead.cluster.local import pages  # here and not above: commands read no pages
+
+            return pages.num_unfinished(self._db)
 
     def events(self, uid: str | None, after: int) -> tuple[EventRecord, ...]:
         """Events with ids above ``after``, oldest first."""
@@ -808,6 +828,8 @@ class Store:
             if "kind" not in {row[1] for row in self._db.execute("PRAGMA table_info(workloads)")}:
                 for each in UPGRADE.split(";\n"):
                     self._db.execute(each)
+            for each in INDEXES.split(";\n"):
+                self._db.execute(each)
             self._ledger.create()
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._db.execute("COMMIT")

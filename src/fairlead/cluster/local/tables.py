@@ -9,8 +9,9 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Pod, PodPhase, Progress, RankExit, Status, Workload
 
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
-# 5: what was told of budgets. 6: workloads of other kinds, and their children.
-SCHEMA_VERSION = 6
+# 5: what was told of budgets. 6: workloads of other kinds, and their children. 7: indexes by which few are found among
+# many that are over.
+SCHEMA_VERSION = 7
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
@@ -41,6 +42,14 @@ CREATE TABLE IF NOT EXISTS points (
     step INTEGER, at REAL NOT NULL, value REAL NOT NULL
 );
 CREATE INDEX IF NOT EXISTS points_of_workload ON points (workload_uid, name, id)
+"""
+# What a loop and the page ask for, which is little of what is kept.
+WANTED = "final = 0 OR intent IN ('run', 'delete')"
+INDEXES = f"""
+CREATE INDEX IF NOT EXISTS workloads_wanted ON workloads (created_at) WHERE {WANTED};
+CREATE INDEX IF NOT EXISTS workloads_by_phase ON workloads (phase, created_at);
+CREATE INDEX IF NOT EXISTS workloads_by_kind ON workloads (kind, created_at);
+CREATE INDEX IF NOT EXISTS workloads_by_team ON workloads (team, created_at)
 """
 # Of workloads before version 6.
 UPGRADE = """

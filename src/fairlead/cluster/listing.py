@@ -1,0 +1,60 @@
+"""Workloads a page at a time: which ones, and from where on."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from fairlead.cluster.client import ClusterClient
+from fairlead.state.snapshot import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairlead.state.snapshot import AnyWorkload
+
+
+class Place(NamedTuple):
+    """A place in the order of a listing: that of the last workload of the page before."""
+
+    created_at: float
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A page of workloads, newest first.
+
+    Attributes:
+        is_over: Whether they are over; None for both.
+        text: Only those in whose names it is, capitals or not; nothing for all.
+        phases: Only those in any of these; empty for all.
+        team: Only this team's; None for all.
+        kind: Only workloads of this kind, such as ``Sweep``; None for all.
+        top_only: Leave out those that a parent submitted.
+        after: The place behind which the page begins; None for the first one.
+        limit: At most so many, from 1.
+    """
+
+    is_over: bool | None = None
+    text: str = ""
+    phases: frozenset[Phase] = frozenset()
+    team: str | None = None
+    kind: str | None = None
+    top_only: bool = False
+    after: Place | None = None
+    limit: int = 50
+
+
+class PagedClient(ClusterClient, Protocol):
+    """A cluster whose workloads can be read a page at a time, however many it keeps."""
+
+    def page(self, listing: Listing) -> "tuple[AnyWorkload, ...]":
+        """The workloads of a page, newest first; reads not many more than it answers."""
+        ...
+
+    def num_kept(self) -> int:
+        """How many workloads are kept, over or not."""
+        ...
+
+    def num_unfinished(self) -> "Mapping[Phase, int]":
+        """How many workloads are not over, by phase; phases of none are missing."""
+        ...

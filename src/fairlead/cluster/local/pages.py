@@ -1,0 +1,66 @@
+"""Pages of workloads out of the local cluster's database, found by its indexes."""
+
+import sqlite3
+
+from fairlead.cluster.listing import Listing
+from fairlead.cluster.local.tables import WORKLOAD, workload_of
+from fairlead.state.snapshot import AnyWorkload, Phase
+
+# Of names that match, as many are looked up one by one; where there are more, some are found soon by age.
+FEW = 500
+
+
+def page(db: sqlite3.Connection, listing: Listing) -> tuple[AnyWorkload, ...]:
+    """The workloads of a page, newest first."""
+    conditions, values = list[str](), list[object]()
+    # Which index is best is told here: of those that are unfinished there are few, and nothing counts them.
+    index = ""
+    if listing.is_over is not None:
+        conditions.append(f"final = {int(listing.is_over)}")
+        index = "" if listing.is_over else " INDEXED BY one_unfinished_of_a_name"
+    if listing.phases:
+        conditions.append(f"phase IN ({', '.join('?' * len(listing.phases))})")
+        values += sorted(listing.phases)
+    for column, wanted in (("team", listing.team), ("kind", listing.kind)):
+        if wanted is not None:
+            conditions.append(f"{column} = ?")
+            values.append(wanted)
+    if listing.top_only:
+        conditions.append("parent IS NULL")
+    if listing.after is not None:
+        conditions.append("(created_at, uid) < (?, ?)")
+        values += listing.after
+    if listing.text:
+        condition, found = _by_name(db, listing.text.lower())
+        conditions.append(condition)
+        values += found
+        index = index if found else ""
+    rows = db.execute(
+        f"SELECT {WORKLOAD} FROM workloads{index} WHERE {' AND '.join(conditions) or '1'} "
+        "ORDER BY created_at DESC, uid DESC LIMIT ?",
+        (*values, listing.limit),
+    ).fetchall()
+    return tuple(workload_of(row) for row in rows)
+
+
+def num_kept(db: sqlite3.Connection) -> int:
+    """How many workloads are kept."""
+    return int(db.execute("SELECT count(*) FROM workloads").fetchone()[0])
+
+
+def num_unfinished(db: sqlite3.Connection) -> dict[Phase, int]:
+    """How many workloads are not over, by phase."""
+    rows = db.execute(
+        "SELECT phase, count(*) FROM workloads INDEXED BY one_unfinished_of_a_name WHERE final = 0 GROUP BY phase"
+    ).fetchall()
+    return {Phase(phase): int(count) for phase, count in rows}
+
+
+def _by_name(db: sqlite3.Connection, text: str) -> tuple[str, list[object]]:
+    """The condition that a text is in the name, and its values."""
+    found = db.execute(
+        "SELECT rowid FROM workloads INDEXED BY workloads_by_name WHERE instr(lower(name), ?) LIMIT ?", (text, FEW)
+    ).fetchall()
+    if len(found) < FEW:
+        return f"rowid IN ({', '.join(str(int(row[0])) for row in found)})", []
+    return "instr(lower(name), ?)", [text]

@@ -1,0 +1,68 @@
+"""The addresses of the page and the views behind them."""
+
+import re
+from collections.abc import Callable
+from urllib.parse import parse_qsl, urlsplit
+
+from fairlead.web.view import Answer, BadRequest, Missing, Question
+from fairlead.web.views.cluster import cluster
+from fairlead.web.views.cost import cost
+from fairlead.web.views.queue import queue
+from fairlead.web.views.runs import runs
+from fairlead.web.views.teams import teams
+from fairlead.web.views.workload import workload
+
+VIEWS: dict[str, Callable[[Question], Answer]] = {
+    "/": runs,
+    "/queue": queue,
+    "/cluster": cluster,
+    "/teams": teams,
+    "/cost": cost,
+}
+"""Views by address, in the order of the menu."""
+
+MENU = (
+    ("/", "Runs", "r"),
+    ("/queue", "Queue", "q"),
+    ("/cluster", "Cluster", "c"),
+    ("/teams", "Teams", "t"),
+    ("/cost", "Cost", "m"),
+)
+"""Address, name and the key that goes there after ``g``."""
+
+MOST_ADDRESS = 2_000
+_RUN = re.compile(r"/runs/([0-9a-zA-Z][0-9a-zA-Z.-]{0,200})")
+
+
+def split(address: str) -> tuple[str, dict[str, str]]:
+    """The path of an address and its query.
+
+    Raises:
+        BadRequest: It is none of this page.
+    """
+    if len(address) > MOST_ADDRESS:
+        raise BadRequest(f"The address has {len(address)} characters; at most {MOST_ADDRESS} are read.")
+    try:
+        parts = urlsplit(address)
+        query = dict(parse_qsl(parts.query, max_num_fields=20))
+    except ValueError:
+        raise BadRequest("The address cannot be read.") from None
+    if parts.scheme or parts.netloc:
+        raise BadRequest("The address is one of another page.")
+    return parts.path, query
+
+
+def answer(path: str, question: Question) -> Answer:
+    """What a view shows.
+
+    Raises:
+        BadRequest: The query asks for what there is not.
+        Missing: There is nothing at the path.
+    """
+    view = VIEWS.get(path)
+    if view is not None:
+        return view(question)
+    found = _RUN.fullmatch(path)
+    if found is None:
+        raise Missing("There is no such page. The menu above has all of them.")
+    return workload(question, found[1])

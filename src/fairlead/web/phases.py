@@ -1,0 +1,39 @@
+"""The shapes of states: each is told apart by its outline and its word, and only then by its colour."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    """An SVG path within 12 x 12, and the class that colours it."""
+
+    path: str
+    tone: str
+
+
+_CIRCLE = "M6 1.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9z"
+_UNKNOWN = Shape("M2 6h8", "quiet")
+_SHAPES: Mapping[str, Shape] = {
+    "Pending": Shape(f"{_CIRCLE}M6 3.5v2.5l2 1.5", "wait"),
+    "Created": Shape(_CIRCLE, "wait"),
+    "Starting": Shape("M6 1.5a4.5 4.5 0 1 1-4.5 4.5M6 3.5v5M3.5 6h5", "go"),
+    "Running": Shape("M3 1.8l7 4.2l-7 4.2z", "go fill"),
+    "Restarting": Shape("M10 6a4 4 0 1 1-1.3-3M9.2 .8v2.6h-2.6", "wait"),
+    "Stopping": Shape("M2 2h8v8h-8zM4.5 4.5h3v3h-3z", "quiet"),
+    "Suspended": Shape("M4 2v8M8 2v8", "quiet"),
+    "Succeeded": Shape("M1.5 6.5l3 3l6-7", "good"),
+    "Failed": Shape("M2.2 2.2l7.6 7.6M9.8 2.2l-7.6 7.6", "bad"),
+    "Lost": Shape("M2.2 2.2l7.6 7.6M9.8 2.2l-7.6 7.6", "bad"),
+    "Refused": Shape(f"{_CIRCLE}M3 9l6-6", "bad"),
+    "Waiting": Shape(_CIRCLE, "wait"),
+    "Active": Shape("M3 1.8l7 4.2l-7 4.2z", "go fill"),
+    "Cached": Shape("M2 3.5h8M2 6h8M2 8.5h8", "good"),
+    "Skipped": Shape("M2 2.5l4 3.5l-4 3.5M6 2.5l4 3.5l-4 3.5", "quiet"),
+    "Pruned": Shape("M3 10v-4h6v-4", "quiet"),
+    "Stopped": Shape("M2 2h8v8h-8z", "quiet"),
+}
+
+
+def shape_of(state: str) -> Shape:
+    """The shape of a state of a workload, a pod, a trial or a step; a dash for a word that is not known."""
+    return _SHAPES.get(state[:1].upper() + state[1:], _UNKNOWN)

@@ -1,0 +1,121 @@
+"""Threads that read the cluster for the page; each has it to itself, since no instance is for two threads."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from fairlead.cluster.listing import PagedClient
+from fairlead.errors import ClusterError, FairleadError
+from fairlead.web.addresses import answer, split
+from fairlead.web.rendering import Rendered, refusal, render
+from fairlead.web.view import BadRequest, Missing, Paced, Question
+
+NUM_THREADS = 2
+WAIT_S = 1.0
+PATIENCE_S = 5.0
+
+
+class Readers:
+    """Reads and renders.
+
+    Args:
+        open_cluster: Opens the cluster anew, for one thread.
+    """
+
+    def __init__(self, open_cluster: Callable[[], PagedClient]) -> None:
+        self._open = open_cluster
+        self._own = threading.local()
+        self.threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reader")
+
+    def look(self, address: str) -> tuple[int, Rendered]:
+        """What there is to see at an address, and the status of HTTP that says so. Runs in one of the threads."""
+        now = time.time()
+        try:
+            path, query = split(address)
+            cluster, paced = self._cluster()
+            return 200, render(answer(path, Question(cluster=cluster, query=query, now=now, paced=paced)), now)
+        except BadRequest as error:
+            return 400, refusal("Not understood", str(error))
+        except Missing as error:
+            return 404, refusal("Not found", str(error))
+        except FairleadError as error:  # the cluster is in trouble, or keeps what this version cannot read
+            return 503, refusal("Not to be read now", str(error))
+
+    def page(self, address: str) -> tuple[int, str]:
+        """The whole page at an address, and its status. Runs in one of the threads."""
+        status, seen = self.look(address)
+        try:
+            cluster, _ = self._cluster()
+            trouble = cluster.trouble() or cluster.unattended()
+        except ClusterError as error:
+            trouble = str(error)
+        return status, seen.page(urlsplit(address).path, trouble)
+
+    def close(self) -> None:
+        """End the threads; what they still do is done first."""
+        together = threading.Barrier(NUM_THREADS)
+        for _ in range(NUM_THREADS):
+            self.threads.submit(self._let_go, together)
+        self.threads.shutdown(wait=True)
+
+    def _let_go(self, together: threading.Barrier) -> None:
+        """Close what one thread has opened; each thread does, since none goes on before all are here."""
+        with suppress(threading.BrokenBarrierError):
+            together.wait(PATIENCE_S)
+        if hasattr(self._own, "cluster"):
+            self._own.cluster.close()
+
+    def _cluster(self) -> tuple[PagedClient, Paced]:
+        if not hasattr(self._own, "cluster"):
+            self._own.cluster, self._own.paced = self._open(), Paced()
+        return self._own.cluster, self._own.paced
+
+
+class Watcher:
+    """Tells of changes of the cluster while somebody wants to know, from a thread of its own.
+
+    Args:
+        tell: Called from that thread when something has changed.
+    """
+
+    def __init__(self, open_cluster: Callable[[], PagedClient], tell: Callable[[], None]) -> None:
+        self._open = open_cluster
+        self._tell = tell
+        self._is_wanted = threading.Event()
+        self._is_over = False
+        self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+        self._thread.start()
+
+    def want(self, is_wanted: bool) -> None:
+        """Look for changes from now on, or no more."""
+        if is_wanted:
+            self._is_wanted.set()
+        else:
+            self._is_wanted.clear()
+
+    def close(self) -> None:
+        """End the thread, which takes a second at most."""
+        self._is_over = True
+        self._is_wanted.set()
+        self._thread.join(timeout=3 * WAIT_S)
+
+    def _watch(self) -> None:
+        cluster = None
+        while True:
+            self._is_wanted.wait()
+            if self._is_over:
+                break
+            try:
+                if cluster is None:
+                    cluster = self._open()
+                before = time.monotonic()
+                cluster.wait(WAIT_S)
+                if time.monotonic() - before < WAIT_S:
+                    self._tell()
+            except ClusterError:  # the views say so; looking goes on
+                time.sleep(WAIT_S)
+        if cluster is not None:
+            cluster.close()

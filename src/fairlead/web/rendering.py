@@ -1,0 +1,106 @@
+"""Answers as HTML: the templates with their filters, and what of a page a change of content is told by."""
+
+import hashlib
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from fairlead.text.quantities import describe_duration
+from fairlead.web.addresses import MENU
+from fairlead.web.phases import shape_of
+from fairlead.web.view import Answer
+from fairlead.web.visible_text import one_line, visible
+
+HERE = Path(__file__).parent
+DAY_S = 86_400.0
+_CLOCK = re.compile(r"(<time[^>]*>)[^<]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A page in its two forms.
+
+    Attributes:
+        main: What is within ``<main>``, which is all that changes while it is open.
+        digest: Another one whenever more than a running clock has changed.
+    """
+
+    title: str
+    main: str
+    digest: str
+    look_again_s: float
+
+    def page(self, path: str, trouble: str | None) -> str:
+        """The whole page."""
+        return environment().get_template("page.html").render(
+            title=self.title, main=Markup(self.main), digest=self.digest, path=path, trouble=trouble, menu=MENU,
+            style=version("style.css"), script=version("app.js"),
+        )  # fmt: skip
+
+
+def render(answer: Answer, now: float) -> Rendered:
+    """An answer as HTML."""
+    main = environment().get_template(answer.template).render(**answer.values, now=now)
+    digest = hashlib.sha256(_CLOCK.sub(r"\1", main).encode()).hexdigest()[:16]
+    return Rendered(title=one_line(answer.title), main=main, digest=digest, look_again_s=answer.look_again_s)
+
+
+def refusal(title: str, message: str) -> Rendered:
+    """Why there is nothing to see."""
+    main = environment().get_template("refusal.html").render(title=title, message=message)
+    return Rendered(title=title, main=main, digest="", look_again_s=60.0)
+
+
+@cache
+def version(file: str) -> str:
+    """A few letters that change with the content of a static file."""
+    return hashlib.sha256((HERE / "static" / file).read_bytes()).hexdigest()[:12]
+
+
+@cache
+def environment() -> Environment:
+    """The templates. Everything that they print is escaped, and spelled out where it would not be seen."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        finalize=_finalize,
+    )
+    made.filters |= {
+        "clock": _clock, "duration": _duration, "line": one_line, "percent": lambda part: f"{100 * part:.1f}%",
+        "count": lambda number: f"{number:,}",
+    }  # fmt: skip
+    made.globals |= {"shape_of": shape_of}
+    return made
+
+
+def _finalize(value: Any) -> Any:
+    return value if isinstance(value, Markup) else visible(value)
+
+
+def _clock(at: float, now: float, *, seconds: bool = False) -> Markup:
+    """A time of today as a time, any other with its day."""
+    local = time.localtime(at)
+    today = time.localtime(now)[:3] == local[:3]
+    form = ("%H:%M:%S" if seconds else "%H:%M") if today else ("%F %T" if seconds else "%F %H:%M")
+    exact = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    # The machine's own clock, in the words of `fairlead status`.
+    return Markup('<span class="at" title="{}">{}</span>').format(exact, time.strftime(form, local))
+
+
+def _duration(seconds: float, *, running: bool = False) -> Markup:
+    """A span of time; one that goes on is counted up by the page."""
+    told = describe_duration(seconds if seconds < 1 else float(round(seconds)))
+    if not running:
+        return escape(told)
+    return Markup('<time data-counts="{}">{}</time>').format(f"{seconds:.0f}", told)

@@ -1,0 +1,77 @@
+"""Who may read the page, and what a browser may do with it.
+
+The page listens on loopback and has no password, so three things stand between it and others: a name other than this
+machine's in the Host header is refused (another site's page whose name was pointed here, DNS rebinding), no answer may
+be read by another site (no CORS headers, same-origin policies), and on Linux a connection of another user of the
+machine is refused, as the state directory is private to its user.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+"""Names by which a browser on this machine, or one behind a tunnel to it, knows the page."""
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+
+
+def is_known_host(header: str | None) -> bool:
+    """Whether a Host header names this machine, with any port or none."""
+    if header is None:
+        return False
+    name, colon, port = header.rpartition(":")
+    if not colon or not port.isdigit():
+        name = header
+    return name.lower() in HOSTS
+
+
+def is_own_site(headers: Mapping[str, str]) -> bool:
+    """Whether a request comes from the page itself, from a person or from no browser, by the browser's own word.
+
+    A link from elsewhere may lead here; nothing of here may be loaded into another page.
+    """
+    if headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
+        return True
+    return headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
+
+
+def is_known_user(peer: tuple[str, int] | None, own: tuple[str, int] | None) -> bool:
+    """Whether a connection over loopback is of our user or of root; True where this machine cannot tell.
+
+    Args:
+        peer: Address and port of the other end, as our socket says.
+        own: The same of our end.
+    """
+    if peer is None or own is None or not sys.platform.startswith("linux"):
+        return True
+    ends = f":{peer[1]:04X}", f":{own[1]:04X}"
+    for table in _TABLES:
+        try:
+            lines = table.read_text().splitlines()[1:]
+        except OSError:  # such as a machine without IPv6
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[1].endswith(ends[0]) and fields[2].endswith(ends[1]):
+                return int(fields[7]) in _users()
+    return True
+
+
+@cache
+def _users() -> frozenset[int]:
+    return frozenset({0, os.getuid()})

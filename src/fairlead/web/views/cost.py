@@ -1,0 +1,70 @@
+"""Costs by run, team, model or day, with what nobody used: the same rows as ``fairlead cost``."""
+
+from typing import Any
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.cost_rows import cost_rows
+from fairlead.cluster.local.ledger_tables import Grouping
+from fairlead.cluster.output import parse_moment
+from fairlead.ledger.usage import Use
+from fairlead.text.money import describe_microusd
+from fairlead.web.view import Answer, BadRequest, Question
+
+WINDOWS = ("24h", "7d", "30d", "90d")
+MOST = 200
+
+
+def cost(question: Question) -> Answer:
+    """Say who paid which part of the bill since a time, and for what."""
+    by = Grouping(question.one_of("by", tuple(each.value for each in Grouping), "run"))
+    since = question.query.get("since", "").strip() or "30d"
+    try:
+        start = parse_moment(since, question.now)
+    except ValueError as error:
+        raise BadRequest(f"since: {error}.") from None
+    if start > question.now:
+        raise BadRequest(f"since: {since!r} is still to come; give a time that is past, such as 7d.")
+    cluster = question.cluster
+    values: dict[str, Any] = {
+        "by": by.value, "since": since, "start": start, "groupings": [each.value for each in Grouping],
+        "windows": WINDOWS, "rows": [], "billed": None, "num_left": 0, "uses": [],
+    }  # fmt: skip
+    if isinstance(cluster, LocalCluster) and cluster.prices():
+        found = question.paced.value(("cost", by, since), lambda: cluster.costs(by, since=start, until=question.now))
+        rows = cost_rows(found, by)
+        shown = rows if by is Grouping.DAY else [*rows[:MOST], *(row for row in rows[MOST:] if row[by.value] is None)]
+        whole = found.billed_microusd
+        values |= {
+            "rows": [_row(row, by, whole) for row in shown],
+            "billed": describe_microusd(whole),
+            "num_left": len(rows) - len(shown),
+            "uses": _uses(rows, whole),
+        }
+    return Answer(title="Cost", template="cost.html", values=values, look_again_s=30.0)
+
+
+def _row(row: dict[str, Any], by: Grouping, whole: int) -> dict[str, Any]:
+    return {
+        "name": "(idle)" if row[by.value] is None else row[by.value] or "-",
+        "uid": row.get("uid"),
+        "cost": describe_microusd(row["microusd"]),
+        "part": row["microusd"] / whole if whole else 0.0,
+        "node_hours": row["node_hours"],
+        "uses": [
+            (use, describe_microusd(amount))
+            for use, amount in sorted(row["uses"].items(), key=lambda each: -each[1])
+            if amount
+        ],
+    }
+
+
+def _uses(rows: list[dict[str, Any]], whole: int) -> list[dict[str, Any]]:
+    """What the whole bill was for: each use with its amount and where its part of a bar is, in hundredths."""
+    found, at = [], 0.0
+    for use in Use:
+        amount = sum(row["uses"].get(use.value, 0) for row in rows)
+        if amount and whole:
+            width = 100 * amount / whole
+            found.append({"use": use.value, "cost": describe_microusd(amount), "begin": at, "width": width})
+            at += width
+    return found

@@ -1,0 +1,233 @@
+"""One workload of any kind: why it is where it is, how far, its curves, pods or children, events, output and spec."""
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.output import NOTE, LogQuery, describe_dropped
+from fairlead.control.pipelines.command import is_pipeline
+from fairlead.errors import Conflict, NotFound
+from fairlead.policy.kinds.lifecycle import active_until
+from fairlead.policy.kinds.progress import progress_of, warning_of
+from fairlead.policy.kinds.table import parent_of
+from fairlead.specs.formats.rendering import to_yaml
+from fairlead.specs.search_space import show_value
+from fairlead.state.reasons import JUST_SUBMITTED
+from fairlead.state.snapshot import AnyWorkload, Phase, Pod, Workload, is_leaf
+from fairlead.text.money import describe_microusd
+from fairlead.text.quantities import describe_need
+from fairlead.web.curves import Curve, curve
+from fairlead.web.expected_starts import expected_starts
+from fairlead.web.view import Answer, BadRequest, Missing, Question
+from fairlead.web.views.runs import kind_of, row_of
+
+MOST_LINES, MOST_LINE, MOST_EVENTS, MOST_CHILDREN, MOST_CURVES, MOST_PODS = 200, 4_000, 50, 200, 24, 64
+
+
+def workload(question: Question, uid: str) -> Answer:
+    """Show a workload in full.
+
+    Raises:
+        Missing: No such workload.
+    """
+    cluster = question.cluster
+    try:
+        run = cluster.get(uid)
+        parent = None if run.parent is None else _parent(question, run.parent)
+        values = {
+            "run": run,
+            "kind": kind_of(run),
+            "parent": parent,
+            "active_s": active_until(run.status, question.now),
+            "progress": progress_of(run),
+            "part": _part(run),
+            "warning": warning_of(run, question.now),
+            "spec": to_yaml(run.spec, form="short"),
+            "events": _events(question, run),
+            "kept_at": cluster.kept_at(run),
+            **(_leaf(question, run) if is_leaf(run) else _children(question, run)),
+        }
+    except NotFound as error:
+        raise Missing(str(error)) from error
+    over = run.status.phase.is_final
+    return Answer(title=run.spec.name, template="workload.html", values=values, look_again_s=30.0 if over else 1.0)
+
+
+def _parent(question: Question, uid: str) -> AnyWorkload | None:
+    try:
+        return question.cluster.get(uid)
+    except NotFound:  # deleted before its children
+        return None
+
+
+def _part(run: AnyWorkload) -> float | None:
+    """Which part of its steps is done; None where nobody says how many there are."""
+    progress = run.progress
+    if progress is None or progress.step is None or not progress.total_steps:
+        return None
+    return min(1.0, progress.step / progress.total_steps)
+
+
+def _leaf(question: Question, run: Workload) -> dict[str, Any]:
+    cluster = question.cluster
+    cost = cluster.cost_of(run)
+    waits = run.status.phase in (Phase.PENDING, Phase.RESTARTING)
+    dropped = cluster.dropped_output(run)
+    curves = question.paced.value(("curves", run.uid, run.status.phase), lambda: _curves(question, run))
+    return {
+        "needs": describe_need(run.spec),
+        "cost": None if cost is None else describe_microusd(cost),
+        "starts_at": expected_starts(question).get(run.uid) if waits else None,
+        "curves": curves[:MOST_CURVES],
+        "num_curves": len(curves),
+        "steps": _steps(question, run),
+        "pods": _pods(run, cluster.pods(run.uid)),
+        "dropped": describe_dropped(dropped) if dropped else None,
+        "log": _log(question, run),
+    }
+
+
+def _curves(question: Question, run: Workload) -> list[Curve]:
+    series = question.cluster.series(run.uid)
+    return [
+        curve(name, points) for name, points in sorted(series.items(), key=lambda each: (each[0] != "loss", each[0]))
+    ]
+
+
+def _pods(run: Workload, pods: tuple[Pod, ...]) -> list[dict[str, Any]]:
+    newest = max((pod.attempt for pod in pods), default=0)
+    shown = [pod for pod in pods if pod.attempt == newest][:MOST_PODS]
+    each = run.spec.ranks_on_each_node
+    return [
+        {
+            "pod": pod,
+            "ranks": str(pod.index * each) if each == 1 else f"{pod.index * each}-{pod.index * each + each - 1}",
+            "exits": [
+                f"rank {end.rank}: " + ("out of memory" if end.out_of_memory else _end(end.exit_code, end.signal))
+                for end in pod.exits
+                if not end.ok
+            ],
+        }
+        for pod in shown
+    ]
+
+
+def _end(code: int | None, signal: int | None) -> str:
+    return f"exit code {code}" if signal is None else f"signal {signal}"
+
+
+def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
+    """The tasks of a run that is a pipeline."""
+    if not is_pipeline(run.spec):
+        return []
+    # Here and not above: few runs are pipelines.
+    from fairlead.control.pipelines.submission import pipeline_of
+    from fairlead.control.pipelines.submission import progress_of as steps_of
+
+    pipeline = pipeline_of(run.spec)
+    if pipeline is None:
+        return []
+    progress = steps_of(pipeline, Path(question.cluster.kept_at(run)))
+    found = []
+    for task in (task for tasks in progress.steps.values() for task in tasks):
+        began, ended = progress.times.get(task.name, (None, None))
+        took = None if began is None or ended is None else ended - began
+        found.append({"name": task.name, "phase": task.phase.value, "took_s": took, "message": task.message})
+    return found
+
+
+def _log(question: Question, run: Workload) -> dict[str, Any]:
+    """The newest lines of output in which the query's ``find`` is, of the rank that ``rank`` says."""
+    find, rank = question.query.get("find", "").strip(), question.query.get("rank", "").strip()
+    if rank and not re.fullmatch(r"\d{1,6}", rank):
+        raise BadRequest(f"rank: {rank!r} is no rank; give a number from 0, or nothing for all ranks.")
+    query = LogQuery(
+        tail=MOST_LINES + 1,
+        pattern=re.compile(re.escape(find), re.IGNORECASE) if find else None,
+        ranks=frozenset({int(rank)}) if rank else None,
+    )
+    lines = list(islice(question.cluster.logs(run.uid, query), 4 * MOST_LINES))
+    shown = lines[-MOST_LINES:]
+    return {
+        "find": find,
+        "rank": rank,
+        "is_cut": len(lines) > MOST_LINES,
+        "most": MOST_LINES,
+        "has_ranks": run.spec.world_size > 1,
+        "lines": [
+            {
+                "at": line.at,
+                "rank": "-" if line.rank < 0 else str(line.rank),
+                "is_error": line.stream == "e",
+                "is_note": line.stream == NOTE,
+                "text": line.text[:MOST_LINE] + (" ..." if len(line.text) > MOST_LINE else ""),
+            }
+            for line in shown
+        ],
+    }
+
+
+def _events(question: Question, run: AnyWorkload) -> list[dict[str, Any]]:
+    """The newest events first."""
+    newest = question.cluster.events(run.uid)[-MOST_EVENTS:]
+    return [
+        {"at": each.at, "type": each.type, "reason": None if each.reason == JUST_SUBMITTED else each.reason}
+        for each in reversed(newest)
+    ]
+
+
+def _children(question: Question, run: AnyWorkload) -> dict[str, Any]:
+    kind, children = parent_of(run.spec), question.cluster.children(run.uid)
+    counts: dict[str, int] = {}
+    for child in children:
+        counts[child.status.phase.value] = counts.get(child.status.phase.value, 0) + 1
+    newest = sorted(children, key=lambda child: (child.status.phase.is_final, -child.created_at))
+    panel = None if kind is None else PANELS.get(kind.spec.__name__)
+    return {
+        "children": [row_of(child, question.now) for child in newest[:MOST_CHILDREN]],
+        "num_children": len(children),
+        "counts": [(phase.value, counts[phase.value]) for phase in Phase if phase.value in counts],
+        **({} if panel is None else panel(question, run)),
+    }
+
+
+def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
+    """The trials of a sweep, best first."""
+    # Here and not above: few runs are sweeps.
+    from fairlead.policy.kinds.parents import child_name
+    from fairlead.policy.search.trials import ranked
+    from fairlead.sweeps import best_of, trials_in
+
+    trials, objective = trials_in(question.cluster, run), run.spec.objective
+    best_first = [] if objective is None else ranked(trials, objective.goal)
+    shown = [*best_first, *(each for each in trials if each not in best_first)][:MOST_CHILDREN]
+    uids = {child.spec.name: child.uid for child in question.cluster.children(run.uid)}
+    try:
+        best = best_of(run, trials)
+    except (NotFound, Conflict):  # none has succeeded yet, or none is better than another
+        best = None
+    names = list(run.spec.parameters)
+
+    def told(trial: Any) -> dict[str, Any]:
+        name = child_name(run, str(trial.number))
+        return {
+            "name": name,
+            "uid": uids.get(name),
+            "state": trial.state.value,
+            "value": "-" if trial.value is None else f"{trial.value:.6g}",
+            "step": "-" if trial.step is None else str(trial.step),
+            "values": [show_value(trial.values[key]) if key in trial.values else "-" for key in names],
+        }
+
+    return {
+        "trials": [told(each) for each in shown],
+        "best": None if best is None else told(best),
+        "parameters": names,
+        "metric": None if objective is None else objective.metric,
+    }
+
+
+PANELS: Mapping[str, Callable[[Question, Workload[Any]], dict[str, Any]]] = {"Sweep": _sweep}
+"""What a kind shows beyond what all with children do; a kind that is not here shows its children."""

@@ -1,0 +1,200 @@
+"""What each view says, as HTML that needs no script."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.local.ledger_tables import Price
+from fairlead.specs.formats.reading import parse
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.series import Point
+from fairlead.state.snapshot import Grant, Phase, PodPhase, Progress, RankExit
+from fairlead.web.addresses import MENU
+from tests.builders import training
+from tests.web.world import NOW, World
+
+
+@pytest.mark.parametrize(("address", "title"), [(address, name) for address, name, _ in MENU])
+def test_every_view_of_an_empty_directory_says_what_there_would_be(world: World, address: str, title: str) -> None:
+    html = world.html(address)
+    assert f"<title>{title} - Fairlead</title>" in html
+    assert html.count("<h1") == 1
+    assert '<main id="main"' in html
+
+
+def test_a_run_that_waits_says_why_and_one_that_runs_how_far_it_is(world: World) -> None:
+    why = Reason(code=Code.WAITING_FOR_RESOURCES, message="needs 1 node with 8 GPU", remedy="Wait for big.")
+    world.run("waits", Phase.PENDING, reason=why)
+    world.pod(world.run("runs", Phase.RUNNING), progress=Progress(step=30, total_steps=90, loss=0.25))
+    text = world.look("/").text
+    assert "needs 1 node with 8 GPU" in text
+    assert "30/90" in text
+    assert re.search(r"Pending\s*1", text)
+    assert re.search(r"2 kept in all", text)
+
+
+def test_runs_are_found_by_name_state_team_and_kind(world: World) -> None:
+    world.run("alpha", Phase.SUCCEEDED)
+    world.run("beta", Phase.FAILED)
+    world.run("gamma", Phase.RUNNING, spec=training("gamma", team="vision"))
+    for address, found in {
+        "/?q=ALPH": {"alpha"},
+        "/?state=Failed": {"beta"},
+        "/?team=vision": {"gamma"},
+        "/?kind=Sweep": set(),
+        "/?q=a&state=Succeeded": {"alpha"},
+        "/?q=nothing": set(),
+    }.items():
+        text = world.look(address).text
+        assert {name for name in ("alpha", "beta", "gamma") if f"the test made {name}" in text} == found, address
+
+
+def test_pages_of_runs_hold_each_run_once(world: World) -> None:
+    names = {f"run-{number}" for number in range(120)}
+    for number, name in enumerate(sorted(names)):
+        world.run(name, Phase.SUCCEEDED, at=NOW - 5000 - number // 7)  # several of one moment
+    address: str | None = "/?state=Succeeded"
+    found: list[str] = []
+    pages = 0
+    while address is not None:
+        seen = world.look(address)
+        found += re.findall(r"the test made (run-\d+) ", seen.text)
+        address = next((link for link in seen.links if "part=over" in link), None)
+        pages += 1
+    assert pages == 3
+    assert len(found) == len(names)
+    assert set(found) == names
+
+
+def test_children_are_left_out_of_the_runs_until_they_are_asked_for(world: World) -> None:
+    parent = world.run("parent", Phase.RUNNING)
+    child = world.run("parent-0", Phase.RUNNING)
+    world.cluster.store._db.execute("UPDATE workloads SET parent = ? WHERE uid = ?", (parent.uid, child.uid))
+    assert "parent-0" not in world.look("/").text
+    assert "parent-0" in world.look("/?all=1").text
+    assert f"/runs/{parent.uid}" in world.look(f"/runs/{child.uid}").links
+
+
+def test_a_run_shows_its_curves_pods_output_events_and_spec(world: World) -> None:
+    run = world.run("whole", Phase.RUNNING, spec=training("whole", labels={"model": "gpt"}))
+    points = tuple(("loss", Point(at=NOW + step, step=step, value=1 / (step + 1))) for step in range(50))
+    world.pod(run, output="first line\nneedle here\nlast line", points=points, progress=Progress(step=49, loss=0.02))
+    html, seen = world.html(f"/runs/{run.uid}"), world.look(f"/runs/{run.uid}")
+    for told in ("first line", "last line", "the test made whole Running", "model", "gpt", "name: whole", "localhost"):
+        assert told in seen.text, told
+    assert 'class="curve" d="M' in html
+    assert "loss: 1 at first, 0.02 now, from 0.02 to 1" in seen.text
+
+
+def test_output_is_searched_as_text(world: World) -> None:
+    run = world.run("talks", Phase.RUNNING)
+    world.pod(run, output="a.c\nabc\nAXC [x]\n[X]")
+    assert "abc" not in world.look(f"/runs/{run.uid}?find=a.c").text
+    found = world.look(f"/runs/{run.uid}?find=[x]").text
+    assert "AXC [x]" in found
+    assert "[X]" in found
+    assert "No line is like that." in world.look(f"/runs/{run.uid}?find=zzz").text
+
+
+def test_only_the_last_lines_of_long_output_are_shown(world: World) -> None:
+    run = world.run("talks", Phase.RUNNING)
+    world.pod(run, output="\n".join(f"line {number}." for number in range(1000)))
+    text = world.look(f"/runs/{run.uid}").text
+    assert "line 799." not in text
+    assert all(f"line {number}." in text for number in range(800, 1000))
+    assert "The last 200 lines" in text
+
+
+def test_a_failed_rank_and_the_end_of_its_traceback_are_shown(world: World) -> None:
+    why = Reason(code=Code.PROGRAM_FAILED, message="rank 0 failed", remedy="Mend it.", detail=("ValueError: no data",))
+    run = world.run("broken", Phase.FAILED, reason=why)
+    world.pod(run, phase=PodPhase.FAILED, exits=(RankExit(rank=0, exit_code=3, at=NOW),))
+    text = world.look(f"/runs/{run.uid}").text
+    for told in ("rank 0 failed", "Mend it.", "ValueError: no data", "rank 0: exit code 3"):
+        assert told in text
+
+
+def test_a_sweep_shows_its_trials_and_its_children(world: World) -> None:
+    document = {
+        "kind": "Sweep", "name": "search", "parameters": {"lr": "0.1 | 0.2"},
+        "objective": {"metric": "loss", "goal": "minimize"}, "trials": 2, "trial": {"run": "work"},
+    }  # fmt: skip
+    (spec,) = parse(json.dumps(document), source="test", default_name="search")
+    sweep = world.run("search", Phase.RUNNING, spec=spec)  # type: ignore[arg-type]
+    child = world.run("search-0", Phase.SUCCEEDED)
+    world.cluster.store._db.execute("UPDATE workloads SET parent = ? WHERE uid = ?", (sweep.uid, child.uid))
+    seen = world.look(f"/runs/{sweep.uid}")
+    assert "Trials" in seen.text
+    assert f"/runs/{child.uid}" in seen.links
+
+
+def test_the_cluster_shows_who_holds_which_part(world: World) -> None:
+    run = world.run("holder", Phase.RUNNING)
+    world.pod(run, grant=Grant(cpu_milli=500, memory_bytes=2**30))
+    seen = world.look("/cluster")
+    assert f"/runs/{run.uid}" in seen.links
+    assert "0.5 CPU" in seen.text
+    assert "1 GiB of" in seen.text
+
+
+def test_teams_show_what_they_may_hold_and_have_spent(world: World) -> None:
+    world.cluster.home.teams.write_text("kind: Team\nname: vision\nweight: 3\nbudget: {monthly: 50}\nquota: {cpu: 2}\n")
+    text = world.look("/teams").text
+    for told in ("vision", "3", "2 CPU", "$50.00"):
+        assert told in text
+
+
+def test_costs_are_the_rows_of_the_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairlead.cluster.local.cost_rows import cost_rows
+    from fairlead.cluster.local.ledger_tables import Grouping
+    from fairlead.text.money import describe_microusd
+
+    world.cluster.set_price(Price(node="localhost", from_ms=0, rate=3_600_000_000, source="test"))
+    world.cluster.store.settle_shares(world.cluster.share_of)
+    for by in Grouping:
+        text = world.look(f"/cost?by={by.value}&since=7d").text
+        # Rows of runs that are over do not move while the test looks.
+        found = cost_rows(world.cluster.costs(by, since=NOW - 7 * 86400, until=NOW), by)
+        assert sum(row["microusd"] for row in found) == 7 * 86400 * 1_000_000
+        assert "(idle)" in text or by in (Grouping.POOL, Grouping.DAY)
+        assert describe_microusd(604_800_000_000)[:4] in text
+
+
+def test_without_a_price_the_page_says_how_to_set_one(world: World) -> None:
+    assert "fairlead prices set localhost" in world.look("/cost").text
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "says"),
+    [
+        ("/nothing", 404, "no such page"),
+        ("/runs/0000", 404, "no run"),
+        ("/runs/../../etc/passwd", 404, "no such page"),
+        ("/?state=Bogus", 400, "Give one of: any, Pending"),
+        ("/?kind=Bogus", 400, "Give one of: any, Training"),
+        ("/?after=x", 400, "no place in the list"),
+        ("/?part=x", 400, "unfinished, over"),
+        ("/cost?by=x", 400, "Give one of: run"),
+        ("/cost?since=x", 400, "no point in time"),
+        ("/cost?since=2999-01-01", 400, "still to come"),
+        ("/?q=" + "x" * 3000, 400, "characters"),
+        ("http://elsewhere/", 400, "another page"),
+        ("/?" + "a=b&" * 50, 400, "cannot be read"),
+    ],
+)
+def test_what_is_not_there_or_not_understood_is_said(world: World, address: str, status: int, says: str) -> None:
+    assert says in world.look(address, status).text
+
+
+def test_a_rank_that_is_none_is_refused(world: World) -> None:
+    run = world.run("one")
+    assert "no rank" in world.look(f"/runs/{run.uid}?rank=x", 400).text
+
+
+def test_a_database_that_cannot_be_read_is_said(world: World) -> None:
+    (Path(world.cluster.home.database)).write_bytes(b"no database" * 1000)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{world.cluster.home.database}{suffix}").unlink(missing_ok=True)
+    assert "database" in world.look("/", 503).text
