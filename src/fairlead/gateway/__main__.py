@@ -1,0 +1,98 @@
+"""The gateway process: `python -m fairlead.gateway --directory DIR --port N`."""
+
+import argparse
+import asyncio
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from fairlead.gateway.door import Settings, serve
+
+FILES_BESIDE = 64
+"""Open files that are no connections."""
+
+
+def main() -> None:
+    """Listen, answer until TERM or INT, finish what is under way."""
+    parser = argparse.ArgumentParser(prog="python -m fairlead.gateway", description="One door for all endpoints.")
+    parser.add_argument("--directory", type=Path, required=True, help="where routes.json is; demand.json goes there")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--port", type=int, help="port to listen on; 0 for any that is free")
+    where.add_argument("--listen-fd", type=int, help="a listening socket, inherited from the process that started this")
+    parser.add_argument("--admin-port", type=int, default=0, help="port of metrics on 127.0.0.1 (default 0: any)")
+    parser.add_argument("--reuse-port", action="store_true", help="share the port with other gateways (SO_REUSEPORT)")
+    parser.add_argument("--access-log", default=None, help="its file (default DIR/access.log), or `none`")
+    parser.add_argument("--access-log-mb", type=int, default=64, help="size at which it is rotated (default 64)")
+    parser.add_argument("--max-body-mb", type=int, default=1024, help="largest body of a request (default 1024)")
+    parser.add_argument("--max-connections", type=int, default=4096, help="clients' connections (default 4096)")
+    parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish in after TERM (default 30)")
+    arguments = parser.parse_args()
+    if not arguments.directory.is_dir():
+        parser.error(f"--directory: {arguments.directory} is no directory")
+    for name in ("access_log_mb", "max_body_mb", "max_connections", "grace"):
+        if getattr(arguments, name) <= 0:
+            parser.error(f"--{name.replace('_', '-')} has to be more than 0; it is {getattr(arguments, name)}")
+    log = arguments.directory / "access.log" if arguments.access_log is None else Path(arguments.access_log)
+    settings = Settings(
+        directory=arguments.directory,
+        access_log=None if arguments.access_log == "none" else log,
+        access_log_bytes=arguments.access_log_mb * 1_000_000,
+        most_body=arguments.max_body_mb * 1_000_000,
+        most_connections=min(arguments.max_connections, (_allow_files() - FILES_BESIDE) // 2),
+        grace_s=arguments.grace,
+    )
+    try:
+        listening = _listening(arguments)
+        admin = _bound("127.0.0.1", arguments.admin_port, reuse_port=False)
+    except OSError as error:
+        sys.exit(f"gateway: cannot listen: {error}")
+    asyncio.run(_until_told(settings, listening, admin))
+
+
+async def _until_told(settings: Settings, listening: socket.socket, admin: socket.socket) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await serve(settings, listening, admin, stop)
+
+
+def _listening(arguments: argparse.Namespace) -> socket.socket:
+    if arguments.listen_fd is None:
+        return _bound(arguments.host, arguments.port, reuse_port=arguments.reuse_port)
+    inherited = socket.socket(fileno=arguments.listen_fd)
+    if not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise OSError(f"file descriptor {arguments.listen_fd} is no listening socket")
+    inherited.setblocking(False)
+    return inherited
+
+
+def _bound(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    made.setblocking(False)
+    return made
+
+
+def _allow_files() -> int:
+    """Raise the limit of open files as far as it goes; the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+if __name__ == "__main__":
+    main()

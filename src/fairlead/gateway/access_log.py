@@ -1,0 +1,125 @@
+"""The access log: one JSON object a line, in a file that is rotated by size."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+KEPT_FILES = 3
+"""access.log.1 is the latest of the full ones."""
+_FLUSH_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is told of one request.
+
+    Attributes:
+        status: 499 when the client went away first.
+        queue_s: Seconds that it waited for a replica.
+        tries: Replicas that it was given to.
+    """
+
+    began: float
+    request_id: str = ""
+    remote: str = ""
+    method: str = ""
+    path: str = ""
+    service: str = ""
+    revision: str = ""
+    replica: str = ""
+    team: str = ""
+    status: int = 0
+    seconds: float = 0.0
+    queue_s: float = 0.0
+    tries: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    error: str = ""
+
+
+class AccessLog:
+    """Collects lines and writes them in `flush`: a kill loses what came since."""
+
+    def __init__(self, path: Path, *, most_bytes: int) -> None:
+        self._path = path
+        self._most = most_bytes
+        self._lines: list[str] = []
+        self._waiting = 0
+        self._second = 0
+        self._stamp = ""
+        self._file: int | None = None
+        self._size = 0
+        self.lost = 0
+        """Lines that could not be written, as on a full disk."""
+
+    def add(self, entry: Entry) -> None:
+        second = int(entry.began)
+        if second != self._second:
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        line = (
+            f'{{"time":"{self._stamp}.{int((entry.began - second) * 1000):03d}Z","request_id":"{entry.request_id}",'
+            f'"remote":"{entry.remote}","method":"{entry.method}","path":"{_escaped(entry.path)}",'
+            f'"service":"{entry.service}","revision":"{_escaped(entry.revision)}","replica":"{_escaped(entry.replica)}",'
+            f'"team":"{_escaped(entry.team)}","status":{entry.status},"seconds":{entry.seconds:.6f},'
+            f'"queue_s":{entry.queue_s:.6f},"tries":{entry.tries},"bytes_in":{entry.bytes_in},'
+            f'"bytes_out":{entry.bytes_out},"error":"{_escaped(entry.error)}"}}\n'
+        )
+        self._lines.append(line)
+        self._waiting += len(line)
+        if self._waiting > _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has been collected. What cannot be written is counted, and no request fails for it."""
+        if not self._lines:
+            return
+        lines, self._lines, self._waiting = self._lines, [], 0
+        data = "".join(lines).encode()
+        try:
+            if self._file is None:
+                self._open()
+            if self._size and self._size + len(data) > self._most:
+                self._rotate()
+            assert self._file is not None
+            written = os.write(self._file, data)
+            self._size += written
+            self.lost += data[written:].count(b"\n")
+        except OSError:
+            self.lost += len(lines)
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> None:
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._file).st_size
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(KEPT_FILES, 0, -1):
+            older = self._path.with_name(f"{self._path.name}.{number - 1}") if number > 1 else self._path
+            if older.exists():
+                older.replace(self._path.with_name(f"{self._path.name}.{number}"))
+        self._open()
+
+
+def _escaped(text: str) -> str:
+    """As it stands between the quotes of JSON."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return text
+    return "".join(
+        each if each.isascii() and each.isprintable() and each not in '"\\' else _code(each) for each in text
+    )
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    if number < 0x10000:
+        return f"\\u{number:04x}"
+    number -= 0x10000
+    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"

@@ -1,0 +1,56 @@
+"""Writes demand.json: what is asked for, for those who decide how many replicas there are."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fairlead.gateway.services import Service
+
+EVERY_S = 0.5
+"""At most that often, but at once when a sleeping service is asked for."""
+
+
+class DemandFile:
+    """The file, and when it is due."""
+
+    def __init__(self, path: Path, *, since: float, port: int, admin_port: int) -> None:
+        self._path = path
+        self._head: dict[str, Any] = {
+            "version": 1, "since": since, "port": port, "pid": os.getpid(), "admin_port": admin_port,
+        }  # fmt: skip
+        self._next = 0.0
+        self.failed: str | None = None
+        """Why it could not be written the last time."""
+
+    def write_if_due(self, services: dict[str, Service[Any]], *, now: float, epoch: float) -> bool:
+        """Write when something has changed and the last time is long enough ago. Whether it was written."""
+        if now < self._next:
+            return False
+        changed = False
+        for service in services.values():
+            if service.tally.in_flight:
+                service.tally.look(epoch)
+            changed = changed or service.tally.dirty
+        if changed:
+            self.write(services, now=now, epoch=epoch)
+        return changed
+
+    def write(self, services: dict[str, Service[Any]], *, now: float, epoch: float) -> None:
+        """Replace the file. Services that nobody has asked for since this gateway began are not in it."""
+        self._next = now + EVERY_S
+        told = {
+            name: service.tally.demand(queued=service.queued(), epoch=epoch)
+            for name, service in services.items()
+            if service.tally.last_request is not None
+        }
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            draft.write_text(json.dumps({**self._head, "services": told}))
+            draft.replace(self._path)
+        except OSError as error:
+            self.failed = str(error)
+            return
+        self.failed = None
+        for service in services.values():
+            service.tally.dirty = False

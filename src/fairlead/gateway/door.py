@@ -1,0 +1,283 @@
+"""The door itself: takes connections, follows routes.json, keeps demand.json and the access log, ends in order."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.errors import InvalidSpec
+from fairlead.gateway import heads, upstreams
+from fairlead.gateway.access_log import AccessLog, Entry
+from fairlead.gateway.conversation import Conversation
+from fairlead.gateway.demand import DemandFile
+from fairlead.gateway.messages import Refused
+from fairlead.gateway.routes import read_routes
+from fairlead.gateway.services import Service, Table
+from fairlead.gateway.wire import Wire
+
+LOOK_S = 0.1
+"""How often routes.json is looked at."""
+LOOK_WHILE_WAITING_S = 0.01
+"""... while requests wait for what it will say."""
+SWEEP_S = 0.25
+"""How exact time-outs are."""
+_LAME_DUCK_S = 0.25
+"""After TERM idle connections stay that long: a request that is already on its way to us is answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the command line says.
+
+    Attributes:
+        directory: Where routes.json is, and demand.json and the access log go.
+        access_log: Its file, or None for none; `access_log_bytes` is the size at which it is rotated.
+        most_body: Bytes of a request's body.
+        most_connections: Clients' connections at a time.
+        grace_s: Seconds that requests get to finish after TERM.
+    """
+
+    directory: Path
+    access_log: Path | None
+    access_log_bytes: int
+    most_body: int
+    most_connections: int
+    grace_s: float
+
+
+class Door:
+    """One gateway process.
+
+    Attributes:
+        table: Services and replicas, as routes.json says, with what they are doing.
+        unread: Answers to what was for no service, by status.
+        routes_problem: Why the latest routes.json could not be used; the routes before it hold on.
+    """
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.most_body = settings.most_body
+        self.table: Table[Wire] = Table()
+        self.conversations: set[Conversation] = set()
+        self.draining = False
+        self.unread: Counter[int] = Counter()
+        self.turned_away = 0
+        self.defects = 0
+        self.routes_problem: str | None = None
+        self.since = time.time()
+        self._settings = settings
+        self._routes_path = settings.directory / "routes.json"
+        self._routes_seen: tuple[int, int, int] | None = None
+        self._log = (
+            AccessLog(settings.access_log, most_bytes=settings.access_log_bytes) if settings.access_log else None
+        )
+        self.shadows = upstreams.Shadows()
+        self._demand: DemandFile | None = None
+        self._swept = 0.0
+        self._wake_path: str | None = None
+        self._crowded = False  # somebody waits for room since demand.json was written
+
+    @property
+    def log_lines_lost(self) -> int:
+        """Lines of the access log that could not be written."""
+        return self._log.lost if self._log is not None else 0
+
+    def accept(self) -> Wire:
+        """The protocol of a client's connection."""
+        return _ClientWire(self)
+
+    def admit(self, wire: Wire) -> None:
+        """Begin with a client; when there are too many, an idle one has to go, or else this one."""
+        if len(self.conversations) >= self._settings.most_connections and not self._end_longest_idle():
+            self.turned_away += 1
+            refused = Refused(503, "too many connections", retry_after_s=1)
+            wire.write(heads.refusal(refused, request_id=b"-", keep_alive=False))
+            wire.close()
+            return
+        self.conversations.add(Conversation(self, wire))
+
+    connect = staticmethod(upstreams.connect)
+    give_back = staticmethod(upstreams.give_back)
+
+    def ask_for(self, service: Service[Wire]) -> None:
+        """Say that somebody has to wait: of a service without replicas at once, and once for all who do."""
+        if service.has_replicas():
+            self._crowded = True
+            return
+        if service.route.failure is not None or service.tally.wake is not None:
+            return
+        service.tally.wake = time.time()
+        if self._demand is not None:
+            self._demand.write(self.table.services, now=self.loop.time(), epoch=service.tally.wake)
+        self._wake()
+
+    def count_unread(self, status: int) -> None:
+        self.unread[status] += 1
+
+    def log(self, entry: Entry) -> None:
+        if self._log is not None:
+            self._log.add(entry)
+
+    def report(self, error: BaseException) -> None:
+        """Tell of a defect of ours on standard error."""
+        self.defects += 1
+        traceback.print_exception(error, file=sys.stderr)
+
+    def tell(self, *, port: int, admin_port: int) -> None:
+        """Write the first demand.json: from now on requests are answered."""
+        self._demand = DemandFile(
+            self._settings.directory / "demand.json", since=self.since, port=port, admin_port=admin_port
+        )
+        self._demand.write(self.table.services, now=self.loop.time(), epoch=time.time())
+
+    def look_at_routes(self) -> None:
+        """Read routes.json when it is another file than before. One that cannot be used changes nothing."""
+        try:
+            found = os.stat(self._routes_path)
+        except OSError:
+            return  # not written yet, or just being replaced by hand
+        seen = (found.st_mtime_ns, found.st_ino, found.st_size)
+        if seen == self._routes_seen:
+            return
+        try:
+            routes = read_routes(self._routes_path.read_bytes())
+        except (OSError, InvalidSpec) as error:
+            self.routes_problem = str(error)
+            print(f"gateway: {error}", file=sys.stderr, flush=True)
+        else:
+            self.routes_problem = None
+            self._wake_path = routes.wake
+            now = self.loop.time()
+            for replica in self.table.update(routes.services):
+                upstreams.end_idle(replica, now=now)
+            for service in self.table.services.values():
+                if service.waiting:
+                    service.admit_waiting(now)
+        self._routes_seen = seen
+
+    async def keep_watch(self) -> None:
+        """Follow the routes, end what takes too long, and write what is told; for ever."""
+        while True:
+            waiting = any(service.waiting for service in self.table.services.values())
+            await asyncio.sleep(LOOK_WHILE_WAITING_S if waiting else LOOK_S)
+            try:
+                self._watch(time.time())
+            except Exception as error:  # noqa: BLE001 (the door stays open whatever is wrong with one look)
+                self.report(error)
+
+    async def drain(self) -> None:
+        """End: answer what is under way, within the grace, and close all connections."""
+        self.draining = True
+        end = self.loop.time() + self._settings.grace_s
+        patience = self.loop.time() + _LAME_DUCK_S
+        while self.conversations and self.loop.time() < end:
+            if self.loop.time() >= patience:
+                for conversation in list(self.conversations):
+                    conversation.end_idle()
+            await asyncio.sleep(0.02)
+        remaining = [conversation.task for conversation in self.conversations]
+        for task in remaining:
+            task.cancel()
+        if remaining:
+            await asyncio.wait(remaining, timeout=1.0)
+        self.shadows.end()
+        for service in self.table.services.values():
+            for revision in service.revisions:
+                for replica in revision.replicas:
+                    replica.removed = True
+                    upstreams.end_idle(replica, now=self.loop.time())
+        if self._demand is not None:
+            self._demand.write(self.table.services, now=self.loop.time(), epoch=time.time())
+        if self._log is not None:
+            self._log.flush()
+            self._log.close()
+
+    def _watch(self, epoch: float) -> None:
+        now = self.loop.time()
+        self.look_at_routes()
+        for service in self.table.services.values():
+            if service.waiting:
+                service.admit_waiting(now)
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
+            for conversation in list(self.conversations):
+                if conversation.deadline < now:
+                    conversation.expire()
+            for service in self.table.services.values():
+                for revision in service.revisions:
+                    for replica in revision.replicas:
+                        if replica.idle:
+                            upstreams.end_idle(replica, now=now)
+            if self._log is not None:
+                self._log.flush()
+        if self._demand is not None:
+            written = self._demand.write_if_due(self.table.services, now=now, epoch=epoch)
+            if written and self._crowded:
+                self._crowded = False
+                self._wake()
+
+    def _wake(self) -> None:
+        """Tell those who write the routes that demand.json is new; they look by themselves too, only later."""
+        if self._wake_path is None:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
+            wake.setblocking(False)
+            wake.sendto(b"", self._wake_path)
+
+    def _end_longest_idle(self) -> bool:
+        idle = [each for each in self.conversations if not each.busy and not each.wire.buffer]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda each: each.deadline)
+        self.conversations.discard(longest)
+        return longest.end_idle()
+
+
+class _ClientWire(Wire):
+    __slots__ = ("_door",)
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(door.loop)
+        self._door = door
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._door.admit(self)
+
+
+async def serve(
+    settings: Settings, listening: socket.socket, admin: socket.socket, stop: asyncio.Event
+) -> None:  # fmt: skip
+    """Answer until `stop` is set, then drain.
+
+    Args:
+        listening: Where clients come; whoever gave it may hold it too, and then no connection is refused while one
+            gateway takes over from another.
+        admin: Where metrics are asked for.
+    """
+    from fairlead.gateway.admin import AdminWire
+
+    loop = asyncio.get_running_loop()
+    door = Door(settings, loop)
+    door.look_at_routes()
+    server = await loop.create_server(door.accept, sock=listening, backlog=1024)
+    admin_server = await loop.create_server(lambda: AdminWire(door), sock=admin)
+    door.tell(port=listening.getsockname()[1], admin_port=admin.getsockname()[1])
+    gc.collect()
+    gc.freeze()  # what is there now stays: collections look at requests only
+    watch = loop.create_task(door.keep_watch())
+    await stop.wait()
+    await asyncio.sleep(0)  # connections that the kernel has taken for us are taken
+    server.close()
+    await door.drain()
+    admin_server.close()
+    watch.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await watch

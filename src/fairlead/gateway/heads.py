@@ -1,0 +1,136 @@
+"""Heads as they are written: a request as a replica gets it, a response as the client gets it, a refusal."""
+
+import json
+import random
+import re
+
+from fairlead.gateway.access import KEY_FIELDS
+from fairlead.gateway.messages import CHUNKED, Refused, Request, Response, phrase
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+_OURS = frozenset(
+    (b"content-length", b"expect", b"x-request-id", b"traceparent", b"x-forwarded-for", b"x-forwarded-host",
+     b"x-forwarded-proto", b"x-forwarded-prefix", b"x-fairlead-shadow")
+)  # fmt: skip
+_OURS_AND_KEYS = _OURS | frozenset(KEY_FIELDS)
+_OF_RESPONSE = frozenset((b"content-length", b"x-request-id"))
+
+
+def request_id_of(request: Request) -> bytes:
+    """The client's X-Request-Id where it has a sound one, else a new one."""
+    told = request.single.get(b"x-request-id", b"")
+    return told if _REQUEST_ID.fullmatch(told) else b"%032x" % random.getrandbits(128)
+
+
+def forwarded(
+    request: Request, *, path: bytes, prefix: bytes, remote: bytes, request_id: bytes, keyed: bool, backend: bytes
+) -> bytes:
+    """The head for a replica, but for its last fields: those of the body and the empty line.
+
+    Args:
+        path: As the replica knows it, without `prefix`.
+        remote: The client's address.
+        keyed: The fields in which keys may stand are ours and not passed on.
+        backend: Host and port, for a client of HTTP/1.0 that names no host.
+    """
+    single, hops = request.single, request.hops
+    ours = _OURS_AND_KEYS if keyed else _OURS
+    lines = [b"%b %b%b HTTP/1.1\r\n" % (request.method, path, request.query)]
+    traced = _TRACEPARENT.fullmatch(single.get(b"traceparent", b"")) is not None
+    for low, name, value in request.fields:
+        if low in ours or (low in hops and low != b"host") or (low == b"tracestate" and not traced):
+            continue
+        lines.append(b"%b: %b\r\n" % (name, value))
+    host = single.get(b"host")
+    if host is None:
+        host = backend
+        lines.append(b"Host: %b\r\n" % backend)
+    if traced:
+        lines.append(b"traceparent: %b\r\n" % single[b"traceparent"])
+    else:
+        lines.append(b"traceparent: 00-%032x-%016x-01\r\n" % (random.getrandbits(128) | 1, random.getrandbits(64) | 1))
+    via = single.get(b"x-forwarded-for")
+    lines.append(
+        b"X-Request-Id: %b\r\nX-Forwarded-For: %b\r\nX-Forwarded-Host: %b\r\nX-Forwarded-Proto: %b\r\n"
+        % (
+            request_id,
+            remote if via is None else b"%b, %b" % (via, remote),
+            single.get(b"x-forwarded-host", host),
+            single.get(b"x-forwarded-proto", b"http"),
+        )
+    )
+    if prefix:
+        lines.append(b"X-Forwarded-Prefix: %b\r\n" % prefix)
+    if request.upgrade == b"websocket":
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+    return b"".join(lines)
+
+
+def framing(request: Request) -> bytes:
+    """The last fields of a forwarded head: how long the body is."""
+    if request.length == CHUNKED:
+        return b"Transfer-Encoding: chunked\r\n\r\n"
+    if request.length or b"content-length" in request.single:
+        return b"Content-Length: %d\r\n\r\n" % request.length
+    return b"\r\n"
+
+
+def answered(
+    request: Request, response: Response, *, request_id: bytes, keep_alive: bool, as_chunks: bool
+) -> bytes:  # fmt: skip
+    """The head for the client. `as_chunks`: the body follows in chunks."""
+    lines = [b"HTTP/1.1 %d %b\r\n" % (response.status, response.reason)]
+    hops = response.hops
+    length = None
+    for low, name, value in response.fields:
+        if low == b"content-length":
+            length = value
+        elif low not in hops and low not in _OF_RESPONSE:
+            lines.append(b"%b: %b\r\n" % (name, value))
+    lines.append(b"X-Request-Id: %b\r\n" % request_id)
+    if response.status == 101:
+        lines.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        return b"".join(lines)
+    if as_chunks:
+        lines.append(b"Transfer-Encoding: chunked\r\n")
+    elif response.length >= 0 and length is not None and response.status != 204:
+        lines.append(b"Content-Length: %b\r\n" % length)
+    if not keep_alive:
+        lines.append(b"Connection: close\r\n")
+    elif request.minor == 0:
+        lines.append(b"Connection: keep-alive\r\n")
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def refusal(refused: Refused, *, request_id: bytes, keep_alive: bool, bodiless: bool = False) -> bytes:
+    """A whole response that the gateway gives itself."""
+    told = {"error": refused.text, "request_id": request_id.decode()}
+    return plain(
+        refused.status,
+        json.dumps(told).encode() + b"\n",
+        request_id=request_id,
+        keep_alive=keep_alive,
+        bodiless=bodiless,
+        more=(b"Retry-After: %d\r\n" % refused.retry_after_s if refused.retry_after_s is not None else b"")
+        + (b"WWW-Authenticate: Bearer\r\n" if refused.status == 401 else b""),
+    )
+
+
+def plain(
+    status: int, body: bytes, *, request_id: bytes, keep_alive: bool, bodiless: bool = False, more: bytes = b"",
+    content_type: bytes = b"application/json",
+) -> bytes:  # fmt: skip
+    """A whole response with a short body."""
+    return b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%bX-Request-Id: %b\r\n%b\r\n%b" % (
+        status,
+        phrase(status),
+        content_type,
+        len(body),
+        more,
+        request_id,
+        b"" if keep_alive else b"Connection: close\r\n",
+        b"" if bodiless else body,
+    )

@@ -1,0 +1,198 @@
+"""What routes.json says: which services there are, who may ask for them, and which replicas are ready."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fairlead.errors import InvalidSpec
+
+VERSION = 1
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One that may ask: the SHA-256 of its key in hexadecimal digits, and its team's rate or None for any."""
+
+    sha256: str
+    team: str
+    requests_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A ready replica and where it listens."""
+
+    id: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRoute:
+    """A revision's share of the requests, and its ready replicas. A shadow gets copies only."""
+
+    name: str
+    weight: int
+    shadow: bool
+    replicas: tuple[Backend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRoute:
+    """A service as its requests meet it.
+
+    Attributes:
+        keys: Who may ask; with none, anybody may.
+        timeout_s: From arrival to the first byte of the answer, waiting included, and between two pieces of it.
+        idempotent: Whether a request that may have been begun can be begun again elsewhere.
+        max_concurrency: Requests that one replica answers at a time, or None for any number.
+        max_queue: Requests that may wait here, for a replica to be started or to have room.
+        failure: Why no revision can serve.
+    """
+
+    name: str
+    path: str | None
+    hosts: tuple[str, ...]
+    keys: tuple[Key, ...]
+    timeout_s: float
+    idempotent: bool
+    max_concurrency: int | None
+    max_queue: int
+    revisions: tuple[RevisionRoute, ...]
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """All services by name, and the Unix datagram socket that wakes whoever writes the routes."""
+
+    services: dict[str, ServiceRoute]
+    wake: str | None = None
+
+
+def read_routes(text: str | bytes) -> Routes:
+    """What a routes.json says. Keys that are not known are left: a newer supervisor may write more.
+
+    Raises:
+        InvalidSpec: it is no such file; every mistake is named.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise InvalidSpec((f"routes.json is not JSON: {error}",)) from error
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        given = document.get("version") if isinstance(document, dict) else type(document).__name__
+        raise InvalidSpec((f"routes.json has version {given!r}; this gateway reads version {VERSION}",))
+    services = document.get("services")
+    if not isinstance(services, dict):
+        raise InvalidSpec(("routes.json has no mapping `services`",))
+    problems: list[str] = []
+    read: dict[str, ServiceRoute] = {}
+    taken: dict[str, str] = {}
+    for name, told in services.items():
+        reader = _Reader(name, told, problems)
+        route = reader.service(name)
+        read[name] = route
+        for place in (*route.hosts, *((route.path,) if route.path is not None else ())):
+            if place in taken:
+                problems.append(f"{name}: {place} belongs to {taken[place]} already")
+            taken.setdefault(place, name)
+    wake = document.get("wake")
+    if wake is not None and not isinstance(wake, str):
+        problems.append(f"`wake` has to be null or the path of a socket; it is {wake!r}")
+    if problems:
+        raise InvalidSpec(tuple(problems))
+    return Routes(read, wake)
+
+
+class _Reader:
+    """Takes values out of one service's mapping; mistakes go to `problems`, and a harmless value instead."""
+
+    def __init__(self, name: str, told: Any, problems: list[str]) -> None:
+        self._name = name
+        self._problems = problems
+        self._told = told if isinstance(told, dict) else {}
+        if not isinstance(told, dict):
+            self._wrong("has to be a mapping", told)
+
+    def service(self, name: str) -> ServiceRoute:
+        told = self._told
+        return ServiceRoute(
+            name=name,
+            path=self._take(
+                told, "path", None, lambda v: v is None or (isinstance(v, str) and _PATH.fullmatch(v)), "a path"
+            ),
+            hosts=tuple(
+                self._take(each, "hosts", "", lambda v: isinstance(v, str) and _HOST.fullmatch(v), "small letters")
+                for each in self._list(told, "hosts", wrap="hosts")
+            ),
+            keys=tuple(self._key(each) for each in self._list(told, "keys")),
+            timeout_s=float(self._take(told, "timeout_s", 60.0, _positive, "a positive number of seconds")),
+            idempotent=self._take(told, "idempotent", False, lambda v: isinstance(v, bool), "true or false"),
+            max_concurrency=self._take(
+                told, "max_concurrency", None, lambda v: v is None or (_whole(v) and v > 0), "null or a positive number"
+            ),
+            max_queue=self._take(told, "max_queue", 100, _whole, "a whole number, at least 0"),
+            revisions=tuple(self._revision(each) for each in self._list(told, "revisions")),
+            failure=self._take(told, "failure", None, lambda v: v is None or isinstance(v, str), "null or a text"),
+        )  # fmt: skip
+
+    def _key(self, told: dict[str, Any]) -> Key:
+        return Key(
+            self._take(told, "sha256", "", lambda v: isinstance(v, str) and _SHA256.fullmatch(v), "64 hex digits"),
+            self._take(told, "team", "", lambda v: isinstance(v, str), "a text"),
+            self._take(told, "requests_per_second", None, lambda v: v is None or _positive(v), "null or positive"),
+        )  # fmt: skip
+
+    def _revision(self, told: dict[str, Any]) -> RevisionRoute:
+        return RevisionRoute(
+            self._take(told, "name", "", lambda v: isinstance(v, str) and v != "", "a text"),
+            self._take(told, "weight", 1, _whole, "a whole number, at least 0"),
+            self._take(told, "shadow", False, lambda v: isinstance(v, bool), "true or false"),
+            tuple(self._backend(each) for each in self._list(told, "replicas")),
+        )
+
+    def _backend(self, told: dict[str, Any]) -> Backend:
+        url = self._take(told, "url", "http://127.0.0.1:1", lambda v: isinstance(v, str), "http://HOST:PORT")
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if host is None or port is None or parts.scheme != "http" or parts.path not in ("", "/"):
+            self._wrong("`url` of a replica has to be http://HOST:PORT", url)
+        return Backend(
+            self._take(told, "id", "", lambda v: isinstance(v, str) and v != "", "a text"), host or "", port or 0
+        )
+
+    def _list(self, told: dict[str, Any], key: str, *, wrap: str | None = None) -> list[Any]:
+        """The items of a list, which are mappings, or are put into one under `wrap`."""
+        items = told.get(key, [])
+        if not isinstance(items, list) or (wrap is None and not all(isinstance(item, dict) for item in items)):
+            self._wrong(f"`{key}` has to be a list of {'texts' if wrap else 'mappings'}", items)
+            return []
+        return items if wrap is None else [{wrap: item} for item in items]
+
+    def _take(self, told: dict[str, Any], key: str, default: Any, holds: Callable[[Any], Any], what: str) -> Any:
+        value = told.get(key, default)
+        if not holds(value):
+            self._wrong(f"`{key}` has to be {what}", value)
+            return default
+        return value
+
+    def _wrong(self, what: str, given: object) -> None:
+        self._problems.append(f"{self._name}: {what}; it is {given!r}")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0

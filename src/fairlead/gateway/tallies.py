@@ -1,0 +1,132 @@
+"""What is counted: requests by the second, by revision and by status, and how long they took."""
+
+from bisect import bisect_left
+from collections import Counter, deque
+from typing import Any
+
+BOUNDS_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4, 3e5)
+"""Upper bounds of the latency buckets; what took longer is in the count only."""
+SECONDS_KEPT = 120
+
+
+class Latencies:
+    """A histogram of durations in milliseconds."""
+
+    __slots__ = ("count", "counts", "sum_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum_ms = 0.0
+        self.counts = [0] * (len(BOUNDS_MS) + 1)
+
+    def add(self, duration_ms: float) -> None:
+        self.count += 1
+        self.sum_ms += duration_ms
+        self.counts[bisect_left(BOUNDS_MS, duration_ms)] += 1
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """For each bound how many took at most that long, as Prometheus counts them."""
+        told, so_far = [], 0
+        for bound, count in zip(BOUNDS_MS, self.counts, strict=False):
+            so_far += count
+            told.append((bound, so_far))
+        return told
+
+
+class RevisionTally:
+    """Requests that a revision has answered or failed.
+
+    Attributes:
+        errors: Those answered with 500 or more, or broken off by the replica.
+        latency: From when a replica was chosen to the last byte of the answer.
+    """
+
+    __slots__ = ("errors", "latency", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.errors = 0
+        self.latency = Latencies()
+
+    def add(self, *, failed: bool, duration_ms: float) -> None:
+        self.requests += 1
+        self.errors += failed
+        self.latency.add(duration_ms)
+
+
+class ServiceTally:
+    """What is counted of one service since this gateway began. Times are seconds since the epoch.
+
+    Attributes:
+        in_flight: Requests that have arrived and are not over, waiting ones included.
+        wake: When the first request came that found no replica; None once there is one.
+        codes: Answers by revision (empty: the gateway's own) and status.
+    """
+
+    __slots__ = (
+        "codes", "dirty", "in_flight", "last_request", "queue", "retries", "revisions", "seconds", "shadows", "wake",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.wake: float | None = None
+        self.last_request: float | None = None
+        self.seconds: deque[list[int]] = deque(maxlen=SECONDS_KEPT)
+        self.revisions: dict[str, RevisionTally] = {}
+        self.codes: Counter[tuple[str, int]] = Counter()
+        self.queue = Latencies()
+        self.retries = 0
+        self.shadows: Counter[str] = Counter()
+        self.dirty = False
+
+    def arrive(self, epoch: float) -> None:
+        self.in_flight += 1
+        self.last_request = epoch
+        self.look(epoch, arrivals=1)
+
+    def leave(self, revision: str, status: int) -> None:
+        self.in_flight -= 1
+        self.codes[revision, status] += 1
+        self.dirty = True
+
+    def look(self, epoch: float, arrivals: int = 0) -> None:
+        """Count into the second that this is."""
+        second = int(epoch)
+        if not self.seconds or self.seconds[-1][0] < second:
+            self.seconds.append([second, arrivals, self.in_flight])
+        else:
+            now = self.seconds[-1]
+            now[1] += arrivals
+            now[2] = max(now[2], self.in_flight)
+        self.dirty = True
+
+    def revision(self, name: str) -> RevisionTally:
+        tally = self.revisions.get(name)
+        if tally is None:
+            tally = self.revisions[name] = RevisionTally()
+        return tally
+
+    def demand(self, *, queued: int, epoch: float) -> dict[str, Any]:
+        """As demand.json has it."""
+        oldest = int(epoch) - SECONDS_KEPT
+        while self.seconds and self.seconds[0][0] <= oldest:
+            self.seconds.popleft()
+        return {
+            "in_flight": self.in_flight,
+            "queued": queued,
+            "wake": self.wake,
+            "last_request": self.last_request,
+            "seconds": list(self.seconds),
+            "revisions": {
+                name: {
+                    "requests": tally.requests,
+                    "errors": tally.errors,
+                    "latency_ms": {
+                        "count": tally.latency.count,
+                        "sum": tally.latency.sum_ms,
+                        "buckets": tally.latency.cumulative(),
+                    },
+                }
+                for name, tally in self.revisions.items()
+            },
+        }

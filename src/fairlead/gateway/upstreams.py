@@ -1,0 +1,126 @@
+"""Connections to replicas: kept between requests, opened when none is free; and copies sent to shadow revisions."""
+
+import asyncio
+import socket
+
+from fairlead.gateway import heads
+from fairlead.gateway.messages import LONGEST_RESPONSE_HEAD, Body, Malformed, Request, read_response
+from fairlead.gateway.services import Given, Replica, Service
+from fairlead.gateway.wire import Lost, TooMuch, Wire
+
+CONNECT_S = 2.0
+"""A replica that takes no connection for that long counts as refusing."""
+IDLE_S = 4.0
+"""Connections are used again within this: uvicorn and Node end theirs after 5 s."""
+MOST_IDLE = 64
+MOST_SHADOWS = 64
+"""Copies that are under way at a time; beyond them none is made."""
+
+
+async def connect(replica: Replica[Wire]) -> Wire:
+    """A connection to a replica that is open now.
+
+    Raises:
+        OSError: it takes none.
+    """
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    while replica.idle:
+        wire = replica.idle.pop()
+        if now - wire.idle_since < IDLE_S and wire.is_open():
+            return wire
+        wire.abort()
+    host, port = replica.backend.host, replica.backend.port
+    raw = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        raw.setblocking(False)
+        async with asyncio.timeout(CONNECT_S):
+            await loop.sock_connect(raw, (host, port))
+        _, wire = await loop.create_connection(lambda: Wire(loop, raw), sock=raw)
+    except BaseException:
+        raw.close()
+        raise
+    return wire
+
+
+def give_back(replica: Replica[Wire], wire: Wire, *, reusable: bool) -> None:
+    """Keep a connection for the next request, or end it."""
+    if not reusable or replica.removed or wire.ended or len(replica.idle) >= MOST_IDLE:
+        wire.abort()
+        return
+    wire.idle_since = asyncio.get_running_loop().time()
+    replica.idle.append(wire)
+
+
+def end_idle(replica: Replica[Wire], *, now: float) -> None:
+    """End the connections that have been unused too long, or all of a replica that is gone."""
+    while replica.idle and (
+        replica.removed or replica.idle[0].ended or now - replica.idle[0].idle_since >= IDLE_S
+    ):  # fmt: skip
+        replica.idle.pop(0).abort()
+
+
+class Shadows:
+    """The copies that are under way."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(
+        self, service: Service[Wire], request: Request, path: bytes, body: bytes, request_id: bytes, remote: str
+    ) -> None:
+        """Send a copy to each shadow revision that has room; drop it when too many are under way."""
+        loop = asyncio.get_running_loop()
+        for given in service.take_shadows(loop.time()):
+            if len(self._tasks) >= MOST_SHADOWS:
+                service.tally.shadows["dropped"] += 1
+                service.release(given, loop.time())
+                continue
+            service.tally.shadows["sent"] += 1
+            backend = given.replica.backend
+            head = heads.forwarded(
+                request, path=path, prefix=service.prefix if path is not request.path else b"",
+                remote=remote.encode(), request_id=request_id, keyed=bool(service.route.keys),
+                backend=b"%b:%d" % (backend.host.encode(), backend.port),
+            )  # fmt: skip
+            data = b"%bX-Fairlead-Shadow: 1\r\n%b%b" % (head, heads.framing(request), body)
+            task = loop.create_task(_copy(service, given, request, data))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def end(self) -> None:
+        """Give all of them up."""
+        for task in self._tasks:
+            task.cancel()
+
+
+async def _copy(service: Service[Wire], given: Given[Wire], request: Request, data: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    wire: Wire | None = None
+    reusable, failed = False, True
+    try:
+        async with asyncio.timeout(service.route.timeout_s):
+            wire = await connect(given.replica)
+            wire.write(data)
+            while (head := await wire.head(LONGEST_RESPONSE_HEAD)) is not None:
+                response = read_response(head, method=request.method)
+                if response.status < 200:
+                    continue
+                answer = Body(wire, response.length)
+                while await answer.piece():
+                    pass
+                failed = response.status >= 500
+                reusable = response.keep_alive and not wire.buffer
+                given.replica.answered()
+                break
+    except OSError:
+        if wire is None:
+            given.replica.refused(loop.time())
+    except (Lost, Malformed, TooMuch):
+        failed = True
+    finally:
+        if wire is not None:
+            give_back(given.replica, wire, reusable=reusable)
+        service.tally.revision(given.revision.name).add(failed=failed, duration_ms=(loop.time() - began) * 1e3)
+        service.release(given, loop.time())

@@ -1,0 +1,266 @@
+"""Requests get to their replica and answers back, unchanged but for what is between neighbours."""
+
+import hashlib
+import json
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.gateway.conftest import Opener
+from tests.gateway.parts import LIMIT_S, RawReplica, Replica, received, revision, service
+from tests.waiting import until
+
+Make = Callable[..., Replica]
+
+
+def test_a_path_below_the_services_is_asked_for_without_it(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    assert [door.ask(path).json()["path"] for path in ("/m/a/b?c=d", "/m", "/m?x=1", "/m/")] == [
+        "/a/b?c=d", "/", "/?x=1", "/",
+    ]  # fmt: skip
+
+
+def test_a_host_gets_the_path_as_it_is(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    told = door.ask("/m/x", headers={"Host": "M.localhost:8080"}).json()
+    assert (told["path"], told["headers"]["host"]) == ("/m/x", "M.localhost:8080")
+
+
+def test_a_longer_path_comes_before_a_shorter_one(open_door: Opener, replicas: Make) -> None:
+    one, two = replicas("one"), replicas("two")
+    door = open_door({"m": service(one, hosts=[]), "n": service(two, path="/m/deep", hosts=[])})
+    assert [door.ask(path).json()["replica"] for path in ("/m/deep/x", "/m/deeper", "/m/x")] == ["two", "one", "one"]
+
+
+@pytest.mark.parametrize("path", ["/", "/other", "/mm", "/-/metrics", "/metrics"])
+def test_what_is_served_nowhere_is_not_found(open_door: Opener, replicas: Make, path: str) -> None:
+    assert open_door({"m": service(replicas())}).ask(path).status == 404
+
+
+def test_a_body_arrives_whole(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    assert door.ask(method="POST", body=b"hello").json()["body"] == "hello"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_large_body_is_passed_on_as_it_comes(open_door: Opener, replicas: Make, chunked: bool) -> None:
+    piece = bytes(range(256)) * 4096
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(8):
+            yield piece
+
+    door = open_door({"m": service(replicas())})
+    headers = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(8 * len(piece))}
+    told = door.ask(method="PUT", body=pieces(), headers=headers, chunked=chunked).json()["body"].encode("latin-1")
+    assert hashlib.sha256(told).digest() == hashlib.sha256(piece * 8).digest()
+
+
+def test_pieces_of_an_answer_come_as_they_are_sent(open_door: Opener, replicas: Make) -> None:
+    replica = replicas()
+    door = open_door({"m": service(replica)})
+    with door.connect() as client, client.makefile("rb") as lines:
+        client.sendall(b"GET /m/stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        while lines.readline() != b"\r\n":
+            pass
+        for number in range(3):
+            replica.go.release()
+            assert [lines.readline(), lines.read(11)] == [b"9\r\n", b"data: %d\n\n\r\n" % number]
+        assert lines.read() == b"0\r\n\r\n"
+
+
+def test_a_client_of_http_1_0_gets_no_chunks(open_door: Opener, replicas: Make) -> None:
+    replica = replicas()
+    replica.go.release(3)
+    answer = open_door({"m": service(replica)}).raw(b"GET /m/stream HTTP/1.0\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+
+
+def test_one_connection_carries_many_requests(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    with door.connect() as client:
+        client.sendall(
+            b"GET /m/a HTTP/1.1\r\nHost: x\r\n\r\n" * 2 + b"GET /m/b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        assert received(client).count(b"HTTP/1.1 200 OK") == 3
+
+
+def test_the_answer_to_head_has_no_body(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    answer = door.ask(method="HEAD")
+    assert (answer.body, int(answer.headers["Content-Length"]) > 0) == (b"", True)
+
+
+def test_an_answer_without_a_length_ends_with_the_connection(open_door: Opener) -> None:
+    with RawReplica(b"HTTP/1.1 200 OK\r\n\r\nall of it") as replica:
+        door = open_door({"m": service((replica.name, replica.port))})
+        assert door.ask().body == b"all of it"
+
+
+def test_fields_between_neighbours_are_not_passed_on(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    answer = door.ask(headers={"Connection": "keep-alive, X-Mine", "X-Mine": "1", "TE": "trailers", "X-Other": "2"})
+    told = answer.json()["headers"]
+    assert {"te", "x-mine", "connection", "keep-alive"}.isdisjoint(told)
+    assert told["x-other"] == "2"
+    assert "Keep-Alive" not in answer.headers
+
+
+def test_a_replica_learns_who_asked_and_how(open_door: Opener, replicas: Make) -> None:
+    told = open_door({"m": service(replicas())}).ask(headers={"X-Forwarded-For": "10.0.0.9"}).json()["headers"]
+    assert told["x-forwarded-for"] == "10.0.0.9, 127.0.0.1"
+    assert told["x-forwarded-prefix"] == "/m"
+    assert told["x-forwarded-proto"] == "http"
+
+
+def test_a_sound_request_id_is_kept_and_another_is_replaced(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    kept = door.ask(headers={"X-Request-Id": "abc-1"})
+    made = door.ask(headers={"X-Request-Id": 'a "b"'})
+    assert kept.json()["headers"]["x-request-id"] == kept.headers["X-Request-Id"] == "abc-1"
+    assert len(made.headers["X-Request-Id"]) == 32
+    assert made.json()["headers"]["x-request-id"] == made.headers["X-Request-Id"]
+
+
+def test_a_trace_is_passed_on_or_begun(open_door: Opener, replicas: Make) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    door = open_door({"m": service(replicas())})
+    passed = door.ask(headers={"traceparent": trace, "tracestate": "a=b"}).json()["headers"]
+    begun = door.ask(headers={"traceparent": "00-1-2-3", "tracestate": "a=b"}).json()["headers"]
+    assert (passed["traceparent"], passed["tracestate"]) == (trace, "a=b")
+    assert [len(part) for part in begun["traceparent"].split("-")] == [2, 32, 16, 2]
+    assert "tracestate" not in begun
+
+
+def test_an_expected_100_comes_before_the_body(open_door: Opener, replicas: Make) -> None:
+    door = open_door({"m": service(replicas())})
+    with door.connect() as client:
+        client.sendall(
+            b"POST /m/echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+            b"Expect: 100-continue\r\nConnection: close\r\n\r\n"
+        )
+        assert client.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"ok")
+        answer = received(client)
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["body"] == "ok"
+    assert b"expect" not in answer.lower()
+
+
+def test_a_websocket_is_passed_through(open_door: Opener) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(LIMIT_S)
+    with listening:
+        door = open_door({"m": service(("ws", listening.getsockname()[1]))})
+        with door.connect() as client:
+            client.sendall(
+                b"GET /m/chat HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                b"Sec-WebSocket-Key: abc\r\n\r\n"
+            )
+            replica, _ = listening.accept()
+            with replica:
+                replica.settimeout(LIMIT_S)
+                head = replica.recv(4096)
+                assert b"Upgrade: websocket" in head
+                assert b"Sec-WebSocket-Key: abc" in head
+                replica.sendall(
+                    b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                    b"Sec-WebSocket-Accept: xyz\r\n\r\n\x81\x02hi"
+                )
+                got = b""
+                while b"\x81\x02hi" not in got:
+                    got += client.recv(4096)
+                assert got.startswith(b"HTTP/1.1 101 ")
+                client.sendall(b"\x81\x80abcd")
+                assert replica.recv(100) == b"\x81\x80abcd"
+            assert received(client) == b""
+
+
+def test_a_request_that_no_replica_has_seen_goes_to_another(open_door: Opener, replicas: Make) -> None:
+    ended, alive = replicas("ended"), replicas("alive")
+    ended.end()
+    door = open_door({"m": service(ended, alive)})
+    assert [door.ask(method="POST", body=b"x").json()["replica"] for _ in range(4)] == ["alive"] * 4
+
+
+def test_a_connection_that_a_replica_has_ended_is_not_used_again(open_door: Opener) -> None:
+    with RawReplica(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") as replica:
+        door = open_door({"m": service((replica.name, replica.port))})
+        assert [door.ask(method="POST", body=b"x").status for _ in range(20)] == [200] * 20
+        assert len(replica.read) == 20
+
+
+def test_a_request_that_may_have_begun_is_not_sent_again(open_door: Opener, replicas: Make) -> None:
+    one, two = replicas("one"), replicas("two")
+    door = open_door({"m": service(one, two)})
+    answer = door.ask("/m/fail", method="POST", body=b"x")
+    assert answer.status == 502
+    assert "may have begun" in answer.json()["error"]
+    assert len(one.asked) + len(two.asked) == 1
+
+
+def test_a_request_of_an_idempotent_service_is_sent_again_but_not_for_ever(open_door: Opener, replicas: Make) -> None:
+    one, two, three, four = (replicas(name) for name in ("one", "two", "three", "four"))
+    door = open_door({"m": service(one, two, three, four, idempotent=True)})
+    assert door.ask("/m/fail", method="POST", body=b"x").status == 502
+    assert sum(len(each.asked) for each in (one, two, three, four)) == 3
+
+
+def test_an_answer_that_breaks_off_is_seen_to_be_broken_off(open_door: Opener) -> None:
+    with RawReplica(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf") as replica:
+        answer = open_door({"m": service((replica.name, replica.port))}).raw(b"GET /m/ HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"Content-Length: 10" in answer or answer == b""
+    assert len(answer.partition(b"\r\n\r\n")[2]) < 10
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: " + b"b" * 200_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nA: b",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    ],
+)
+def test_an_answer_that_is_not_http_is_a_bad_gateway(open_door: Opener, answer: bytes) -> None:
+    with RawReplica(answer) as replica:
+        assert open_door({"m": service((replica.name, replica.port))}).ask().status == 502
+
+
+def test_a_client_that_goes_away_ends_its_request(open_door: Opener) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(LIMIT_S)
+    with listening:
+        door = open_door({"m": service(("slow", listening.getsockname()[1]))})
+        with door.connect() as client:
+            client.sendall(b"GET /m/ HTTP/1.1\r\nHost: x\r\n\r\n")
+            replica, _ = listening.accept()
+            replica.settimeout(LIMIT_S)
+            assert replica.recv(4096).startswith(b"GET / HTTP/1.1")
+        with replica:
+            assert received(replica) == b""
+    until(door.log, "line of the access log")
+    assert [line["status"] for line in door.log()] == [499]
+
+
+def test_copies_go_to_shadows_and_their_answers_to_nobody(open_door: Opener, replicas: Make) -> None:
+    real, shadow = replicas("real"), replicas("shadow")
+    revisions = [revision("r1", real), revision("r2", shadow, shadow=True, weight=50)]
+    door = open_door({"m": service(revisions=revisions)})
+    assert [door.ask(method="POST", body=b"x").json()["replica"] for _ in range(3)] == ["real"] * 3
+    until(lambda: len(shadow.asked) == 3, "three copies")
+    assert shadow.headers[0]["x-fairlead-shadow"] == "1"
+    assert "x-fairlead-shadow" not in real.headers[0]
+    until(lambda: door.counted("m", "r2") == 3, "count of copies")
+
+
+def test_a_shadow_that_refuses_is_nobodys_trouble(open_door: Opener, replicas: Make) -> None:
+    shadow = replicas("shadow")
+    shadow.end()
+    door = open_door({"m": service(revisions=[revision("r1", replicas("real")), revision("r2", shadow, shadow=True)])})
+    assert door.ask().status == 200
