@@ -35,6 +35,16 @@ def end_everything(home: Path) -> None:
         cluster.nudge()
         time.sleep(0.02)
     cluster.close()
+    _end_gateway(home, deadline)
+
+
+def _end_gateway(home: Path, deadline: float) -> None:
+    """The gateway outlives its supervisor."""
+    lock = home / "serving" / "gateway.lock"
+    while is_locked(lock) and time.monotonic() < deadline:
+        with suppress(ProcessLookupError, ValueError):
+            os.kill(int(lock.read_text()), signal.SIGTERM)
+        time.sleep(0.02)
 
 
 def _has_shims(home: Path) -> bool:

@@ -18,6 +18,7 @@ from fairlead.specs.keys import KINDS
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap
 from fairlead.specs.tables.pipeline_keys import PIPELINE
 from fairlead.specs.tables.pool_keys import POOL
+from fairlead.specs.tables.serving_keys import SERVING
 from fairlead.specs.tables.simulation_keys import SIMULATION
 from fairlead.specs.tables.sweep_keys import SWEEP
 from fairlead.specs.tables.team_keys import TEAM
@@ -99,9 +100,10 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "pipelines.md": {"Pipeline": lambda: table(PIPELINE)},
     "tuning.md": {"Sweep": lambda: table(SWEEP, told_elsewhere=("trial",))},
+    "serving.md": {"Serving": lambda: table(SERVING)},
     "commands.md": {"commands": commands},
 }
-assert {*PARTS["specs.md"], *PARTS["pipelines.md"], *PARTS["tuning.md"]} == set(KINDS)
+assert {*PARTS["specs.md"], *PARTS["pipelines.md"], *PARTS["tuning.md"], *PARTS["serving.md"]} == set(KINDS)
 
 
 def up_to_date(page: str) -> str:

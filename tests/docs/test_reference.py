@@ -26,12 +26,18 @@ WHOLE = {
     "Training": {"name": "a", "run": "python train.py"},
     "Sweep": {"name": "a", "parameters": "{lr: 0.1 | 1}", "objective": "loss", "trials": "4", "trial": "{run: x}"},
     "Pipeline": {"name": "a", "steps": "{train: a}"},
+    "Serving": {"name": "a", "predictor": "predict:Classifier"},
     "Team": {"name": "a"},
     "Pool": {"name": "a", "hardware": "{cpu: 1, memory: 1Gi}"},
     "Simulation": {"name": "a"},
 }
 # What a key needs beside it.
-BESIDE = {"deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"}}
+BESIDE = {
+    "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
+    **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
+}
+# What it takes the place of.
+INSTEAD = {("Serving", "run"): "predictor"}
 
 
 # What the examples of a step's keys speak of.
@@ -62,6 +68,7 @@ def test_the_example_of_every_key_is_a_right_spec(kind: str, name: str, key: Key
         others = _others_required(KINDS[kind], path[:place], path[place])
         value = "{" + ", ".join([f"{path[place]}: {value}", *others]) + "}"
     given = {"kind": kind, **WHOLE[kind], **BESIDE.get(name, {}), path[0]: value}
+    given.pop(INSTEAD.get((kind, name), ""), None)
     assert parse("\n".join(f"{key}: {text}" for key, text in given.items()))
 
 

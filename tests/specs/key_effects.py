@@ -34,7 +34,9 @@ from fairlead.control.pipelines import journal, submission, triggers
 from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
 from fairlead.policy.decide import decide
+from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
+from fairlead.policy.serving.routes import routes
 from fairlead.policy.strategy.resolution import ranked, resolve
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
@@ -42,17 +44,20 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.pool import Pool
 from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.serving import Serving
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.simulation import Simulation
 from fairlead.specs.sweep import Sweep, values_of
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
+from fairlead.specs.workload import renamed
 from fairlead.state.plan import Change
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
-from fairlead.state.snapshot import Gpu, Grant, Node, Phase, Pod, PodPhase, Snapshot, Spending
+from fairlead.state.snapshot import Gpu, Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Spending, Workload
 from fairlead.traces.arrivals import Arrival
 from tests.builders import GIB, node, status, training
 from tests.kubernetes.builders import SETTINGS, UID, a_creation, a_workload
+from tests.policy.test_serving import World as Endpoint
 from tests.policy.test_sweep import World as Searching
 
 
@@ -631,6 +636,98 @@ EFFECTS["Sweep"] = [
     Effect("seed", 0, 1, searched()),
 ]
 
+# Endpoints ------------------------------------------------------------------------------------------------------------
+
+
+def as_replica(seen: Callable[[Training], object]) -> Callable[[Serving], object]:
+    """What comes of the first replica of an endpoint."""
+
+    def look(serving: Serving) -> object:
+        endpoint = Endpoint(serving)
+        endpoint.pass_once()
+        (replica, *_) = endpoint.replicas.values()
+        return seen(renamed(replica.spec, serving.name))
+
+    return look
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What becomes of an endpoint for which more is asked after a minute, and nothing after two.
+
+    Attributes:
+        changes: It is given another command after ten seconds.
+        broken: Which never serves.
+    """
+
+    changes: bool = False
+    broken: bool = False
+
+    def __call__(self, serving: Serving) -> object:
+        endpoint = Endpoint(
+            serving,
+            start_s=lambda replica: None if self.broken and replica.run == "other" else 2.0,
+            in_flight=lambda at: (2 if at < 60 else 14) if at < 120 else 0,
+        )
+        endpoint.run(10)
+        if self.changes:
+            endpoint.change(replace(serving, run="other"))
+        counts = []
+        for _ in range(60):
+            endpoint.run(5)
+            counts.append((len(endpoint.names), len(endpoint.ready)))
+        return counts, endpoint.most, endpoint.events
+
+
+def routed(serving: Serving) -> object:
+    """What the gateway is told of an endpoint."""
+    endpoint = Endpoint(serving)
+    endpoint.run(5)
+    return routes(endpoint.snapshot(), {})
+
+
+def probed(spec: Training) -> object:
+    """What a replica that does not answer is said to wait for."""
+    uid = "replica"
+    one = Pod(
+        uid=f"{uid}-0-0", workload_uid=uid, attempt=0, index=0, node="here", grant=Grant(), phase=PodPhase.RUNNING,
+        created_at=NOW, started_at=NOW,
+    )  # fmt: skip
+    run = Workload(uid=uid, spec=spec, intent=Intent.RUN, status=status(Phase.STARTING), version=1, created_at=NOW)
+    change = judge_replica(run, (one,), Snapshot(nodes=(node("here"),), workloads=(run,), pods=(one,)), NOW)
+    return change and change.status
+
+
+OF_REPLICAS = (
+    "team", "labels", "run", "image", "workdir", "setup", "env", "resources", "capacity", "logs", "priority", "grace",
+    "snapshot",
+)  # fmt: skip
+PREDICTS: Mapping[str, Any] = {"run": None, "predictor": "predict:Classifier"}
+EFFECTS["Serving"] = [
+    *(
+        replace(each, seen=as_replica(each.seen))
+        for each in EFFECTS["Training"]
+        if {name.split(".")[0] for name in (each.key, *each.beside, *each.along)} <= set(OF_REPLICAS)
+    ),
+    Effect("name", "a", "b", routed),
+    Effect("model", None, "model.bin", as_replica(local_pod)),
+    Effect("predictor", "predict:Classifier", "predict:Other", as_replica(local_pod), PREDICTS),
+    Effect("probe", None, "/health", as_replica(probed)),
+    Effect("replicas", 1, 2, Asked()),
+    Effect("replicas", 1, "1..3", Asked()),
+    Effect("scale.concurrency", 4, 2, Asked(), {"replicas": "1..8"}),
+    Effect("scale.window", "60s", "10s", Asked(), {"replicas": "1..8"}),
+    Effect("scale.idle", "30s", "90s", Asked(), {"replicas": "0..8", "scale.window": "10s"}),
+    Effect("batching.max_batch_size", 8, 16, as_replica(local_pod), PREDICTS),
+    Effect("batching.max_latency", "5ms", "10ms", as_replica(local_pod), PREDICTS),
+    Effect("rollout.max_surge", 1, 0, Asked(changes=True)),
+    Effect("timeout", "30s", "60s", routed),
+    Effect("ready_within", "30s", "90s", Asked(changes=True, broken=True)),
+    Effect("max_concurrency", None, 4, routed),
+    Effect("max_queue", 10, 20, routed),
+    Effect("idempotent", False, True, routed),
+]
+
 BASES: dict[str, Mapping[str, Any]] = {
     "Training": TRAINING,
     "Pipeline": {"name": "t", "steps.*.run": "echo hi"},
@@ -642,6 +739,7 @@ BASES: dict[str, Mapping[str, Any]] = {
         "parallel": 3,
         "trial.run": "python train.py",
     },
+    "Serving": {"name": "t", "run": "python serve.py"},
     "Team": {"name": "a"},
     "Pool": POOL,
     "Simulation": {"name": "s"},

@@ -46,6 +46,13 @@ PARSERS_ALONE = (
     "a step cannot need itself",
     "is not a condition",
     "a condition has names",
+    "give the command of a server",
+    "either a command (`run`) or a predictor",
+    "it is for a `predictor`",
+    "is no more than the fewest",
+    "0 would never serve",
+    "the number of replicas is always",
+    "is chosen for each replica",
     "compares with `is`",
     "either a list in",
     # To JSON Schema 1.0 is an integer, and 0.5 a number where a cluster's API takes only whole ones or text.

@@ -2,6 +2,7 @@
 
 import json
 
+from fairlead.specs.serving import Replica
 from fairlead.state.snapshot import Workload
 
 # What a program is told of the split of its run, as `runtime/parallel.py` reads it.
@@ -24,7 +25,8 @@ def environment(
     Args:
         index: Of the pod in its gang, from 0.
         checkpoint_to: Place of this run's checkpoints; None for none.
-        master: Host of rank 0 and the port of the rendezvous; the port above it is for agreements among ranks.
+        master: Host of rank 0 and the port of the rendezvous; the port above it is for agreements among ranks. A
+            replica of an endpoint listens on that port.
     """
     spec = workload.gang
     env = {
@@ -52,9 +54,26 @@ def environment(
         env["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
+    if isinstance(workload.spec, Replica):
+        env |= _replica(workload.spec, pod_uid, master[1])
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master)
     return env
+
+
+def _replica(spec: Replica, pod_uid: str, port: int) -> dict[str, str]:
+    """What the server of an endpoint finds: where it is to listen, and what it is to serve."""
+    return {
+        "PORT": str(port),
+        "FAIRLEAD_MODEL": spec.model_path,
+        "FAIRLEAD_PREDICTOR": spec.predictor,
+        "FAIRLEAD_SERVICE": spec.service,
+        "FAIRLEAD_REVISION": spec.revision,
+        "FAIRLEAD_REPLICA": pod_uid,
+        "FAIRLEAD_BATCHING": spec.batching,
+        "FAIRLEAD_GRACE": f"{spec.grace_s:g}",
+        "FAIRLEAD_MAX_QUEUE": str(spec.max_queue),
+    }
 
 
 def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: int) -> dict[str, str]:

@@ -60,6 +60,10 @@ def admit(
         Conflict: Something cannot be honoured by this cluster, or ``ignore`` names what can be.
         CannotFit: The gang would not fit even if nothing else ran, as far as this cluster tells beforehand.
     """
+    if cluster.has_containers and type(spec).__name__ == "Serving":
+        raise Conflict(
+            f"{spec.name} is a Serving, and endpoints run on this machine only so far; give `--cluster local`."
+        )
     runs: list[Admission] = []
 
     def of(run: Training) -> Training:

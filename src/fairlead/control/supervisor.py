@@ -17,6 +17,7 @@ from pathlib import Path
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.disk_errors import explained
+from fairlead.cluster.local.endpoints import Endpoints
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import hold_reserve
 from fairlead.cluster.selection import FINISHED, Selection
@@ -115,12 +116,13 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     log.info("started, process %d", os.getpid())
     idle_since = time.monotonic()
     triggers = Triggers(home, cluster)
+    endpoints = Endpoints(home)
     reserve_at, told, told_at = 0.0, "", 0.0
     keep_at = 0.0
     try:
         while not stopping:
             try:
-                live, changed = _step(cluster, agent, counts)
+                live, changed = _step(cluster, agent, endpoints, counts)
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
@@ -166,7 +168,7 @@ def _forget(cluster: LocalCluster) -> bool:
     return gone > 0
 
 
-def _step(cluster: LocalCluster, agent: Agent, counts: PassCounts) -> tuple[int, bool]:
+def _step(cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: PassCounts) -> tuple[int, bool]:
     """Look, decide, act; the number of live pods and whether anything was decided."""
     try:
         live = agent.observe(time.time())
@@ -176,6 +178,9 @@ def _step(cluster: LocalCluster, agent: Agent, counts: PassCounts) -> tuple[int,
         agent.act(time.time())
         raise
     changed = run_pass(cluster, time.time(), counts)
+    if cluster.home.serving.exists() or cluster.store.has_kind("Serving"):
+        # Before replicas get their notices: nobody is to be sent to one that goes.
+        endpoints.update(cluster.snapshot())
     agent.act(time.time())
     cluster.tell_budgets()
     return live, changed

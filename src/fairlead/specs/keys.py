@@ -16,6 +16,7 @@ from fairlead.specs.tables.field_types import Section
 if TYPE_CHECKING:
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
+    from fairlead.specs.serving import Serving
     from fairlead.specs.simulation import Simulation
     from fairlead.specs.sweep import Sweep
     from fairlead.specs.team import Team
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec: TypeAlias = "Training | Sweep | Pipeline | Team | Pool | Simulation"
+Spec: TypeAlias = "Training | Serving | Sweep | Pipeline | Team | Pool | Simulation"
 
 
 class _Kinds(Mapping[str, Section]):
     """The table of each kind, imported when it is first asked for: most files hold runs and nothing else."""
 
-    _homes = ("Training", "Sweep", "Pipeline", "Team", "Pool", "Simulation")
+    _homes = ("Training", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation")
 
     def __getitem__(self, kind: str) -> Section:
         if kind not in self._homes:

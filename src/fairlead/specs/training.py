@@ -334,9 +334,9 @@ class Training:
                 "most_nodes",
                 f"{self.most_nodes} is no more than nodes, which is {self.nodes}; give more, or leave it out",
             )
-        yield from _env_problems(self.env)
+        yield from env_problems(self.env)
         if self.labels:
-            yield from _labels_problems(self.labels)
+            yield from labels_problems(self.labels)
 
     def _deadline_problems(self) -> Iterable[tuple[str, str]]:
         if not self.capacity.auto:
@@ -353,7 +353,8 @@ class Training:
             yield "most_nodes", "an elastic gang has no `spot: auto`; give `nodes` one number, or leave that out"
 
 
-def _env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Return what is wrong with variables that a spec adds to the environment."""
     for name, value in env.items():
         if (problem := ENV_NAME.problem(name)) is not None:
             yield "env", problem
@@ -379,7 +380,8 @@ def label_problem(name: str, value: str) -> str | None:
     return None if problem is None else f"the value of {quote(name)}: {problem}"
 
 
-def _labels_problems(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+def labels_problems(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Return what is wrong with the labels of a spec."""
     found = (label_problem(name, value) for name, value in labels.items())
     yield from (("labels", problem) for problem in found if problem is not None)
     if len(labels) > LABELS_MOST:

@@ -49,6 +49,11 @@ class Code(StrEnum):
     DELETE_REQUESTED = "DeleteRequested"
     CHILDREN_RUNNING = "ChildrenRunning"
     CHILD_FAILED = "ChildFailed"
+    NOT_READY = "NotReady"
+    SERVING = "Serving"
+    ASLEEP = "Asleep"
+    ROLLING_OUT = "RollingOut"
+    REVISION_FAILED = "RevisionFailed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a 
 
     from fairlead.specs.team import Team
     from fairlead.state.capacity_requests import CapacityRequest, Growth
+    from fairlead.state.demand import Demand
 
     # A ``Workload`` without further words is one with pods; Python itself knows defaults from 3.13 on.
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
@@ -256,6 +257,7 @@ class Pod:
         heard_at: Up to when its silence is known; None where that is always now.
         exits: How its ranks ended; complete when ``phase`` is Succeeded or Failed.
         message: What the cluster says of it, such as why it could not start, or does not while it is still tried.
+        ready: Of a replica, whether it answered its probe when last asked.
     """
 
     uid: str
@@ -272,6 +274,7 @@ class Pod:
     heard_at: float | None = None
     exits: tuple[RankExit, ...] = ()
     message: str | None = None
+    ready: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,6 +430,7 @@ class Snapshot:
         spending: What was spent, where somebody has a limit; None where it is not known.
         parents: Workloads that have children.
         ended: Children of the parents, of any kind, that are over and in neither of the other two.
+        demand: What is asked of endpoints, by the uid of theirs; those of which nothing is known are missing.
     """
 
     nodes: tuple[Node, ...]
@@ -440,3 +444,4 @@ class Snapshot:
     spending: Spending | None = None
     parents: tuple[AnyWorkload, ...] = ()
     ended: tuple[AnyWorkload, ...] = ()
+    demand: "Mapping[str, Demand]" = field(default_factory=dict)

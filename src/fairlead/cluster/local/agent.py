@@ -22,12 +22,14 @@ from fairlead.cluster.local.launchers import Launchers
 from fairlead.cluster.local.pod_files import NewEvents, read_events, read_exits, read_progress, read_series
 from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.cluster.local.ports import port_for
+from fairlead.cluster.local.probes import Probes
 from fairlead.cluster.local.store import Observation, Store
 from fairlead.cluster.local.tables import PodRow
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.failures import hung
 from fairlead.runtime.leftovers import kill_leftovers
 from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
+from fairlead.specs.serving import Replica
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload
@@ -64,6 +66,7 @@ class Agent:
         self._code = CodeStore(home)
         self._environments = Environments(home, self._code.objects, node)
         self._launchers = Launchers(home)
+        self._probes = Probes(home)
         self._attempts: dict[str, _Attempt] = {}
         self._progress: dict[str, Progress] = {}
         self._limits = limits.enforcement()
@@ -72,6 +75,7 @@ class Agent:
     def observe(self, now: float) -> int:
         """Record what has become of every live pod; the number of pods that are live."""
         rows = self._store.live_pods()
+        self._probes.keep({row.pod.uid for row in rows})
         for row in rows:
             seen = self._look(row)
             if seen is not None:
@@ -100,6 +104,7 @@ class Agent:
         """Let the warm launchers go; pods live on under their shims."""
         self._environments.close()
         self._launchers.close()
+        self._probes.close()
 
     def sweep(self) -> None:
         """Remove files of runs that were forgotten, and settle what ended unseen; done when a supervisor starts."""
@@ -133,7 +138,7 @@ class Agent:
                     log.error("pod %s: %s", pod.uid, error)
                     return None
                 log.warning("pod %s lost its shim; %d leftover processes killed", pod.uid, killed)
-                return self._seen(row, replace(pod, phase=PodPhase.LOST, message=MESSAGE_LOST), path)
+                return self._seen(row, replace(pod, phase=PodPhase.LOST, ready=False, message=MESSAGE_LOST), path)
         if ended is not None:
             return self._seen(row, _finished(pod, ended, read_json(path / "started.json")), path)
         if pod.phase is not PodPhase.RUNNING:
@@ -142,7 +147,20 @@ class Agent:
                 pod = replace(pod, phase=PodPhase.RUNNING, started_at=float(started["at"]))
             elif pod.phase is PodPhase.CREATED and (path / "claimed.json").exists():
                 pod = replace(pod, phase=PodPhase.STARTING)
-        return self._seen(row, pod, path)
+        return self._seen(row, self._probed(pod), path)
+
+    def _probed(self, pod: Pod) -> Pod:
+        """The pod with what its server answers, if it is one of an endpoint and is to serve."""
+        if pod.phase is not PodPhase.RUNNING:
+            return pod
+        if not self._probes.knows(pod.uid):
+            spec = self._store.get(pod.workload_uid).spec
+            port = port_for(self._home, pod.workload_uid, pod.attempt) if isinstance(spec, Replica) else 0
+            self._probes.add(pod.uid, port, spec.probe if isinstance(spec, Replica) else None)
+        answer = self._probes.answer(pod.uid)
+        if answer is None:
+            return pod
+        return replace(pod, ready=answer.ready and pod.terminating_since is None, message=answer.problem)
 
     def _seen(self, row: PodRow, pod: Pod, path: Path) -> Observation | None:
         """The observation to record; None when it says nothing new."""
@@ -286,6 +304,7 @@ def _finished(pod: Pod, ended: dict[str, Any], started: dict[str, Any] | None) -
         started_at=pod.started_at if started is None else float(started["at"]),
         exits=exits,
         message=ended.get("message"),
+        ready=False,
     )
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.team import Team
+    from fairlead.state.demand import Demand
     from fairlead.state.plan import Change, Plan
     from fairlead.state.series import Point
 
@@ -145,6 +146,7 @@ class LocalCluster:
         )
         if seen.spending is not None:
             seen = replace(seen, teams=teams)
+        seen = replace(seen, demand=self._demand(seen))
         # What others took, and whose turn it is, matters only to those that wait.
         if self._is_loops and not waits:
             return seen
@@ -154,6 +156,17 @@ class LocalCluster:
             completed=self.store.completed(MOST_COMPLETED),
             rules=read_rules(self.home.policy),
         )
+
+    def _demand(self, seen: Snapshot) -> "Mapping[str, Demand]":
+        """What the gateway counts of the endpoints that are there, by their uids."""
+        if not seen.parents or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
+            return {}
+        # Here and not above: what only lists runs needs neither.
+        from fairlead.cluster.local.endpoints import read_demand
+        from fairlead.policy.serving.routes import public_names
+
+        found = read_demand(self.home)
+        return {uid: found[name] for uid, name in public_names(seen).items() if name in found}
 
     def _teams(self) -> "tuple[Team, ...]":
         """Those of the file, read anew when it has changed."""
@@ -317,10 +330,30 @@ class LocalCluster:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
         if (problem := place_problem(spec, workdir, os.environ)) is not None:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
-        spec = replace(spec, workdir=str(workdir))
+        spec = self._with_model(replace(spec, workdir=str(workdir)), base)
         problem = no_project(workdir) if spec.snapshot else None
         notes = () if problem is None else (f"snapshot: the code is not kept, and edits reach the run: {problem}",)
         return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir), notes=notes)
+
+    def _with_model(self, spec: Training, base: Path) -> Training:
+        """With the path of the model, of a replica of an endpoint that has one."""
+        if type(spec) is Training:
+            return spec
+        # Here and not above: what only lists runs serves nothing.
+        from fairlead.cluster.local.model_reference import checkpoint_path, is_of_a_run, model_path, split_reference
+        from fairlead.cluster.local.pod_spec import checkpoint_place
+        from fairlead.policy.kinds.table import leaf
+        from fairlead.specs.serving import Replica
+
+        if not isinstance(spec, Replica) or not spec.model_path:
+            return spec
+        given = spec.model_path
+        if not is_of_a_run(given):
+            return replace(spec, model_path=model_path(spec.service, given, base))
+        name, which = split_reference(spec.service, given)
+        run = leaf(self.find(name, spec.team))
+        place = checkpoint_place(self.home, run)
+        return replace(spec, model_path=checkpoint_path(spec.service, name, place, which, self.series(run.uid)))
 
     def _with_origin(self, spec: Training, workdir: Path) -> Training:
         """With the place that ``checkpoint.from`` means, once there is something in it."""

@@ -73,6 +73,11 @@ class Home:
         return self.path / "triggers"
 
     @property
+    def serving(self) -> Path:
+        """What the gateway and the supervisor tell each other of endpoints."""
+        return self.path / "serving"
+
+    @property
     def has_triggers(self) -> bool:
         """Whether anything is to be run by itself."""
         return self.triggers.is_dir() and any(name.endswith(".json") for name in os.listdir(self.triggers))

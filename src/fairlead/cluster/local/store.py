@@ -323,7 +323,7 @@ class Store:
         with self._transaction():
             seen = self._db.execute(
                 "UPDATE pods SET phase = ?, final = ?, started_at = ?, active_at = ?, exits = ?, message = ?, "
-                "event_offsets = ? WHERE uid = ? AND final = 0",
+                "event_offsets = ?, ready = ? WHERE uid = ? AND final = 0",
                 (
                     pod.phase,
                     int(pod.phase.is_final),
@@ -332,6 +332,7 @@ class Store:
                     dump(pod.exits),
                     pod.message,
                     row.event_offsets,
+                    int(pod.ready),
                     pod.uid,
                 ),
             )
@@ -459,6 +460,12 @@ class Store:
                 f"SELECT EXISTS (SELECT 1 FROM workloads WHERE {WANTED}) OR EXISTS (SELECT 1 FROM pods WHERE final = 0)"
             ).fetchone()
         return bool(found[0])
+
+    def has_kind(self, kind: str) -> bool:
+        """Whether any unfinished workload is of a kind."""
+        with self._translated():
+            found = self._db.execute("SELECT EXISTS (SELECT 1 FROM workloads WHERE final = 0 AND kind = ?)", (kind,))
+            return bool(found.fetchone()[0])
 
     def live_pods(self) -> tuple[PodRow, ...]:
         """Pods that are not final."""
@@ -733,7 +740,7 @@ class Store:
     def _create(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
         self._db.execute(
             f"INSERT OR IGNORE INTO pods ({POD}, final, share) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0, ?)",
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0, 0, ?)",
             (
                 f"{workload_uid}-{order.attempt}-{order.index}",
                 workload_uid,
@@ -825,6 +832,8 @@ class Store:
                 self._db.execute(each)
             if "share" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
                 self._db.execute("ALTER TABLE pods ADD COLUMN share INTEGER")
+            if "ready" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
+                self._db.execute("ALTER TABLE pods ADD COLUMN ready INTEGER NOT NULL DEFAULT 0")
             if "kind" not in {row[1] for row in self._db.execute("PRAGMA table_info(workloads)")}:
                 for each in UPGRADE.split(";\n"):
                     self._db.execute(each)

@@ -10,8 +10,8 @@ from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Pod, PodPhase, P
 
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
 # 5: what was told of budgets. 6: workloads of other kinds, and their children. 7: indexes by which few are found among
-# many that are over.
-SCHEMA_VERSION = 7
+# many that are over. 8: endpoints, and which pods are ready.
+SCHEMA_VERSION = 8
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE pods (
     uid TEXT PRIMARY KEY, workload_uid TEXT NOT NULL, attempt INTEGER NOT NULL, idx INTEGER NOT NULL,
     node TEXT NOT NULL, "grant" TEXT NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, created_at REAL NOT NULL,
     started_at REAL, terminating_since REAL, kill_at REAL, active_at REAL, exits TEXT NOT NULL, message TEXT,
-    event_offsets TEXT NOT NULL, share INTEGER
+    event_offsets TEXT NOT NULL, share INTEGER, ready INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX pods_of_workload ON pods (workload_uid, attempt);
 CREATE INDEX live_pods ON pods (final) WHERE final = 0;
@@ -60,7 +60,7 @@ CREATE INDEX children ON workloads (parent) WHERE parent IS NOT NULL
 WORKLOAD = "uid, spec, intent, version, status, progress, created_at, kind, parent"
 POD = (
     'uid, workload_uid, attempt, idx, node, "grant", phase, created_at, started_at, terminating_since, active_at, '
-    "exits, message, kill_at, event_offsets"
+    "exits, message, kill_at, event_offsets, ready"
 )
 
 
@@ -114,6 +114,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         message,
         kill,
         offs,
+        ready,
     ) = row
     pod = Pod(
         uid=str(uid),
@@ -129,6 +130,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         active_at=_time(active),
         exits=load_all(RankExit, str(exits)),
         message=None if message is None else str(message),
+        ready=bool(ready),
     )
     return PodRow(pod=pod, kill_at=_time(kill), event_offsets=str(offs))
 

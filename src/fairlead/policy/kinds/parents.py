@@ -124,7 +124,22 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
         parent = None if child.parent is None else parents.get(child.parent)
         if parent is not None:
             found[parent.uid][child.spec.name.removeprefix(child_name(parent, ""))] = _as_it_goes_on(child)
-    return {uid: Family(children=found[uid]) for uid in parents}
+    ready = _ready(snapshot)
+    return {uid: Family(children=found[uid], ready=ready, demand=snapshot.demand.get(uid)) for uid in parents}
+
+
+def _ready(snapshot: Snapshot) -> frozenset[str]:
+    """Return the uids of those of which every pod of the current attempt answers its probe."""
+    answers = defaultdict[tuple[str, int], list[bool]](list)
+    for pod in snapshot.pods:
+        answers[pod.workload_uid, pod.attempt].append(pod.ready and not pod.phase.is_final)
+    return frozenset(
+        each.uid
+        for each in snapshot.workloads
+        if (given := answers.get((each.uid, each.status.attempt))) is not None
+        and len(given) == each.gang.nodes
+        and all(given)
+    )
 
 
 def _as_it_goes_on(child: AnyWorkload) -> AnyWorkload:

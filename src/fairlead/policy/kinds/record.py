@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.demand import Demand
 from fairlead.state.plan import Change
 from fairlead.state.snapshot import AnyWorkload, Pod, Snapshot, Workload
 
@@ -32,9 +33,13 @@ class Family:
     Attributes:
         children: By their names within the parent, oldest first; those that were deleted are missing. One that is over
             and about to go on is shown as Pending.
+        ready: The uids of those of which every pod answers its probe.
+        demand: What is asked of the parent; None where nobody counts.
     """
 
     children: Mapping[str, AnyWorkload]
+    ready: frozenset[str] = frozenset()
+    demand: Demand | None = None
 
     @property
     def unfinished(self) -> tuple[AnyWorkload, ...]:

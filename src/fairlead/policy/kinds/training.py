@@ -12,7 +12,7 @@ from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, ter
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
 from fairlead.policy.kinds.record import LeafKind
-from fairlead.policy.kinds.retries import GiveUp, longest_wait_s, retry, retry_refused
+from fairlead.policy.kinds.retries import Again, GiveUp, longest_wait_s, retry, retry_refused
 from fairlead.policy.queue.budgets import run_overspent, team_overspent
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
@@ -158,7 +158,8 @@ def _watch(
     if failure is not None and failure.blame is Blame.QUOTA:
         return _withdraw(workload, live, failure.reason, now)
     if failure is not None:
-        return _after_failure(workload, live, failure, now)
+        verdict = retry(workload.spec, status, failure, workload.progress, now)
+        return after_failure(workload, live, failure, verdict, now)
     must_leave = reclaim(workload.spec, live, snapshot.nodes)
     if must_leave is not None:
         why = must_leave.reason
@@ -215,9 +216,11 @@ def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
     return Phase.FAILED, Reason(code=Code.LAST_CHECKPOINT_FAILED, message=f"{message}; {lost}", remedy=remedy)
 
 
-def _after_failure(workload: Workload, live: tuple[Pod, ...], failure: Failure, now: float) -> Change:
+def after_failure(
+    workload: Workload, live: tuple[Pod, ...], failure: Failure, verdict: Again | GiveUp, now: float
+) -> Change:
+    """Return the change of a gang that failed: it restarts or has failed for good, as a verdict says."""
     progress = workload.progress
-    verdict = retry(workload.spec, workload.status, failure, progress, now)
     reached = [step for step in (progress.step if progress else None, workload.status.failed_step) if step is not None]
     step = max(reached, default=None)
     counters = {"program_failures": verdict.program_failures, "disruptions": verdict.disruptions}

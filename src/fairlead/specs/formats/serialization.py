@@ -20,6 +20,7 @@ from fairlead.specs.constraints import one_line
 if TYPE_CHECKING:
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
+    from fairlead.specs.serving import Serving
     from fairlead.specs.sweep import Sweep
     from fairlead.specs.team import Team
     from fairlead.specs.training import Training
@@ -30,6 +31,8 @@ _HOMES = {
     "Training": "fairlead.specs.training",
     "Pipeline": "fairlead.specs.pipeline",
     "Sweep": "fairlead.specs.sweep",
+    "Serving": "fairlead.specs.serving",
+    "Replica": "fairlead.specs.serving",
     "Team": "fairlead.specs.team",
     "Pool": "fairlead.specs.pool",
 }
@@ -41,7 +44,7 @@ def to_json(spec: WorkloadSpec | Pipeline | Team | Pool) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def from_json(text: str) -> Training | Pipeline | Sweep | Team | Pool:
+def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool:
     """The spec that ``to_json`` wrote.
 
     Raises:
@@ -51,7 +54,7 @@ def from_json(text: str) -> Training | Pipeline | Sweep | Team | Pool:
         content = json.loads(text)
         if not isinstance(content, dict):
             raise ValueError("not an object")
-        spec: Training | Pipeline | Sweep | Team | Pool = _read(_type_of(content.pop("kind", None)), content)
+        spec: Training | Pipeline | Serving | Sweep | Team | Pool = _read(_type_of(content.pop("kind", None)), content)
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidSpec((f"<stored spec>: {one_line(str(error))}",)) from error
     return spec

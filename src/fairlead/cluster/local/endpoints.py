@@ -1,0 +1,179 @@
+"""Endpoints on this machine: the gateway before their replicas, and what it and the supervisor tell each other.
+
+The gateway is a process of its own that outlives the supervisor. It holds a lock for its life, which it was started
+with, so that whoever comes next knows whether it lives.
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.ports import port_for
+from fairlead.errors import ClusterError
+from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
+from fairlead.state.demand import Demand, RevisionTraffic, Second
+from fairlead.state.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+# Where endpoints are asked for, unless something else listens there or FAIRLEAD_GATEWAY_PORT says so.
+FIRST_PORT, NUM_PORTS = 8700, 100
+# Between two starts of a gateway that ends; it doubles up to the other.
+RESTART_S, RESTART_MOST_S = 0.2, 10.0
+# One that ran so long ended for another reason than the time before.
+STEADY_S = 30.0
+
+
+class Endpoints:
+    """The endpoints of one state directory, as its supervisor looks after them."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._written: dict[str, Any] | None = None
+        self._gateway: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._wait_s = 0.0
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Tell the gateway where requests go, and see to it that there is one while there are endpoints."""
+        # Here and not above: a cluster without endpoints needs none of it.
+        from fairlead.policy.serving.routes import routes
+
+        pods = {pod.uid: pod for pod in snapshot.pods if pod.ready}
+        urls = {
+            uid: f"http://127.0.0.1:{port_for(self._home, pod.workload_uid, pod.attempt)}" for uid, pod in pods.items()
+        }
+        found = {**routes(snapshot, urls), "wake": os.fspath(self._home.socket)}
+        if found != self._written:
+            self._home.serving.mkdir(mode=0o700, exist_ok=True)
+            write_json(self._home.serving / "routes.json", found)
+            self._written = found
+        if found["services"]:
+            self._watch()
+        else:
+            self._stop()
+
+    def _watch(self) -> None:
+        """Start a gateway where none lives; one that ends again and again is started ever later."""
+        lock_file = self._home.serving / "gateway.lock"
+        if self._gateway is not None and self._gateway.poll() is not None:
+            log.warning("the gateway ended with %s", self._gateway.returncode)
+            self._gateway = None
+        if is_locked(lock_file):
+            return
+        if find_spec("fairlead.gateway") is None:
+            if not self._started_at:
+                log.error("there is no gateway in this installation; replicas are asked at their own ports")
+            self._started_at = time.monotonic()
+            return
+        now = time.monotonic()
+        if self._started_at and now - self._started_at < self._wait_s:
+            return
+        steady = now - self._started_at >= STEADY_S
+        self._wait_s = RESTART_S if steady else min(RESTART_MOST_S, 2 * self._wait_s)
+        self._started_at = now
+        lock = take_lock(lock_file)
+        if lock is None:
+            return
+        try:
+            self._gateway = self._start(lock)
+            self._home.sign_lock(lock, self._gateway.pid)
+        finally:
+            os.close(lock)
+
+    def _start(self, lock: int) -> subprocess.Popen[bytes]:
+        directory = self._home.serving
+        port = _port(directory)
+        with open(directory / "gateway.log", "ab") as output:
+            log.info("starting the gateway on port %d", port)
+            return subprocess.Popen(
+                [sys.executable, "-m", "fairlead.gateway", "--directory", os.fspath(directory), "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=[lock],
+            )
+
+    def _stop(self) -> None:
+        lock_file = self._home.serving / "gateway.lock"
+        if not is_locked(lock_file):
+            return
+        with suppress(ValueError, ProcessLookupError):
+            os.kill(int(lock_file.read_text()), signal.SIGTERM)
+        if self._gateway is not None:
+            self._gateway.poll()
+
+
+def gateway_url(home: Home) -> str | None:
+    """Where endpoints are asked for; None before the first gateway was started."""
+    found = read_json(home.serving / "port.json")
+    return None if found is None else f"http://127.0.0.1:{found['port']}"
+
+
+def read_demand(home: Home) -> dict[str, Demand]:
+    """What is asked of endpoints, by the names that requests call them; empty where nobody counts."""
+    found = read_json(home.serving / "demand.json")
+    if found is None or not isinstance(found.get("services"), dict):
+        return {}
+    since = float(found.get("since") or 0.0)
+    return {name: _demand(given, since) for name, given in found["services"].items()}
+
+
+def _demand(given: dict[str, Any], since: float) -> Demand:
+    return Demand(
+        since=since,
+        in_flight=int(given.get("in_flight") or 0),
+        queued=int(given.get("queued") or 0),
+        wake=given.get("wake"),
+        last_request=given.get("last_request"),
+        seconds=tuple(
+            Second(at=int(at), arrivals=int(arrivals), in_flight=int(most))
+            for at, arrivals, most in given.get("seconds") or ()
+        ),
+        revisions=tuple(
+            RevisionTraffic(
+                name=name,
+                requests=int(each.get("requests") or 0),
+                errors=int(each.get("errors") or 0),
+                latency_s=float((each.get("latency_ms") or {}).get("sum") or 0.0) / 1000,
+            )
+            for name, each in (given.get("revisions") or {}).items()
+        ),
+    )
+
+
+def _port(directory: Path) -> int:
+    """The gateway's port: the one that it had, if nobody else has it by now."""
+    path = directory / "port.json"
+    known = read_json(path)
+    given = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
+    first = int(given) if given.isdigit() else FIRST_PORT
+    had: list[int] = [] if known is None else [int(known["port"])]
+    port: int
+    for port in (*had, *range(first, first + NUM_PORTS)):
+        if _is_free(port):
+            write_json(path, {"port": port})
+            return port
+    raise ClusterError(f"No free port for the gateway from {first} to {first + NUM_PORTS - 1}; end what holds them.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the gateway does it, which may follow at once on one that was killed.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,137 @@
+"""Asks the servers of endpoints whether they are ready, beside the agent, which no slow answer may hold up."""
+
+import http.client
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fairlead.cluster.local.home import Home
+
+# Between two questions to a server that is not ready, and to one that is.
+STARTING_S, SERVING_S = 0.1, 1.0
+# Without an answer for so long it is none; a server that is only busy is asked so often before it counts.
+TIMEOUT_S = 2.0
+PATIENCE = 3
+MOST_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a server said when last asked; ``problem`` is why it is not ready, as a sentence."""
+
+    ready: bool
+    problem: str | None = None
+
+
+@dataclass(slots=True)
+class _Target:
+    """One server; ``path`` is None for a pod that is none."""
+
+    port: int
+    path: str | None
+    due: float = 0.0
+    asking: bool = False
+    silent: int = 0
+    answer: Answer | None = None
+
+
+class Probes:
+    """The probes of this machine. A supervisor is woken when an answer is another than before."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._targets: dict[str, _Target] = {}
+        self._lock = threading.Lock()
+        self._more = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def knows(self, uid: str) -> bool:
+        """Whether a pod was added."""
+        return uid in self._targets
+
+    def add(self, uid: str, port: int, path: str | None) -> None:
+        """Ask a pod from now on; never where it has no path."""
+        with self._lock:
+            self._targets[uid] = _Target(port=port, path=path)
+        if path is not None:
+            self._more.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="probes", daemon=True)
+                self._thread.start()
+
+    def keep(self, uids: set[str]) -> None:
+        """Forget all other pods."""
+        if self._targets.keys() - uids:
+            with self._lock:
+                self._targets = {uid: target for uid, target in self._targets.items() if uid in uids}
+
+    def answer(self, uid: str) -> Answer | None:
+        """What a pod answered last; None before the first answer, and for one without a probe."""
+        target = self._targets.get(uid)
+        return None if target is None else target.answer
+
+    def close(self) -> None:
+        """Ask nobody any more."""
+        self._closed = True
+        self._more.set()
+        if self._thread is not None:
+            self._thread.join(TIMEOUT_S + 1.0)
+
+    def _run(self) -> None:
+        with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="probe") as pool:
+            while not self._closed:
+                now, soonest = time.monotonic(), SERVING_S
+                with self._lock:
+                    targets = list(self._targets.values())
+                for target in targets:
+                    if target.path is None or target.asking:
+                        continue
+                    if target.due <= now:
+                        target.asking = True
+                        pool.submit(self._ask, target)
+                    else:
+                        soonest = min(soonest, target.due - now)
+                starting = any(target.asking or not (target.answer and target.answer.ready) for target in targets)
+                self._more.wait(min(soonest, STARTING_S) if starting else soonest)
+                self._more.clear()
+
+    def _ask(self, target: _Target) -> None:
+        before, found = target.answer, _asked(target.port, str(target.path))
+        target.silent = target.silent + 1 if found is None else 0
+        if found is not None:
+            target.answer = found
+        elif before is None or not before.ready or target.silent >= PATIENCE:
+            said = f"GET {target.path} on port {target.port} gets no answer within {TIMEOUT_S:g} s"
+            target.answer = Answer(ready=False, problem=said)
+        ready = target.answer is not None and target.answer.ready
+        target.due = time.monotonic() + (SERVING_S if ready else STARTING_S)
+        target.asking = False
+        if target.answer != before:
+            self._wake()
+
+    def _wake(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake, suppress(OSError):
+            wake.setblocking(False)
+            wake.sendto(b"", str(self._home.socket))
+
+
+def _asked(port: int, path: str) -> Answer | None:
+    """What a server answers; None when it says nothing in time."""
+    where = f"GET {path} on port {port}"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers={"User-Agent": "fairlead-probe", "Connection": "close"})
+        status = connection.getresponse().status
+    except TimeoutError:
+        return None
+    except ConnectionRefusedError:
+        return Answer(ready=False, problem=f"{where}: nothing listens there yet")
+    except (OSError, http.client.HTTPException) as error:
+        return Answer(ready=False, problem=f"{where}: {type(error).__name__}")
+    finally:
+        connection.close()
+    return Answer(ready=True) if status < 400 else Answer(ready=False, problem=f"{where} answers {status}")

@@ -1,0 +1,332 @@
+"""Judges an endpoint: which revision is to serve, with how many replicas, and which of them come and go.
+
+Each spec whose replicas would differ from those there is a revision of its own. A new one takes over replica by replica
+as its own become ready. One that does not become ready in its time takes nothing: it goes, and the one before stays.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fairlead.policy.kinds.parents import advance, child_name, submit
+from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
+from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, next_step
+from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.quantities import format_duration
+from fairlead.specs.serving import Serving, map_runs
+from fairlead.state.plan import Change, ChildIntent, Event
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
+from fairlead.text.quantities import plural
+
+MOST_REVISIONS = 10
+# A replica that failed so often in a row says why nothing is served, instead of that it is still to come.
+MANY_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """One version of an endpoint's replicas.
+
+    Attributes:
+        spec: The endpoint's whole spec, as stored.
+        replica: What makes it another revision: its replicas' spec, as stored.
+        created_at: When it was last asked for.
+        ready_at: When a replica of it was ready for the first time since then; None before.
+        failed: Why it was given up; None while it was not.
+    """
+
+    number: int
+    spec: str
+    replica: str
+    created_at: float
+    ready_at: float | None = None
+    failed: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return f"r{self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Going:
+    """A replica that is to go."""
+
+    name: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingDetail:
+    """The state of an endpoint besides its replicas.
+
+    Attributes:
+        revisions: Those that are remembered, oldest first.
+        asked: The number of the revision that the spec describes.
+        target: The number of the one that is to serve: that one, or the one before where it failed.
+        serving: The number of the one that served last; None before any did.
+        wanted: How many replicas are.
+        ready: How many serve.
+        count: Numbers that replicas were given so far.
+        going: Replicas that are to go.
+    """
+
+    revisions: tuple[Revision, ...] = ()
+    asked: int = 0
+    target: int = 0
+    serving: int | None = None
+    wanted: int = 0
+    ready: int = 0
+    count: int = 0
+    going: tuple[Going, ...] = ()
+
+    def revision(self, number: int | None) -> Revision | None:
+        """Return the revision of a number."""
+        return next((each for each in self.revisions if each.number == number), None)
+
+
+def judge(serving: Workload[Serving], family: Family, now: float) -> Change | None:
+    """Bring replicas of the revision that is to serve, and let others go."""
+    spec, before = serving.spec, detail_of(serving)
+    detail = _asked(spec, before, now)
+    replicas = replicas_of(detail, family)
+    detail = _note_ready(detail, replicas, now)
+    detail, gave_up = _give_up(serving, detail, family, now)
+    target = detail.revision(detail.target)
+    assert target is not None, "the revision that is asked for is kept"
+    wanted = wanted_replicas(spec, family.demand, target.ready_at, before.wanted, now)
+    # One of a new revision shows whether it can serve at all.
+    step = next_step(
+        replicas, target.number, max(wanted, 1) if target.ready_at is None else wanted, spec.rollout.max_surge
+    )
+    going = tuple(each for each in detail.going if each.name in family.children)
+    going += tuple(Going(name=name, since=now) for name in step.go)
+    gone = {each.name for each in going}
+    new = tuple(
+        submit(serving, f"{target.name}-{detail.count + each + 1}", spec_of(target).replica(target.name))
+        for each in range(step.come)
+    )
+    detail = replace(
+        detail, wanted=wanted, going=going, count=detail.count + step.come,
+        ready=sum(each.ready and each.name not in gone for each in replicas),
+    )  # fmt: skip
+    reason = _say(serving, detail, replicas, family)
+    event = gave_up or _news(before, detail)
+    return advance(serving, reason, now, detail=detail, submit=new, children=_orders(detail, family, now), event=event)
+
+
+def next_at(serving: Workload[Serving], family: Family, now: float) -> float | None:
+    """Return when a replica that is to go gets its notice, a revision is given up, or fewer are needed."""
+    spec, detail = serving.spec, detail_of(serving)
+    times = [each.since + DRAIN_S for each in detail.going]
+    target = detail.revision(detail.target)
+    if target is not None and target.ready_at is None and detail.serving not in (None, target.number):
+        times.append(target.created_at + spec.ready_within_s)
+    if target is not None and family.demand is not None and spec.most_replicas is not None and detail.wanted:
+        if detail.wanted > max(1, spec.replicas):
+            times.append(now + 1.0)
+        times.append(asleep_at(spec, family.demand, target.ready_at, detail.wanted))
+    return min((at for at in times if at > now), default=None)
+
+
+def progress(serving: Workload[Serving]) -> str:
+    """Tell how many replicas serve, of how many."""
+    detail = detail_of(serving)
+    return f"{detail.ready}/{detail.wanted} ready"
+
+
+def detail_of(serving: Workload[Serving]) -> ServingDetail:
+    """Return what is kept of it besides its replicas."""
+    detail = serving.status.detail
+    return detail if isinstance(detail, ServingDetail) else ServingDetail()
+
+
+def spec_of(revision: Revision) -> Serving:
+    """Return the endpoint's spec as of a revision."""
+    spec = from_json(revision.spec)
+    assert isinstance(spec, Serving), "revisions are of endpoints"
+    return spec
+
+
+def replicas_of(detail: ServingDetail, family: Family) -> list[ReplicaState]:
+    """Return the replicas that are there, or that somebody has yet to start."""
+    gone = {each.name for each in detail.going}
+    found = []
+    for name, child in family.children.items():
+        revision, number = _numbers(name)
+        if number is None or child.status.phase.is_final:
+            continue
+        ready = child.uid in family.ready and child.status.phase is Phase.RUNNING
+        leaving = name in gone or child.intent is not Intent.RUN
+        found.append(
+            ReplicaState(
+                name=name,
+                number=number,
+                revision=revision,
+                ready=ready and not leaving,
+                leaving=leaving,
+                waits=child.status.phase is Phase.PENDING and child.status.reason.code is not Code.SUBMITTED,
+            )
+        )
+    return found
+
+
+def _numbers(name: str) -> tuple[int, int | None]:
+    """The revision and the number of a replica, by its name; the latter None for a child that is none."""
+    revision, _, number = name.removeprefix("r").partition("-")
+    return (int(revision), int(number)) if revision.isdigit() and number.isdigit() else (0, None)
+
+
+def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
+    """With the revision that the spec describes as the one that is asked for, if it is another than before."""
+    text = to_json(spec.replica("r"))
+    asked = detail.revision(detail.asked)
+    if asked is not None and asked.replica == text:
+        return detail
+    known = next((each for each in detail.revisions if each.replica == text), None)
+    if known is None:
+        number = max((each.number for each in detail.revisions), default=0) + 1
+        revision = Revision(number=number, spec=to_json(spec), replica=text, created_at=now)
+    else:
+        # As it was: of one that is there nothing has to be shown anew.
+        there = known.number in (detail.serving, detail.target) and known.failed is None
+        revision = replace(known, created_at=now, failed=None, ready_at=known.ready_at if there else None)
+    others = [each for each in detail.revisions if each.number != revision.number]
+    kept = [each for each in others if each.number in (detail.serving, detail.target)]
+    rest = [each for each in others if each not in kept][-(MOST_REVISIONS - 1 - len(kept)) :]
+    revisions = tuple(sorted((*kept, *rest, revision), key=lambda each: each.number))
+    return replace(detail, revisions=revisions, asked=revision.number, target=revision.number)
+
+
+def _note_ready(detail: ServingDetail, replicas: list[ReplicaState], now: float) -> ServingDetail:
+    target = detail.revision(detail.target)
+    if target is None or target.ready_at is not None:
+        return detail
+    if not any(each.ready and each.revision == target.number for each in replicas):
+        return detail
+    revisions = tuple(replace(each, ready_at=now) if each is target else each for each in detail.revisions)
+    return replace(detail, revisions=revisions, serving=target.number)
+
+
+def _give_up(
+    serving: Workload[Serving], detail: ServingDetail, family: Family, now: float
+) -> tuple[ServingDetail, Event | None]:
+    """Go back to the revision that served last where the new one is not ready in its time."""
+    target, last = detail.revision(detail.target), detail.revision(detail.serving)
+    if target is None or last is None or target is last or target.ready_at is not None:
+        return detail, None
+    if now < target.created_at + serving.spec.ready_within_s:
+        return detail, None
+    within = format_duration(serving.spec.ready_within_s)
+    why = f"no replica of it was ready within {within}{_trouble(target, family)}"
+    failed = tuple(replace(each, failed=why) if each is target else each for each in detail.revisions)
+    reason = Reason(
+        code=Code.REVISION_FAILED,
+        message=f"{target.name} takes nothing and {last.name} goes on serving: {why}",
+        remedy=f"Correct the spec and run it again; `fairlead logs {_newest(serving, target, family)}` shows why.",
+    )
+    event = Event(type=Code.REVISION_FAILED.value, reason=reason)
+    return replace(detail, revisions=failed, target=last.number), event
+
+
+def _trouble(revision: Revision, family: Family) -> str:
+    """Why the newest replica of a revision is not ready, to be put behind a sentence."""
+    children = _children(revision, family)
+    return f"; {children[-1].spec.name} is {_state(children[-1])}" if children else ""
+
+
+def _newest(serving: AnyWorkload, revision: Revision, family: Family) -> str:
+    children = _children(revision, family)
+    return children[-1].spec.name if children else child_name(serving, revision.name)
+
+
+def _children(revision: Revision, family: Family) -> list[AnyWorkload]:
+    found = [(_numbers(name), child) for name, child in family.children.items()]
+    of = [(number, child) for (of, number), child in found if of == revision.number and number is not None]
+    return [child for _, child in sorted(of, key=lambda each: each[0])]
+
+
+def _state(child: AnyWorkload) -> str:
+    return f"{child.status.phase.value}: {child.status.reason.message}"
+
+
+def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildIntent, ...]:
+    """Delete those that nobody is told of any more; the newest of a revision that failed only stops, for its output."""
+    keep = {
+        children[-1].uid
+        for each in detail.revisions
+        if each.failed is not None and each.number == detail.asked and (children := _children(each, family))
+    }
+    going = {each.name for each in detail.going if now >= each.since + DRAIN_S}
+    orders = []
+    for name, child in family.children.items():
+        if name not in going and not child.status.phase.is_final:
+            continue
+        intent = Intent.STOP if child.uid in keep else Intent.DELETE
+        if child.intent not in (intent, Intent.DELETE):
+            orders.append(ChildIntent(uid=child.uid, intent=intent))
+    return tuple(orders)
+
+
+def _say(serving: Workload[Serving], detail: ServingDetail, replicas: list[ReplicaState], family: Family) -> Reason:
+    """What an endpoint does now, in a sentence."""
+    target = detail.revision(detail.target)
+    assert target is not None
+    given_up = detail.revision(detail.asked)
+    aside = "" if given_up is None or given_up.failed is None else f"; {given_up.name} was given up: {given_up.failed}"
+    new = [each for each in replicas if each.revision == target.number and not each.leaving]
+    old = [each for each in replicas if each.revision != target.number and each.ready]
+    num_ready = sum(each.ready for each in new)
+    if not detail.wanted and target.ready_at is not None:
+        idle = format_duration(serving.spec.scale.idle_s)
+        return Reason(code=Code.ASLEEP, message=f"asleep after {idle} without a request; the next one wakes it{aside}")
+    of = max(detail.wanted, 1 if target.ready_at is None else 0)
+    said = f"{num_ready} of {plural(of, 'replica')} of {target.name} {'is' if of == 1 else 'are'} ready"
+    if num_ready < of:
+        said += _say_slow(new, family)
+    if old:
+        names = ", ".join(sorted({f"r{each.revision}" for each in old}))
+        return Reason(code=Code.ROLLING_OUT, message=f"{said}; {names} still serves with {len(old)}")
+    code = Code.SERVING if num_ready >= of else Code.NOT_READY
+    return Reason(code=code, message=f"{said}{aside}")
+
+
+def _say_slow(new: list[ReplicaState], family: Family) -> str:
+    """What the first replica that is not ready waits for."""
+    slow = next((family.children[each.name] for each in new if not each.ready), None)
+    return "" if slow is None else f"; {slow.spec.name} is {_state(slow)}"
+
+
+def _news(before: ServingDetail, detail: ServingDetail) -> Event | None:
+    """Return what is to be told: that another revision serves, or that the number of replicas is another."""
+    if detail.serving != before.serving and detail.serving is not None:
+        message = f"r{detail.serving} is ready and serves"
+        return Event(type="RevisionReady", reason=Reason(code=Code.SERVING, message=message))
+    if detail.target != before.target:
+        was = "" if before.serving is None else f", after r{before.serving}"
+        reason = Reason(code=Code.ROLLING_OUT, message=f"r{detail.target} is to serve{was}")
+        return Event(type="RolloutStarted", reason=reason)
+    if before.target and detail.wanted != before.wanted:
+        code = Code.SERVING if detail.wanted else Code.ASLEEP
+        message = f"from {before.wanted} to {plural(detail.wanted, 'replica')}"
+        return Event(type="Scaled", reason=Reason(code=code, message=message))
+    return None
+
+
+def failure_of(serving: Workload[Serving], children: Mapping[str, AnyWorkload]) -> str | None:
+    """Return why nothing can serve a request, nor will soon; None while something can, or may."""
+    if serving.intent is not Intent.RUN:
+        return f"{serving.spec.name} is {serving.status.phase.value}"
+    detail = detail_of(serving)
+    if detail.ready:
+        return None
+    for child in children.values():
+        if child.intent is Intent.RUN and child.status.disruptions >= MANY_FAILURES:
+            return f"{child.spec.name} is {_state(child)}"
+    return None
+
+
+KIND = ParentKind(
+    spec=Serving, detail=ServingDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at
+)

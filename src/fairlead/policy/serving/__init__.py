@@ -1,0 +1,1 @@
+"""Endpoints: how many replicas, of which revision, and where requests go. Pure functions; no clock, no I/O."""

@@ -1,0 +1,253 @@
+"""An endpoint: replicas of one server behind one address, as many as are asked for or as requests need."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import (
+    DAY_S,
+    DEFAULT_TEAM,
+    TRAINING_RULES,
+    Capacity,
+    Logs,
+    Retry,
+    Training,
+    env_problems,
+    labels_problems,
+)
+
+# With a revision and the number of a replica behind it, it is still a name.
+NAME_MOST = 35
+MAX_REPLICAS = 1_000
+# What runs in a replica that has a predictor, and where it says that it is ready.
+PREDICTOR_SERVER = "python -m fairlead.runtime.serving"
+PREDICTOR_PROBE = "/v2/health/ready"
+
+SERVING_RULES: Constraints = {
+    "name": NAME,
+    "team": NAME,
+    "model": PATH,
+    "run": TRAINING_RULES["run"],
+    "predictor": Text(
+        max_length=500,
+        pattern=r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*",
+        what="a predictor; give its module and its class, such as `predict:Classifier`",
+    ),
+    "probe": Text(max_length=1_000, pattern=r"/[!-~]*", what="a path; it begins with `/` and has no spaces"),
+    "replicas": Limit(low=0, high=MAX_REPLICAS, whole=True),
+    "most_replicas": Limit(low=1, high=MAX_REPLICAS, whole=True),
+    "setup": TRAINING_RULES["setup"],
+    "workdir": TRAINING_RULES["workdir"],
+    "image": TRAINING_RULES["image"],
+    "priority": TRAINING_RULES["priority"],
+    "grace_s": TRAINING_RULES["grace_s"],
+    "timeout_s": Limit(low=0.01, high=DAY_S),
+    "ready_within_s": Limit(low=1, high=DAY_S),
+    "max_concurrency": Limit(low=1, high=100_000, whole=True),
+    "max_queue": Limit(low=0, high=1_000_000, whole=True),
+}
+SCALE_RULES: Constraints = {
+    "concurrency": Limit(low=0.01, high=100_000),
+    # The gateway tells of the last 120 seconds.
+    "window_s": Limit(low=1, high=110),
+    "idle_s": Limit(low=1, high=DAY_S),
+}
+BATCHING_RULES: Constraints = {
+    "max_batch_size": Limit(low=1, high=65_536, whole=True),
+    "max_latency_s": Limit(low=0.0001, high=60, zero=True),
+}
+ROLLOUT_RULES: Constraints = {"max_surge": Limit(low=0, high=MAX_REPLICAS, whole=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """The rule for the number of replicas where it may vary.
+
+    Attributes:
+        concurrency: Requests in flight at once that one replica is to have.
+        window_s: No fewer replicas than any moment of so many last seconds needed.
+        idle_s: Seconds without any request before the last replica goes, where there may be none.
+    """
+
+    concurrency: float = 4.0
+    window_s: float = 60.0
+    idle_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, SCALE_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """The bounds within which a predictor is given several requests at once.
+
+    Attributes:
+        max_batch_size: Rows of one batch at most.
+        max_latency_s: Seconds that a request waits for others at most.
+    """
+
+    max_batch_size: int = 32
+    max_latency_s: float = 0.005
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, BATCHING_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """The way from one revision to the next.
+
+    Attributes:
+        max_surge: Replicas beyond the number wanted that there may be meanwhile; with 0 an old one goes first.
+    """
+
+    max_surge: int = 1
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, ROLLOUT_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica(Training):
+    """One server of an endpoint: a gang whose program is not meant to end.
+
+    Attributes:
+        service: Name of the endpoint.
+        revision: Of the endpoint, as people call it.
+        model_path: Where the model is; empty for none.
+        predictor: ``module:Class`` where the program is our own server; empty for another program.
+        probe: Path that answers with a status below 400 once it can serve.
+        batching: As JSON for our own server.
+        max_queue: Requests that our own server lets wait.
+    """
+
+    name: str = "replica"
+    service: str = "service"
+    revision: str = "r1"
+    model_path: str = ""
+    predictor: str = ""
+    probe: str = "/"
+    batching: str = "{}"
+    max_queue: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """An endpoint.
+
+    Attributes:
+        name: Lower-case letters, digits and dashes, at most 35.
+        model: A path, or ``run://NAME@best`` or ``@latest``; None where the server needs none.
+        run: The server's command, which listens on ``$PORT``; None with a predictor.
+        predictor: ``module:Class`` that our own server loads; None with a command.
+        probe: Path that answers once a replica is ready; None for the default.
+        replicas: How many; the fewest where ``most_replicas`` is more.
+        most_replicas: The most; None for ``replicas``, always.
+        batching: Of a predictor; None with a command.
+        timeout_s: Seconds in which a request is to be answered.
+        ready_within_s: Seconds in which a new revision's replica has to be ready.
+        max_concurrency: Requests that one replica is given at once; None for no bound.
+        max_queue: Requests that may wait for a replica; more are refused.
+        idempotent: A request may be sent again although a replica had begun with it.
+    """
+
+    name: str
+    team: str = DEFAULT_TEAM
+    labels: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    run: str | None = None
+    predictor: str | None = None
+    probe: str | None = None
+    replicas: int = 1
+    most_replicas: int | None = None
+    scale: Scale = field(default_factory=Scale)
+    batching: Batching = field(default_factory=Batching)
+    rollout: Rollout = field(default_factory=Rollout)
+    timeout_s: float = 60.0
+    ready_within_s: float = 600.0
+    max_concurrency: int | None = None
+    max_queue: int = 100
+    idempotent: bool = False
+    setup: str | None = None
+    workdir: str | None = None
+    image: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    resources: Resources = field(default_factory=Resources)
+    capacity: Capacity = field(default_factory=Capacity)
+    logs: Logs = field(default_factory=Logs)
+    priority: int = 0
+    grace_s: float = 30.0
+    snapshot: bool = True
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def most(self) -> int:
+        """The most replicas that there may be, not counting those of a rollout."""
+        return self.replicas if self.most_replicas is None else self.most_replicas
+
+    @property
+    def probe_path(self) -> str:
+        """``probe`` with its default."""
+        if self.probe is not None:
+            return self.probe
+        return "/" if self.predictor is None else PREDICTOR_PROBE
+
+    def replica(self, revision: str = "r1") -> Replica:
+        """Return a replica of a revision, to be named by who submits it."""
+        batching = {
+            "max_batch_size": self.batching.max_batch_size,
+            "max_latency_ms": self.batching.max_latency_s * 1000,
+        }
+        return Replica(
+            service=self.name, revision=revision, team=self.team, labels=self.labels,
+            run=PREDICTOR_SERVER if self.run is None else self.run, setup=self.setup, workdir=self.workdir,
+            image=self.image, env=self.env, resources=self.resources, capacity=self.capacity, logs=self.logs,
+            priority=self.priority, grace_s=self.grace_s, snapshot=self.snapshot, ranks_per_node=1,
+            retry=Retry(max_backoff_s=60.0), model_path=self.model or "", predictor=self.predictor or "",
+            probe=self.probe_path, batching=json.dumps(batching), max_queue=self.max_queue,
+        )  # fmt: skip
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, SERVING_RULES)
+        yield from env_problems(self.env)
+        yield from labels_problems(self.labels)
+        if "PORT" in self.env:
+            yield "env", f"{quote('PORT')} is chosen for each replica; remove it"
+        if len(self.name) > NAME_MOST:
+            yield "name", f"{quote(self.name)} has {len(self.name)} characters; give at most {NAME_MOST}"
+        if self.run is None and self.predictor is None:
+            yield "run", "missing; give the command of a server, or `predictor`, such as `predict:Classifier`"
+        if self.run is not None and self.predictor is not None:
+            yield "predictor", "it is either a command (`run`) or a predictor, not both; remove one"
+        if self.predictor is None and self.batching != Batching():
+            yield "batching", "it is for a `predictor`; the server that `run` starts has settings of its own"
+        if self.most_replicas is not None and self.most_replicas <= self.replicas:
+            yield "most_replicas", f"{self.most_replicas} is no more than the fewest, {self.replicas}; give more"
+        if self.replicas == 0 and self.most_replicas is None:
+            yield "replicas", "0 would never serve; give `0..1` for none while nobody asks, or suspend the endpoint"
+        if self.most_replicas is None and self.scale != Scale():
+            yield "scale", f"the number of replicas is always {self.replicas}; give a span, such as `replicas: 0..8`"
+        if self.capacity.auto:
+            yield "capacity", "an endpoint has no end, by which `auto` could go; give `spot` as true or false"
+
+
+def map_runs(spec: Serving, of: Callable[[Training], Training]) -> Serving:
+    """Return the endpoint with what a function makes of its replica."""
+    before = replace(spec.replica(), name=spec.name)
+    mapped = of(before)
+    if mapped == before:
+        return spec
+    assert isinstance(mapped, Replica), "what is made of a replica is one"
+    model = mapped.model_path or None
+    if mapped.run == before.run:
+        run = spec.run
+    else:
+        run = mapped.run
+    return replace(
+        spec, model=model, run=run, setup=mapped.setup, workdir=mapped.workdir, image=mapped.image, env=mapped.env,
+        resources=mapped.resources, capacity=mapped.capacity, logs=mapped.logs,
+    )  # fmt: skip

@@ -1,0 +1,245 @@
+"""Every key of a Serving."""
+
+from dataclasses import replace
+
+from fairlead.specs import serving, training
+from fairlead.specs.tables.field_types import (
+    DURATION,
+    FACTOR,
+    FLAG,
+    SPAN,
+    TEXT,
+    WHOLE,
+    Key,
+    Section,
+    name_key,
+)
+from fairlead.specs.tables.training_keys import CAPACITY as TRAINING_CAPACITY
+from fairlead.specs.tables.training_keys import TRAINING
+
+SCALE = Section(
+    type=serving.Scale,
+    rules=serving.SCALE_RULES,
+    shorthand="concurrency",
+    keys=(
+        Key(
+            name="concurrency",
+            kind=FACTOR,
+            doc="Requests in flight at once that one replica is to have; more of them bring another replica.",
+            attributes=("concurrency",),
+            example="8",
+            also=("target", "target_concurrency", "container_concurrency", "target_ongoing_requests", "requests"),
+        ),
+        Key(
+            name="window",
+            kind=DURATION,
+            doc="No replica goes that any moment of this time needed.",
+            attributes=("window_s",),
+            example="90s",
+            also=("stable_window", "cooldown", "scale_down_delay", "downscale_delay", "stabilization_window"),
+        ),
+        Key(
+            name="idle",
+            kind=DURATION,
+            doc="Time without any request after which the last replica goes, with `replicas: 0..N`.",
+            attributes=("idle_s",),
+            example="10m",
+            also=("idle_timeout", "scale_to_zero_after", "scaledown_window", "cooldown_period", "retention"),
+        ),
+    ),
+)
+
+BATCHING = Section(
+    type=serving.Batching,
+    rules=serving.BATCHING_RULES,
+    shorthand="max_batch_size",
+    keys=(
+        Key(
+            name="max_batch_size",
+            kind=WHOLE,
+            doc="Rows that a predictor is given at once, at most.",
+            attributes=("max_batch_size",),
+            example="64",
+            also=("batch_size", "max_size", "size", "preferred_batch_size"),
+        ),
+        Key(
+            name="max_latency",
+            kind=DURATION,
+            doc="How long a request waits for others at most.",
+            attributes=("max_latency_s",),
+            example="10ms",
+            also=("max_wait", "timeout", "batch_wait_timeout", "max_queue_delay", "wait"),
+        ),
+    ),
+)
+
+ROLLOUT = Section(
+    type=serving.Rollout,
+    rules=serving.ROLLOUT_RULES,
+    shorthand="max_surge",
+    keys=(
+        Key(
+            name="max_surge",
+            kind=WHOLE,
+            doc="Replicas beyond those wanted while a revision takes over; with 0 an old one goes first.",
+            attributes=("max_surge",),
+            example="0",
+            also=("surge", "extra", "maxSurge", "max_extra"),
+        ),
+    ),
+)
+
+CAPACITY = Section(
+    type=training.Capacity,
+    rules=training.CAPACITY_RULES,
+    keys=tuple(
+        replace(
+            key,
+            kind=FLAG,
+            doc="Whether capacity that can be reclaimed may be used.",
+            attributes=("spot",),
+        )
+        if key.name == "spot"
+        else key
+        for key in TRAINING_CAPACITY.keys
+    ),
+)
+
+_DOCS = {
+    "labels": "Names and values of your own, which its replicas have too.",
+    "setup": "Shell commands run once for each replica before its first start.",
+    "run": "The command of a server, as for a shell, that listens on `$PORT`; or give `predictor`.",
+    "resources": "What each replica gets.",
+    "grace": "Time in which a replica finishes what it has begun, between SIGTERM and SIGKILL.",
+}
+_EXAMPLES = {"name": "chat", "run": "'vllm serve $FAIRLEAD_MODEL --port $PORT'", "setup": "pip install vllm"}
+
+
+def _of_a_run(*names: str) -> tuple[Key, ...]:
+    """Keys that mean for each replica what they mean for a run."""
+    found = {key.name: key for key in TRAINING.keys}
+    return tuple(
+        replace(
+            found[name],
+            doc=_DOCS.get(name, found[name].doc),
+            example=_EXAMPLES.get(name, found[name].example),
+            required=False,
+        )
+        for name in names
+    )
+
+
+SERVING = Section(
+    type=serving.Serving,
+    rules=serving.SERVING_RULES,
+    keys=(
+        name_key(example="chat", also=("service", "service_name", "endpoint", "title", "id")),
+        *_of_a_run("team", "labels"),
+        Key(
+            name="model",
+            kind=TEXT,
+            doc="A file or directory, or a run's checkpoint: `run://NAME@best`, `@latest`; the server finds its path.",
+            attributes=("model",),
+            example="run://train@best",
+            also=("checkpoint", "model_path", "model_uri", "storage_uri", "weights", "artifact"),
+        ),
+        Key(
+            name="predictor",
+            kind=TEXT,
+            doc="A module and a class in it that loads the model and predicts on batches; or give `run`.",
+            attributes=("predictor",),
+            example="predict:Classifier",
+            also=("class", "handler", "import_path", "model_class", "deployment"),
+        ),
+        *_of_a_run("run"),
+        Key(
+            name="probe",
+            kind=TEXT,
+            doc="Path that a ready replica answers well; `/`, or that of the open inference protocol with `predictor`.",
+            attributes=("probe",),
+            example="/health",
+            also=("readiness_probe", "health", "health_check", "healthcheck", "ready", "readiness"),
+        ),
+        Key(
+            name="replicas",
+            kind=SPAN,
+            doc="How many replicas; `0..8` for as many as requests need within these bounds.",
+            attributes=("replicas", "most_replicas"),
+            example="0..8",
+            also=("num_replicas", "min_replicas", "max_replicas", "instances", "workers", "nodes", "scaling"),
+        ),
+        Key(
+            name="scale",
+            kind=SCALE,
+            doc="What the number of replicas goes by; a lone number is `concurrency`.",
+            attributes=("scale",),
+            example="{concurrency: 8}",
+            also=("autoscaling", "autoscaler", "autoscale", "scaling_policy"),
+        ),
+        Key(
+            name="batching",
+            kind=BATCHING,
+            doc="How a predictor is given several requests at once; a lone number is `max_batch_size`.",
+            attributes=("batching",),
+            example="{max_batch_size: 64, max_latency: 10ms}",
+            also=("batch", "batcher", "dynamic_batching"),
+        ),
+        Key(
+            name="rollout",
+            kind=ROLLOUT,
+            doc="How a changed spec takes over; a lone number is `max_surge`.",
+            attributes=("rollout",),
+            example="{max_surge: 0}",
+            also=("strategy", "update", "update_policy", "rolling_update", "upgrade"),
+        ),
+        Key(
+            name="timeout",
+            kind=DURATION,
+            doc="Time in which a request is to be answered; the gateway ends it then.",
+            attributes=("timeout_s",),
+            example="30s",
+            also=("request_timeout", "timeout_seconds", "response_timeout", "timeout_s"),
+        ),
+        Key(
+            name="ready_within",
+            kind=DURATION,
+            doc="Time in which a replica of a new revision has to be ready, or the one before stays.",
+            attributes=("ready_within_s",),
+            example="10m",
+            also=("startup_timeout", "initial_delay", "progress_deadline", "start_timeout", "initial_delay_seconds"),
+        ),
+        Key(
+            name="max_concurrency",
+            kind=WHOLE,
+            doc="Requests that one replica is given at once; the others wait at the gateway.",
+            attributes=("max_concurrency",),
+            example="16",
+            also=("max_ongoing_requests", "container_concurrency", "concurrency_limit", "max_connections"),
+        ),
+        Key(
+            name="max_queue",
+            kind=WHOLE,
+            doc="Requests that may wait for a replica; further ones are refused at once.",
+            attributes=("max_queue",),
+            example="50",
+            also=("max_queued_requests", "queue", "queue_size", "max_pending"),
+        ),
+        Key(
+            name="idempotent",
+            kind=FLAG,
+            doc="Whether a request may be sent again although a replica that died had begun with it.",
+            attributes=("idempotent",),
+            example="true",
+            also=("retry", "retries", "retryable", "safe_to_retry"),
+        ),
+        Key(
+            name="capacity",
+            kind=CAPACITY,
+            doc="Which kind of capacity may be used.",
+            attributes=("capacity",),
+            example="{spot: true}",
+            also=("capacity_type", "provisioning"),
+        ),
+        *_of_a_run("image", "workdir", "setup", "env", "resources", "logs", "priority", "grace", "snapshot"),
+    ),
+)

@@ -1,0 +1,62 @@
+"""What is asked of an endpoint, as the gateway in front of its replicas counts it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second:
+    """One second of the clock.
+
+    Attributes:
+        at: Unix time at which it began.
+        arrivals: Requests that came in it, those that were refused too.
+        in_flight: The most that were in flight or waiting at once.
+    """
+
+    at: int
+    arrivals: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionTraffic:
+    """What became of the requests that one revision got, since the gateway has counted.
+
+    Attributes:
+        errors: Of ``requests``, those that were answered with a status of 500 or more, or not at all.
+        latency_s: Of all of them together, in seconds.
+    """
+
+    name: str
+    requests: int = 0
+    errors: int = 0
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is asked of one endpoint.
+
+    Attributes:
+        since: When it began to be counted.
+        in_flight: Requests that replicas have now.
+        queued: Requests that wait for a replica now.
+        wake: Since when the first of them waits for there to be any replica; None while none does.
+        last_request: When the newest request came; None before the first.
+        seconds: The last ones, oldest first; those without a request may be missing.
+        revisions: By revision.
+    """
+
+    since: float = 0.0
+    in_flight: int = 0
+    queued: int = 0
+    wake: float | None = None
+    last_request: float | None = None
+    seconds: tuple[Second, ...] = ()
+    revisions: tuple[RevisionTraffic, ...] = ()
+
+    def rate(self, now: float, window_s: float = 10.0) -> float:
+        """Return requests a second over the last whole seconds of a window."""
+        last = int(now)
+        counted = sum(each.arrivals for each in self.seconds if last - window_s <= each.at < last)
+        return counted / window_s

@@ -1,0 +1,158 @@
+"""Endpoints of this machine: a real supervisor, real servers, and what survives which death."""
+
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.control.admission import admit
+from fairlead.errors import Conflict, InvalidSpec
+from fairlead.policy.kinds.serving import detail_of
+from fairlead.runtime.podfiles import read_json
+from fairlead.specs.resources import Resources
+from fairlead.specs.serving import Serving
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Intent, Phase, Workload
+from tests.home import end_everything
+from tests.waiting import until
+
+SERVER = """
+import os, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Server(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(os.environ["FAIRLEAD_REVISION"].encode())
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Server).serve_forever()
+"""
+
+
+class Desk:
+    """A user at this machine with an endpoint."""
+
+    def __init__(self, home: Path, workdir: Path) -> None:
+        self.cluster = LocalCluster.open(home)
+        self.workdir = workdir
+        (workdir / "server.py").write_text(SERVER)
+
+    def serve(self, **changes: Any) -> Workload[Serving]:
+        serving = self.cluster.submit(self.spec(**changes))
+        self.cluster.nudge()
+        return serving
+
+    def spec(self, **changes: Any) -> Serving:
+        given = {
+            "name": "hello", "run": f"{sys.executable} server.py", "workdir": str(self.workdir), "grace_s": 5.0,
+            "resources": Resources(cpu_milli=50), **changes,
+        }  # fmt: skip
+        return Serving(**given)
+
+    def now(self, serving: Workload[Serving]) -> Workload[Serving]:
+        return self.cluster.get(serving.uid)
+
+    def num_ready(self, serving: Workload[Serving]) -> int:
+        return detail_of(self.now(serving)).ready
+
+    def urls(self) -> list[str]:
+        found = read_json(self.cluster.home.serving / "routes.json") or {"services": {}}
+        (service,) = found["services"].values()
+        return [each["url"] for revision in service["revisions"] for each in revision["replicas"]]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    (tmp_path / "work").mkdir()
+    desk = Desk(tmp_path / "home", tmp_path / "work")
+    yield desk
+    desk.cluster.close()
+    end_everything(tmp_path / "home")
+
+
+def answer(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10.0) as reply:
+        return str(reply.read().decode())
+
+
+def test_replicas_serve_at_ports_of_their_own(desk: Desk) -> None:
+    serving = desk.serve(replicas=2)
+    until(lambda: desk.num_ready(serving) == 2)
+    urls = desk.urls()
+    assert len(set(urls)) == 2
+    assert [answer(url) for url in urls] == ["r1", "r1"]
+
+
+def test_a_replica_that_is_killed_leaves_the_routes_and_comes_back(desk: Desk) -> None:
+    serving = desk.serve()
+    until(lambda: desk.num_ready(serving) == 1)
+    (replica,), before = desk.cluster.children(serving.uid), desk.urls()
+    (pod,) = desk.cluster.pods(replica.uid)
+    started = read_json(desk.cluster.home.pod(replica.uid, pod.uid) / "started.json") or {}
+    os.kill(int(next(iter(started["pids"].values()))), signal.SIGKILL)
+    until(lambda: desk.num_ready(serving) == 1 and desk.urls() not in ([], before))
+    assert [answer(url) for url in desk.urls()] == ["r1"]
+    (again,) = desk.cluster.children(serving.uid)
+    assert (again.uid, again.status.attempt) == (replica.uid, 1)
+
+
+def test_another_supervisor_goes_on_with_the_replicas_there_are(desk: Desk) -> None:
+    serving = desk.serve()
+    until(lambda: desk.num_ready(serving) == 1)
+    before, pid = desk.urls(), desk.cluster.supervisor_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not desk.cluster.supervisor_alive())
+    (desk.cluster.home.serving / "routes.json").unlink()
+    desk.cluster.nudge()
+    until(lambda: (desk.cluster.home.serving / "routes.json").exists() and desk.urls() == before)
+    assert [answer(url) for url in before] == ["r1"]
+    (replica,) = desk.cluster.children(serving.uid)
+    assert replica.status.attempt == 0
+
+
+def test_a_server_that_ends_well_by_itself_has_failed(desk: Desk) -> None:
+    serving = desk.serve(run=f"{sys.executable} -c pass")
+    until(lambda: any(child.status.last_failure is not None for child in desk.cluster.children(serving.uid)))
+    (replica,) = desk.cluster.children(serving.uid)
+    assert replica.status.last_failure is not None
+    assert replica.status.last_failure.message == "its server ended by itself, with exit code 0"
+    assert desk.num_ready(serving) == 0
+
+
+def test_stopping_an_endpoint_stops_its_replicas(desk: Desk) -> None:
+    serving = desk.serve(replicas=2)
+    until(lambda: desk.num_ready(serving) == 2)
+    desk.cluster.set_intent(serving.uid, Intent.STOP)
+    desk.cluster.nudge()
+    until(lambda: desk.now(serving).status.phase is Phase.STOPPED)
+    assert all(child.status.phase is Phase.STOPPED for child in desk.cluster.children(serving.uid))
+    until(lambda: (read_json(desk.cluster.home.serving / "routes.json") or {})["services"] == {})
+
+
+def test_a_model_is_looked_up_when_an_endpoint_is_admitted(desk: Desk) -> None:
+    (desk.workdir / "model.bin").write_text("weights")
+    admitted = admit(desk.cluster, desk.spec(model="model.bin"), desk.workdir)
+    assert admitted.spec.model == str(desk.workdir / "model.bin")
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "says"),
+    [
+        ("other.bin", InvalidSpec, "other.bin is not there"),
+        ("s3://bucket/model", InvalidSpec, "s3:// is not read here"),
+        ("run://train@newest", InvalidSpec, "names no run's checkpoint"),
+        ("run://train@best", Conflict, "the run train has no complete checkpoint"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(desk: Desk, model: str, error: type[Exception], says: str) -> None:
+    desk.cluster.submit(Training(name="train", run="true", workdir=str(desk.workdir)))
+    with pytest.raises(error, match=says):
+        admit(desk.cluster, desk.spec(model=model), desk.workdir)

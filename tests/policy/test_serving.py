@@ -1,0 +1,339 @@
+"""What becomes of an endpoint: its replicas, its revisions, and how many of them there are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from fairlead.policy.kinds.parents import families_of
+from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at
+from fairlead.policy.serving.rollout import DRAIN_S
+from fairlead.policy.serving.routes import routes
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.serving import Replica, Serving
+from fairlead.state.demand import Demand, Second
+from fairlead.state.plan import Change, child_uid
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from tests.builders import status
+
+BROKEN = Reason(code=Code.PROGRAM_FAILED, message="rank 0 exited with code 1")
+
+
+def spec(**changes: str) -> Serving:
+    keys = {"run": "serve $PORT", **changes}
+    (found,) = parse("\n".join(["kind: Serving", "name: chat", *(f"{key}: {value}" for key, value in keys.items())]))
+    assert isinstance(found, Serving)
+    return found
+
+
+@dataclass
+class World:
+    """An endpoint whose replicas are ready a while after they were submitted; whatever is decided is done at once.
+
+    Attributes:
+        start_s: Seconds until a replica is ready; by its run's command, None for never.
+        in_flight: Requests in flight at a time, as the gateway counts them; None where nobody counts.
+    """
+
+    spec: Serving
+    start_s: Callable[[Replica], float | None] = lambda _: 2.0
+    in_flight: Callable[[float], int] | None = None
+    replicas: dict[str, Workload] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    now: float = 1_000_000_000.0
+    most: int = 0
+    fewest_ready: int = 0
+    seconds: list[Second] = field(default_factory=list)
+    last_request: float | None = None
+
+    def __post_init__(self) -> None:
+        self.began = self.now
+        self.serving: Workload[Serving] = Workload(
+            uid="parent",
+            spec=self.spec,
+            intent=Intent.RUN,
+            status=status(Phase.PENDING),
+            version=1,
+            created_at=self.now,
+        )
+
+    def change(self, spec: Serving) -> None:
+        self.serving = replace(self.serving, spec=spec, version=self.serving.version + 1)
+
+    def snapshot(self) -> Snapshot:
+        demand = {} if self.in_flight is None else {"parent": self._demand()}
+        pods = tuple(map(self._pod, self.replicas.values()))
+        runs = tuple(self.replicas.values())
+        return Snapshot(nodes=(), workloads=runs, pods=pods, parents=(self.serving,), demand=demand)
+
+    def pass_once(self) -> Change | None:
+        family = families_of(self.snapshot())["parent"]
+        change = judge(self.serving, family, self.now)
+        if change is None:
+            return None
+        self.serving = replace(self.serving, version=change.version + 1, status=change.status or self.serving.status)
+        if change.event is not None:
+            self.events.append(f"{change.event.type}: {change.event.reason.message}")
+        for order in change.submit:
+            assert order.name not in self.replicas, "a replica was submitted twice"
+            assert isinstance(order.spec, Replica)
+            self.replicas[order.name] = Workload(
+                uid=child_uid("parent", order.name), spec=order.spec, intent=Intent.RUN, status=status(Phase.STARTING),
+                version=1, created_at=self.now, parent="parent",
+            )  # fmt: skip
+        for wish in change.children:
+            (name,) = (name for name, each in self.replicas.items() if each.uid == wish.uid)
+            assert not self._serves(name), "a replica was stopped that requests were sent to"
+            if wish.intent is Intent.DELETE:
+                del self.replicas[name]
+            else:
+                stopped = replace(self.replicas[name], status=status(Phase.STOPPED), intent=wish.intent)
+                self.replicas[name] = stopped
+        return change
+
+    def run(self, seconds: float) -> None:
+        """Let time pass, half a second at a time."""
+        self.fewest_ready = 1_000
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.5
+            if self.in_flight is not None and self.now % 1.0 == 0.0:
+                self._count()
+            self._start()
+            while self.pass_once() is not None:
+                pass
+            unfinished = [each for each in self.replicas.values() if not each.status.phase.is_final]
+            self.most = max(self.most, len(unfinished))
+            self.fewest_ready = min(self.fewest_ready, len(self.ready))
+
+    @property
+    def ready(self) -> list[str]:
+        """The replicas that requests are sent to, by revision and name."""
+        urls = {self._pod(each).uid: name for name, each in self.replicas.items()}
+        (service,) = routes(self.snapshot(), urls)["services"].values()
+        return sorted(each["url"] for revision in service["revisions"] for each in revision["replicas"])
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.replicas)
+
+    @property
+    def said(self) -> str:
+        return self.serving.status.reason.message
+
+    def fail(self, name: str) -> None:
+        failed = status(Phase.RESTARTING, reason=BROKEN, disruptions=3)
+        self.replicas[name] = replace(self.replicas[name], status=failed)
+
+    def _start(self) -> None:
+        for name, each in self.replicas.items():
+            assert isinstance(each.spec, Replica)
+            start_s = self.start_s(each.spec)
+            if start_s is not None and each.status.phase is Phase.STARTING and self.now >= each.created_at + start_s:
+                self.replicas[name] = replace(each, status=status(Phase.RUNNING))
+
+    def _serves(self, name: str) -> bool:
+        return name in self.ready
+
+    def _pod(self, replica: AnyWorkload) -> Pod:
+        return Pod(
+            uid=f"{replica.uid}-0-0", workload_uid=replica.uid, attempt=0, index=0, node="here", grant=Grant(),
+            phase=PodPhase.RUNNING, created_at=self.now, ready=replica.status.phase is Phase.RUNNING,
+        )  # fmt: skip
+
+    def _count(self) -> None:
+        assert self.in_flight is not None
+        number = self.in_flight(self.now - self.began)
+        if number:
+            self.last_request = self.now
+            self.seconds.append(Second(at=int(self.now), arrivals=number, in_flight=number))
+        self.seconds = [each for each in self.seconds if each.at > self.now - 120]
+
+    def _demand(self) -> Demand:
+        assert self.in_flight is not None
+        number = self.in_flight(self.now - self.began)
+        return Demand(since=self.began, in_flight=number, last_request=self.last_request, seconds=tuple(self.seconds))
+
+
+def test_replicas_are_submitted_and_serve_once_they_are_ready() -> None:
+    world = World(spec(replicas="2"))
+    world.run(1)
+    assert world.names == ["r1-1", "r1-2"]
+    assert world.ready == []
+    assert world.said.startswith("0 of 2 replicas of r1 are ready; chat-r1-1 is Starting")
+    world.run(3)
+    assert world.ready == ["r1-1", "r1-2"]
+    assert world.said == "2 of 2 replicas of r1 are ready"
+    assert world.events == ["RolloutStarted: r1 is to serve", "RevisionReady: r1 is ready and serves"]
+
+
+def test_one_that_is_over_is_replaced_under_another_name() -> None:
+    world = World(spec(replicas="2"))
+    world.run(4)
+    world.replicas["r1-1"] = replace(world.replicas["r1-1"], status=status(Phase.STOPPED), intent=Intent.STOP)
+    world.run(4)
+    assert world.ready == ["r1-2", "r1-3"]
+    assert "r1-1" not in world.replicas
+
+
+def test_fewer_replicas_are_told_to_nobody_before_they_are_stopped() -> None:
+    world = World(spec(replicas="3"))
+    world.run(4)
+    world.change(spec(replicas="1"))
+    world.now += 0.5
+    world.pass_once()
+    assert world.ready == ["r1-1"]
+    assert world.names == ["r1-1", "r1-2", "r1-3"]
+    assert next_at(world.serving, families_of(world.snapshot())["parent"], world.now) == world.now + DRAIN_S
+    world.run(2)
+    assert world.names == ["r1-1"]
+    assert detail_of(world.serving).going == ()
+    assert len(detail_of(world.serving).revisions) == 1
+
+
+def test_another_spec_takes_over_replica_by_replica_and_never_leaves_fewer() -> None:
+    world = World(spec(replicas="3"))
+    world.run(4)
+    world.most = 0
+    world.change(spec(replicas="3", run="better $PORT"))
+    world.run(20)
+    assert world.ready == ["r2-4", "r2-5", "r2-6"]
+    assert world.most == 4
+    assert world.fewest_ready == 3
+
+
+def test_without_surge_there_are_never_more_than_wanted() -> None:
+    world = World(spec(replicas="2", rollout="{max_surge: 0}"))
+    world.run(4)
+    world.most = 0
+    world.change(spec(replicas="2", rollout="{max_surge: 0}", run="better $PORT"))
+    world.run(20)
+    assert world.ready == ["r2-3", "r2-4"]
+    assert world.most == 2
+    assert world.fewest_ready == 1
+
+
+def broken_at_first(replica: Replica) -> float | None:
+    return None if replica.run.startswith("broken") else 2.0
+
+
+def test_a_revision_that_is_never_ready_takes_nothing_and_says_why() -> None:
+    world = World(spec(replicas="2", ready_within="30s"), start_s=broken_at_first)
+    world.run(4)
+    world.change(spec(replicas="2", ready_within="30s", run="broken $PORT"))
+    world.run(5)
+    world.fail("r2-3")
+    world.run(40)
+    assert world.ready == ["r1-1", "r1-2"]
+    assert world.fewest_ready == 2
+    assert world.names == ["r1-1", "r1-2", "r2-3"], "its newest replica stays, stopped, for its output"
+    assert world.replicas["r2-3"].status.phase is Phase.STOPPED
+    why = "no replica of it was ready within 30s; chat-r2-3 is Restarting: rank 0 exited with code 1"
+    assert world.events[-1] == f"RevisionFailed: r2 takes nothing and r1 goes on serving: {why}"
+    assert world.said == f"2 of 2 replicas of r1 are ready; r2 was given up: {why}"
+
+
+def test_a_corrected_revision_follows_one_that_was_given_up() -> None:
+    world = World(spec(ready_within="5s"), start_s=broken_at_first)
+    world.run(4)
+    world.change(spec(ready_within="5s", run="broken $PORT"))
+    world.run(20)
+    world.change(spec(ready_within="5s", run="better $PORT"))
+    world.run(20)
+    assert world.names == ["r3-3"]
+    assert world.said == "1 of 1 replica of r3 is ready"
+
+
+def test_the_spec_of_before_is_the_revision_of_before() -> None:
+    world = World(spec())
+    world.run(4)
+    world.change(spec(run="better $PORT"))
+    world.run(6)
+    world.change(spec())
+    world.run(6)
+    assert world.ready == ["r1-3"]
+    assert [each.name for each in detail_of(world.serving).revisions] == ["r1", "r2"]
+
+
+def test_going_back_while_the_old_one_still_serves_asks_nothing_of_it_anew() -> None:
+    world = World(spec(replicas="2"), start_s=broken_at_first)
+    world.run(4)
+    world.change(spec(replicas="2", run="broken $PORT"))
+    world.run(4)
+    world.change(spec(replicas="2"))
+    world.run(4)
+    assert world.names == ["r1-1", "r1-2"]
+    assert world.fewest_ready == 2
+
+
+def test_the_first_revision_is_tried_for_as_long_as_it_takes() -> None:
+    world = World(spec(ready_within="5s"), start_s=broken_at_first)
+    world.change(spec(ready_within="5s", run="broken $PORT"))
+    world.run(3)
+    world.fail("r1-1")
+    world.run(60)
+    assert world.names == ["r1-1"]
+    assert "chat-r1-1 is Restarting: rank 0 exited" in world.said
+    (service,) = routes(world.snapshot(), {})["services"].values()
+    assert service["failure"] == "chat-r1-1 is Restarting: rank 0 exited with code 1"
+
+
+def test_replicas_follow_the_requests_in_flight() -> None:
+    asked = spec(replicas="1..5", scale="{concurrency: 4, window: 30s}")
+    world = World(asked, in_flight=lambda at: 12 if at > 60 else 1)
+    world.run(60)
+    assert len(world.ready) == 1
+    world.run(10)
+    assert len(world.ready) == 3
+    assert world.most == 3
+
+
+def test_no_replica_goes_before_the_window_is_over() -> None:
+    world = World(spec(replicas="1..5", scale="{window: 30s}"), in_flight=lambda at: 16 if at < 40 else 1)
+    world.run(40)
+    assert len(world.ready) == 4
+    world.run(25)
+    assert len(world.ready) == 4
+    world.run(15)
+    assert len(world.ready) == 1
+
+
+def test_a_load_that_comes_and_goes_moves_nothing() -> None:
+    world = World(spec(replicas="1..8"), in_flight=lambda at: 16 if int(at / 10) % 2 else 3)
+    world.run(300)
+    scaled = [each for each in world.events if each.startswith("Scaled")]
+    assert scaled == ["Scaled: from 1 to 2 replicas", "Scaled: from 2 to 3 replicas", "Scaled: from 3 to 4 replicas"]
+
+
+def test_an_endpoint_without_requests_sleeps_and_wakes() -> None:
+    def asked(at: float) -> int:
+        return 1 if at < 20 or at > 200 else 0
+
+    world = World(spec(replicas="0..2", scale="{idle: 60s, window: 10s}"), in_flight=asked)
+    world.run(75)
+    assert world.ready == ["r1-1"]
+    world.run(20)
+    assert world.names == []
+    assert world.said == "asleep after 1m without a request; the next one wakes it"
+    world.run(100)
+    assert world.names == []
+    world.run(10)
+    assert world.ready == ["r1-2"]
+
+
+def test_an_endpoint_that_sleeps_shows_a_new_revision_once() -> None:
+    world = World(spec(replicas="0..2", scale="{idle: 20s}"), in_flight=lambda _: 0)
+    world.run(40)
+    assert world.names == []
+    world.change(spec(replicas="0..2", scale="{idle: 20s}", run="better $PORT"))
+    world.run(5)
+    assert world.ready == ["r2-2"]
+    world.run(30)
+    assert world.names == []
+
+
+def test_a_replica_that_goes_is_remembered_until_it_is_gone() -> None:
+    world = World(spec(replicas="2"))
+    world.run(4)
+    world.change(spec(replicas="1"))
+    world.pass_once()
+    assert detail_of(world.serving).going == (Going(name="r1-2", since=world.now),)
