@@ -20,10 +20,12 @@ class Health:
     Attributes:
         beat_at: When the loop last came round, by ``time.monotonic``.
         numbers: Names of metrics, with their values at this moment.
+        more: Further metrics in Prometheus' text format.
     """
 
     numbers: Callable[[], Mapping[str, float]]
     is_ready: Callable[[], bool]
+    more: Callable[[], str] = str
     beat_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -34,7 +36,6 @@ class Health:
 
 METRICS = {
     "fairlead_leader": ("gauge", "1 while this operator acts."),
-    "fairlead_runs": ("gauge", "Runs that are not finished."),
     "fairlead_pods": ("gauge", "Pods of all runs."),
     "fairlead_nodes": ("gauge", "Nodes of the cluster."),
     "fairlead_passes_total": ("counter", "Passes of the loop."),
@@ -63,7 +64,7 @@ def serve(health: Health, host: str, port: int) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path == "/metrics":
-                self._answer(200, exposition(health.numbers()))
+                self._answer(200, exposition(health.numbers()) + health.more())
             elif self.path in ("/livez", "/healthz"):
                 self._answer(200 if health.is_alive else 500, "ok\n" if health.is_alive else "the loop has stuck\n")
             elif self.path == "/readyz":

@@ -18,6 +18,7 @@ def run_pass(cluster: Cluster, now: float, counts: PassCounts | None = None) -> 
     plan = decide(seen, now)
     if counts is not None:
         counts.decisions.add(time.perf_counter() - begun)
+        counts.seen = seen
     if not plan.changes:
         return False
     applied = cluster.apply(plan)

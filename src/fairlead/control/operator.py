@@ -33,6 +33,8 @@ from fairlead.cluster.kubernetes.operator.teams.pool_controller import PoolKeepe
 from fairlead.cluster.kubernetes.operator.teams.team_controller import TeamKeeper
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
+from fairlead.control.metrics.operator import operator_metrics
+from fairlead.control.pass_counts import PassCounts
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, forgetting
 from fairlead.state.capacity_requests import PATIENCE_S, PAUSE_S
@@ -139,7 +141,8 @@ class Operator:
         self._pass_s = 0.0
         self._acted = -1
         self._keep_at = 0.0
-        self.health = Health(numbers=self._numbers, is_ready=self._is_ready)
+        self._decided = PassCounts()
+        self.health = Health(numbers=self._numbers, is_ready=self._is_ready, more=self._metrics)
 
     @property
     def num_requests(self) -> int:
@@ -209,7 +212,7 @@ class Operator:
     def _pass(self) -> None:
         """Look, decide, act."""
         now = time.time()
-        changed = run_pass(self.cluster, now)
+        changed = run_pass(self.cluster, now, self._decided)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
         is_news = changed or epoch != self._acted or self._askings.is_watching
@@ -247,12 +250,13 @@ class Operator:
     def _is_ready(self) -> bool:
         return all(cache.is_synced for cache in self.view.caches)
 
+    def _metrics(self) -> str:
+        return operator_metrics(self._decided, is_leader=self.election.is_leader)
+
     def _numbers(self) -> Mapping[str, float]:
         now = time.monotonic()
-        runs = [found.workload for found in self.view.trainings.all() if found.workload is not None]
         return {
             "fairlead_leader": float(self.election.is_leader),
-            "fairlead_runs": float(sum(not run.status.phase.is_final for run in runs)),
             "fairlead_pods": float(sum(bool(pod.run_uid) for pod in self.view.pods.all())),
             "fairlead_nodes": float(len(self.view.nodes.all())),
             "fairlead_passes_total": float(self._counts["passes"]),

@@ -42,6 +42,7 @@ class PassCounts:
         preemptions: Runs that were told to give way.
         restarts: Starts that failed and are repeated, by the code of the reason.
         finished: Runs that came to an end, by phase and code.
+        seen: What was decided on last; it stays in this process.
     """
 
     decisions: Distribution = field(default_factory=lambda: Distribution(DECISION_BOUNDS))
@@ -50,6 +51,7 @@ class PassCounts:
     preemptions: int = 0
     restarts: Counter[str] = field(default_factory=Counter)
     finished: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seen: Snapshot | None = field(default=None, compare=False)
 
     def note(self, seen: Snapshot, plan: Plan, applied: Sequence[bool], now: float) -> None:
         """Count the changes of a plan that were carried out.

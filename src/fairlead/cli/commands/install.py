@@ -50,6 +50,9 @@ policy_option = click.option(
 )
 @policy_option
 @keep_options("--keep-last")
+@click.option(
+    "--monitoring", is_flag=True, help="Add ServiceMonitor, PrometheusRule and dashboards, for the Prometheus operator."
+)
 @click.option("--fewer-rules", is_flag=True, help="Leave out rules above the cost limit of Kubernetes 1.31.")
 @json_option
 def install(
@@ -63,6 +66,7 @@ def install(
     replicas: int,
     policy: str,
     keeps: Retention,
+    monitoring: bool,
     fewer_rules: bool,
     json_: bool,
 ) -> None:
@@ -73,6 +77,11 @@ def install(
     """
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 
+    extras: list[dict[str, Any]] = []
+    if monitoring:
+        from fairlead.control.metrics.prometheus_operator import monitoring_objects
+
+        extras = monitoring_objects(namespace)
     settings = InstallSettings(
         namespace=namespace,
         image=image,
@@ -81,6 +90,7 @@ def install(
         keeps=keeps,
         fewer_rules=fewer_rules,
         version=__version__,
+        extras=tuple(extras),
     )
     if only_render:
         if context is not None or dry_run or wait or json_:

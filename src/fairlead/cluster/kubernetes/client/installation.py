@@ -38,6 +38,7 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
         ClusterError: The API server refused an object; those told of before it are applied.
     """
     objects = render_install(settings)
+    _check_extras(client, settings)
     require(client, _needed(objects), to="install Fairlead")
     _check_place(client, settings)
     _check_grants(client, objects)
@@ -89,6 +90,20 @@ def _needed(objects: list[Object]) -> list[Right]:
         for place in places
         for verb in ("get", "create", "patch")
     ]
+
+
+def _check_extras(client: Client, settings: InstallSettings) -> None:
+    """Groups of kinds that only others define have to be there before anything is changed."""
+    for group in sorted({place.group for place in map(place_of, settings.extras) if "." in place.group}):
+        try:
+            client.get(f"/apis/{group}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise ClusterError(
+                f"This cluster does not know the kinds of {group}. Install what defines them first, or leave out "
+                "--monitoring; `fairlead metrics rules` and `fairlead metrics dashboards` give the same as files."
+            ) from error
 
 
 def _check_place(client: Client, settings: InstallSettings) -> None:

@@ -1,6 +1,6 @@
 """Taking Fairlead off a cluster: nothing stays but what is still in use, and that is told."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairlead.cluster.kubernetes.api.applying import Done, Outcome, Place, find, place_of, remove, until
@@ -36,7 +36,9 @@ class Report:
     left: list[str] = field(default_factory=list)
 
 
-def uninstall(client: Client, namespace: str, *, with_runs: bool, tell: Tell, timeout_s: float) -> Report:
+def uninstall(
+    client: Client, namespace: str, *, with_runs: bool, tell: Tell, timeout_s: float, extras: Sequence[Object] = ()
+) -> Report:
     """Remove what ``install`` made, and what runs left behind.
 
     A kind stays while there are objects of it, and a role of people while somebody is bound to it.
@@ -45,12 +47,14 @@ def uninstall(client: Client, namespace: str, *, with_runs: bool, tell: Tell, ti
         namespace: The operator's.
         with_runs: Delete all runs first, with their notice and their grace.
         timeout_s: For runs to end, and for what is deleted to be gone.
+        extras: Further objects that an installation may have; those that are there are deleted.
 
     Raises:
         NotAllowed: Rights are missing; nothing was changed.
         ClusterError: Runs did not end in time, or something does not go; calling again goes on.
     """
-    objects = render_install(InstallSettings(image="", namespace=namespace))
+    there = tuple(each for each in extras if _is_there(client, place_of(each)))
+    objects = render_install(InstallSettings(image="", namespace=namespace, extras=there))
     require(client, _needed(objects), to="uninstall Fairlead")
     report = Report()
 
@@ -88,6 +92,15 @@ def uninstall(client: Client, namespace: str, *, with_runs: bool, tell: Tell, ti
             did(place)
     report.left = [*elsewhere, *_remarks(client, in_use)]
     return report
+
+
+def _is_there(client: Client, place: Place) -> bool:
+    try:
+        return find(client, place) is not None
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return False
 
 
 def _needed(objects: list[Object]) -> list[Right]:

@@ -1,5 +1,6 @@
 """Everything that puts Fairlead onto a cluster, as objects: for GitOps, and for whoever applies them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ class InstallSettings:
         keeps: What is kept of runs that are over.
         fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
         version: Of Fairlead, written on the kinds and the Deployment.
+        extras: Further objects, applied after all others.
     """
 
     namespace: str = "fairlead-system"
@@ -40,6 +42,7 @@ class InstallSettings:
     memory: str = "512Mi"
     fewer_rules: bool = False
     version: str = "unknown"
+    extras: tuple[dict[str, Any], ...] = ()
 
 
 def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
@@ -54,7 +57,18 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         _network_policy(settings),
         _disruption_budget(settings),
         _versioned(_deployment(settings), settings),
+        *settings.extras,
     ]
+
+
+def selector() -> dict[str, str]:
+    """Labels of the operator's pods."""
+    return dict(_SELECTOR)
+
+
+def metadata_of(namespace: str, *, name: str = OPERATOR, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Metadata of an object that belongs to the operator."""
+    return {"name": name, "namespace": namespace, "labels": {**_LABELS, **(labels or {})}}
 
 
 def _versioned(content: dict[str, Any], settings: InstallSettings) -> dict[str, Any]:
@@ -160,4 +174,4 @@ def _network_policy(settings: InstallSettings) -> dict[str, Any]:
 
 
 def _metadata(settings: InstallSettings) -> dict[str, Any]:
-    return {"name": OPERATOR, "namespace": settings.namespace, "labels": dict(_LABELS)}
+    return metadata_of(settings.namespace)

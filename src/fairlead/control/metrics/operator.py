@@ -1,0 +1,31 @@
+"""Metrics of the operator: of what it decided on last, by its own counts. Only the one that leads tells of runs."""
+
+import time
+
+from fairlead.control.pass_counts import PassCounts
+
+MISSING = "# Metrics of runs need prometheus-client: install `fairlead[serve]` in the operator's image.\n"
+FOLLOWS = (
+    "# HELP fairlead_loop_running 1 while a loop that can be asked looks after the cluster.\n"
+    "# TYPE fairlead_loop_running gauge\n"
+    "fairlead_loop_running 0.0\n"
+)
+
+
+def operator_metrics(counts: PassCounts, *, is_leader: bool) -> str:
+    """Return the metrics in the text format 0.0.4; safe in any thread.
+
+    One that follows says only that it does: two that tell of the same runs would count them twice.
+    """
+    seen = counts.seen
+    if not is_leader or seen is None:
+        return FOLLOWS
+    try:
+        from fairlead.control.metrics.exposition import exposition
+    except ModuleNotFoundError as error:
+        if error.name != "prometheus_client":
+            raise
+        return MISSING
+    from fairlead.control.metrics.readings import Readings
+
+    return exposition(Readings(now=time.time(), seen=seen, counts=counts)).decode()

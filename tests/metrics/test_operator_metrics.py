@@ -1,0 +1,90 @@
+"""What the operator tells over HTTP, and what `install --monitoring` puts beside it."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairlead.cluster.kubernetes.manifests.install import HEALTH_PORT, InstallSettings, render_install
+from fairlead.control.health import METRICS, Health, serve
+from fairlead.control.metrics.dashboards import DASHBOARDS
+from fairlead.control.metrics.operator import MISSING, operator_metrics
+from fairlead.control.metrics.prometheus_operator import monitoring_objects
+from fairlead.control.metrics.rules import rule_groups
+from fairlead.control.pass_counts import PassCounts
+from tests.metrics.world import World
+
+
+@pytest.fixture(scope="module")
+def counts() -> PassCounts:
+    world = World()
+    world.go_on(6)
+    return world.counts
+
+
+def test_its_own_numbers_and_those_of_runs_are_one_exposition(counts: PassCounts) -> None:
+    own = dict.fromkeys(METRICS, 1.0)
+    health = Health(numbers=lambda: own, is_ready=lambda: True, more=lambda: operator_metrics(counts, is_leader=True))
+    server = serve(health, "127.0.0.1", 0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=20) as answer:
+            text = answer.read().decode()
+    finally:
+        server.shutdown()
+        server.server_close()
+    kinds = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(kinds) == len(set(kinds))
+    samples = {each.name: each for family in text_string_to_metric_families(text) for each in family.samples}
+    assert samples["fairlead_leader"].value == 1
+    assert samples["fairlead_placements_total"].value == 1
+    assert samples["fairlead_run_gpus_held"].labels == {"team": "research", "run": "steady"}
+
+
+def test_one_that_follows_tells_of_no_runs(counts: PassCounts) -> None:
+    text = operator_metrics(counts, is_leader=False)
+    (family,) = text_string_to_metric_families(text)
+    assert [(each.name, each.value) for each in family.samples] == [("fairlead_loop_running", 0.0)]
+    assert operator_metrics(PassCounts(), is_leader=True) == text
+
+
+def test_without_the_package_it_says_so_and_serves_the_rest(
+    counts: PassCounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "fairlead.control.metrics.exposition", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert operator_metrics(counts, is_leader=True) == MISSING
+    assert MISSING.startswith("# ")
+
+
+def test_the_monitor_finds_the_operators_port() -> None:
+    objects = {each["kind"]: each for each in render_install(InstallSettings(image="fairlead:test"))}
+    pod = objects["Deployment"]["spec"]["template"]
+    service, monitor, rules, *boards = monitoring_objects("fairlead-system")
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    (opened,) = pod["spec"]["containers"][0]["ports"]
+    assert (
+        (port["targetPort"], port["port"]) == (opened["name"], HEALTH_PORT) == (opened["name"], opened["containerPort"])
+    )
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [each["port"] for each in monitor["spec"]["endpoints"]] == [port["name"]]
+    assert rules["spec"] == rule_groups()
+    assert {json.loads(text)["uid"] for each in boards for text in each["data"].values()} == {
+        each.uid for each in DASHBOARDS
+    }
+
+
+def test_the_command_prints_them_last_and_only_when_asked(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--namespace", "here"]
+
+    def printed(*more: str) -> list[object]:
+        ended = subprocess.run([*argv, *more], capture_output=True, text=True, check=True, cwd=tmp_path)
+        return list(yaml.safe_load_all(ended.stdout))
+
+    without = printed()
+    assert printed("--monitoring") == [*without, *monitoring_objects("here")]
