@@ -72,3 +72,32 @@ def test_the_first_entry_of_the_path_is_the_script_s_own_directory(tmp_path: Pat
     (tmp_path / "link.py").symlink_to(tmp_path / "real" / "train.py")
     assert find_preload("link.py", None, str(tmp_path)).first == str(tmp_path / "real")
     assert find_preload("gone.py", None, str(tmp_path)).modules == ()
+
+
+SERVER_IMPORTS = ("aiohttp.web", "numpy", "prometheus_client")
+
+
+@pytest.mark.parametrize(
+    ("source", "further"),
+    [
+        ("import torch\nclass Model: pass\n", ("torch",)),
+        ("import numpy as np\nfrom torch import nn\n", ("torch",)),
+        ("import helpers\nimport torch\n", ()),
+        ("import fairlead\nimport torch\n", ("torch",)),
+        ("not Python", ()),
+        (None, ()),
+    ],
+)
+def test_our_server_is_preloaded_with_what_its_predictor_imports_first(
+    source: str | None, further: tuple[str, ...], tmp_path: Path
+) -> None:
+    if source is not None:
+        (tmp_path / "model.py").write_text(source)
+    preload = find_preload(None, "fairlead.runtime.serving", str(tmp_path), "model:Model")
+    assert preload.modules == SERVER_IMPORTS + further
+
+
+def test_our_server_beside_a_namesake_of_what_it_imports_is_not_preloaded(tmp_path: Path) -> None:
+    (tmp_path / "aiohttp.py").touch()
+    preload = find_preload(None, "fairlead.runtime.serving", str(tmp_path), "model:Model")
+    assert (preload.modules, preload.why) == ((), f"{tmp_path / 'aiohttp.py'} may stand in for the module of its name")

@@ -28,7 +28,7 @@ from fairlead.runtime.preloading import shadowed
 
 # These differ between the pods of a run; nothing reads them when it is imported.
 _OF_POD = ("FAIRLEAD_", "MASTER_", "TORCHELASTIC_", "GROUP_", "ROLE_", "LOCAL_")
-_OF_POD_TOO = frozenset(("RANK", "WORLD_SIZE", "NODE_RANK", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
+_OF_POD_TOO = frozenset(("RANK", "WORLD_SIZE", "NODE_RANK", "PORT", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"))
 UID_ROOM = 64
 
 

@@ -168,7 +168,7 @@ def _become_warm(pod_dir: str, state: _State) -> str | None:
         return "the setup may change what a launcher would have in memory"
     from fairlead.runtime.preloading import find_preload
 
-    preload = find_preload(plan.script, plan.module, str(pod["workdir"]))
+    preload = find_preload(plan.script, plan.module, str(pod["workdir"]), env.get("FAIRLEAD_PREDICTOR", ""))
     if not preload.modules:
         return preload.why
     if os.pathsep in _HOOK:

@@ -17,6 +17,9 @@ _PRELOADED = ("numpy", "torch")
 # Making any optimizer imports the last of them, as does the first save, which takes as long as torch itself.
 _OPTIMIZER = "torch._dynamo"
 _SESSION = ("torch.distributed", "torch.distributed.checkpoint", _OPTIMIZER)
+# Our own server imports these before the predictor, whatever that is.
+SERVER = "fairlead.runtime.serving"
+_SERVER_IMPORTS = ("aiohttp.web", "numpy", "prometheus_client")
 
 
 class Preload(NamedTuple):
@@ -33,8 +36,14 @@ class Preload(NamedTuple):
     first: str
 
 
-def find_preload(script: str | None, module: str | None, workdir: str) -> Preload:
-    """What to preload for a script, as given on its command line, or for the module of -m."""
+def find_preload(script: str | None, module: str | None, workdir: str, predictor: str = "") -> Preload:
+    """What to preload for a script, as given on its command line, or for the module of -m.
+
+    Args:
+        predictor: ``module:Class`` that our own server is to serve.
+    """
+    if module == SERVER:
+        return _find_server_preload(predictor, workdir)
     if script is not None:
         path = os.path.realpath(os.path.join(workdir, script))
         files, first = [path], os.path.dirname(path)
@@ -57,6 +66,25 @@ def find_preload(script: str | None, module: str | None, workdir: str) -> Preloa
     if not found:
         return Preload((), why or "it imports nothing that is worth preloading", first)
     shadow = shadowed(first, [*_PRELOADED, *sorted(_stdlib())])
+    if shadow is not None:
+        return Preload((), f"{shadow} may stand in for the module of its name", first)
+    return Preload(tuple(found), "", first)
+
+
+def _find_server_preload(predictor: str, workdir: str) -> Preload:
+    """What our server imports, and then what the predictor's module imports first."""
+    first, found = os.path.realpath(workdir), list(_SERVER_IMPORTS)
+    for path in _files_of(predictor.partition(":")[0], workdir):
+        try:
+            with open(path, "rb") as file:
+                names, why = _leading(ast.parse(file.read(), path).body)
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            break  # the server will say so
+        found += [name for name in names if name not in found and name != "fairlead"]
+        if why:
+            break
+    tops = {name.partition(".")[0] for name in found}
+    shadow = shadowed(first, [*sorted(tops), *_PRELOADED, *sorted(_stdlib())])
     if shadow is not None:
         return Preload((), f"{shadow} may stand in for the module of its name", first)
     return Preload(tuple(found), "", first)
