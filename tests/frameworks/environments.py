@@ -11,6 +11,9 @@ import pytest
 WANTED = {
     "lightning": ("lightning==2.6.6",),
     "huggingface": ("transformers==5.23.0", "accelerate==1.15.0"),
+    "tritonclient": ("tritonclient[http]==2.73.0",),
+    "openai": ("openai==3.54.0",),
+    "kserve": ("kserve==0.21.0",),
 }
 INSTALL_TIMEOUT_S = 600.0
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"

@@ -149,7 +149,7 @@ def test_any_request_is_read_or_refused(request: Any, tail: bytes, length: str |
     head = json.dumps(request).encode()
     for header in (length, str(len(head))):
         try:
-            read = read_infer_request(bytearray(head + tail), header, None)
+            read = read_infer_request(bytearray(head + tail), header, None, "model")
         except BadRequest:
             continue
         assert read.inputs

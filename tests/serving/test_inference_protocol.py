@@ -174,6 +174,7 @@ def test_a_malformed_input_is_refused_with_the_reason(doubler: Replica, inputs: 
         (b"[" * 90_000, "the body is nested too deeply"),
         (b'{"inputs": ' + b"9" * 5000 + b"}", "the body is no JSON"),
         (b'{"inputs": [], "priority": 1}', "the request has 'priority', which is not supported"),
+        (b'{"inputs": [], "model_name": "m"}', "model_name is 'm' where the path has 'digits'"),
         (b'{"inputs": [], "id": 1}', "id is 1; give text"),
         (b'{"inputs": [], "outputs": "y"}', "outputs is 'y'; give a list"),
         (b'{"inputs": [], "outputs": [{"name": "y", "parameters": {"classification": 1}}]}', "'classification'"),

@@ -24,7 +24,7 @@ from fairlead.runtime.serving.tensors import (
 )
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-_REQUEST = ("id", "parameters", "inputs", "outputs")
+_REQUEST = ("id", "parameters", "inputs", "outputs", "model_name")  # the last is what KServe's own client adds
 _INPUT = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT = ("name", "parameters")
 
@@ -68,13 +68,14 @@ def read_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def read_infer_request(
-    body: bytearray, header_length: str | None, declared: Mapping[str, TensorSpec] | None
+    body: bytearray, header_length: str | None, declared: Mapping[str, TensorSpec] | None, model: str
 ) -> InferRequest:
     """Return what a body asks for.
 
     Args:
         header_length: The header of that name; None if there was none.
         declared: What the predictor says of its inputs; None if it says nothing.
+        model: The name in the path.
 
     Raises:
         BadRequest: Anything about it is wrong.
@@ -86,6 +87,8 @@ def read_infer_request(
     request_id = request.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise BadRequest(f"id is {_short(request_id)}; give text")
+    if request.get("model_name", model) != model:
+        raise BadRequest(f"model_name is {_short(request['model_name'])} where the path has {model!r}")
     parameters = _parameters(request, ("binary_data_output",), "the request")
     binary = _flag(parameters, "binary_data_output", "the request")
     outputs = _read_outputs(request.get("outputs"), binary)

@@ -112,6 +112,7 @@ def _schemas(predictor: Predictor | None) -> dict[str, Any]:
             "required": ["inputs"],
             "properties": {
                 "id": _TEXT,
+                "model_name": _TEXT,
                 "parameters": {"type": "object", "properties": {"binary_data_output": _TRUTH}},
                 "inputs": {"type": "array", "minItems": 1, "items": _input(predictor.inputs if predictor else None)},
                 "outputs": {

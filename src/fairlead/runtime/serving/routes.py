@@ -199,7 +199,8 @@ class Service:
             raise NotFound(f"{self.settings.service} generates text; ask /v1/completions or /v1/chat/completions")
         self.batcher.check_room()  # before its body takes memory
         body = await self._body(request)
-        asked = read_infer_request(body, request.headers.get(HEADER_LENGTH), predictor.inputs)
+        header_length = request.headers.get(HEADER_LENGTH)
+        asked = read_infer_request(body, header_length, predictor.inputs, self.settings.service)
         results = await self.batcher.predict(asked.inputs, asked.rows)
         answer, json_bytes = write_infer_answer(
             asked, results, model=self.settings.service, version=self.settings.revision, declared=predictor.outputs
