@@ -10,7 +10,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.runtime.podfiles import is_locked
 from fairlead.state.snapshot import Intent
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def end_everything(home: Path) -> None:

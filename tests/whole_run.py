@@ -1,4 +1,4 @@
-"""A whole run of the tests: which files begin first, what took how long, and what stood still when it was ended.
+"""A whole run of the tests: which files begin first, what took how long, what had not ended, what was left behind.
 
 Loaded in the process that starts the workers and, as all plugins are, in each worker.
 """
@@ -8,13 +8,15 @@ import os
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.left_behind import Survivor, end_survivors, unmount_below
 from tests.scheduling import LongestFirst, file_of
 
 SECONDS = Path(__file__).with_name("seconds.json")
-"""How long each file took, where that was seconds; ``FAIRLEAD_WRITE_SECONDS=1`` writes it anew after a whole run."""
+"""How long each file took, where that was seconds; ``FAIRLEAD_WRITE_SECONDS=1`` brings those that ran up to date."""
 
 SHORT_S = 2.0
 """Files that took less are in no record."""
@@ -32,13 +34,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config) -> LongestFirst | None:
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Course(), "fairlead-course")
+        config.pluginmanager.register(Course(config), "fairlead-course")
 
 
 class Course:
-    """Which tests have begun and not ended, and how long each file took."""
+    """Which tests have begun and not ended, how long each file took, and which processes have outlived them."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._run = ""
+        self._survivors: list[Survivor] = []
         self._begun: dict[str, float] = {}
         self._seconds: dict[str, float] = defaultdict(float)
 
@@ -53,11 +58,30 @@ class Course:
         if report.when not in ("setup", "call", "teardown"):  # its worker is dead
             self._begun.pop(report.nodeid, None)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        self._run = node.workerinput["testrunuid"]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """With workers alone, whose environment says of which run they and all their children are."""
+        if self._run:
+            self._survivors = end_survivors(f"PYTEST_XDIST_TESTRUNUID={self._run}")
+        unmount_below(self._config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined] # as xdist does
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         if self._begun:
             terminalreporter.section("had not ended")
             for test, begun in self._begun.items():
                 terminalreporter.write_line(f"{test}  for {time.monotonic() - begun:.0f} s")
+        if self._survivors:
+            terminalreporter.section("left behind, and killed now", red=True)
+            for each in self._survivors:
+                terminalreporter.write_line(f"ERROR {each}")
         if os.environ.get("FAIRLEAD_WRITE_SECONDS") == "1" and exitstatus in (0, 1):
-            taken = {file: round(seconds, 1) for file, seconds in sorted(self._seconds.items()) if seconds >= SHORT_S}
-            SECONDS.write_text(json.dumps(taken, indent=2) + "\n")
+            known = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+            taken = {file: round(seconds, 1) for file, seconds in (known | self._seconds).items()}
+            kept = {
+                file: s for file, s in sorted(taken.items()) if s >= SHORT_S and (SECONDS.parents[1] / file).exists()
+            }
+            SECONDS.write_text(json.dumps(kept, indent=2) + "\n")
