@@ -52,6 +52,14 @@ def test_no_way_in_does_without_a_key(open_door: Opener, replicas: Make, path: s
     assert replica.asked == []
 
 
+def test_whoever_may_not_ask_wakes_nothing(open_door: Opener) -> None:
+    door = open_door({"m": service(keys=[key("secret")], max_queue=0)})
+    assert [door.ask(headers={"X-API-Key": each}).status for each in ("", "wrong")] == [401, 403]
+    assert door.demand()["services"] == {}
+    assert door.ask(headers={"X-API-Key": "secret"}).status == 429
+    assert door.demand()["services"]["m"]["wake"] is not None
+
+
 def test_a_key_is_not_passed_on(open_door: Opener, replicas: Make) -> None:
     door = open_door({"m": service(replicas(), keys=[key("secret")])})
     told = door.ask(headers={"Authorization": "Bearer secret"}).json()["headers"]

@@ -48,6 +48,19 @@ def test_whoever_writes_the_routes_is_woken_once(open_door: Opener, replicas: Ma
         assert [each.answer().status for each in asking] == [200] * 3
 
 
+def test_a_service_that_was_not_woken_is_asked_for_again(open_door: Opener, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
+        wake.bind(str(tmp_path / "wake"))
+        wake.settimeout(LIMIT_S)
+        door = open_door({"m": service(timeout_s=1.0)}, wake=tmp_path / "wake")
+        woken = []
+        for _ in range(2):
+            assert door.ask().status == 503
+            wake.recv(10)
+            woken.append(door.demand()["services"]["m"]["wake"])
+        assert woken[0] < woken[1]
+
+
 def test_a_supervisor_that_is_not_there_is_nobodys_trouble(open_door: Opener, replicas: Make, tmp_path: Path) -> None:
     door = open_door({"m": service()}, wake=tmp_path / "nowhere")
     asking = door.ask_beside()

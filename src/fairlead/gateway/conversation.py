@@ -59,6 +59,7 @@ class Conversation:
         self.busy = False
         self._late = False
         self._begun = False  # some of the answer has been written
+        self._counted = False  # it is one of its service's requests: whoever may not ask wakes and scales nothing
         self._lingers = False
         peer = wire.transport.get_extra_info("peername")
         self._remote = peer[0] if isinstance(peer, tuple) else ""
@@ -147,7 +148,7 @@ class Conversation:
         )  # fmt: skip
         start = self._loop.time()
         keep_alive = request.keep_alive and not self._door.draining
-        self._begun = False
+        self._begun = self._counted = False
         service: Service[Wire] | None = None
         body = Body(self.wire, request.length)
         try:
@@ -157,14 +158,14 @@ class Conversation:
             else:
                 service, path = found
                 entry.service = service.name
-                service.tally.arrive(entry.began)
                 if not await self._pass_on(request, service, path, body, entry, request_id, start):
                     keep_alive = False
         except Refused as refused:
             keep_alive = self._refuse(refused, request, body, entry, request_id, keep_alive)
         except asyncio.CancelledError:
             if not self._late:
-                entry.status, entry.error = entry.status or _GONE, "the client went away"
+                why = "the client went away" if self.wire.ended else "the gateway ended"
+                entry.status, entry.error = entry.status or _GONE, why
                 raise
             self._late = False
             self.task.uncancel()
@@ -176,7 +177,9 @@ class Conversation:
             entry.seconds = self._loop.time() - start
             entry.bytes_in = body.read
             if service is not None:
-                service.tally.leave(entry.revision, entry.status)
+                service.tally.codes[entry.revision, entry.status] += 1
+                if self._counted:
+                    service.tally.in_flight -= 1
             else:
                 self._door.count_unread(entry.status)
             self._door.log(entry)
@@ -214,6 +217,8 @@ class Conversation:
     def _too_late(self, entry: Entry, service: Service[Wire] | None, body: Body) -> Refused:
         assert service is not None
         after = f"within {service.route.timeout_s:g} s"
+        if self._begun:
+            return Refused(504, f"no more of the answer came from replica {entry.replica} or got to the client {after}")
         if not body.done and not entry.replica:
             return Refused(408, f"the body did not come {after}")
         if entry.replica:
@@ -243,6 +248,8 @@ class Conversation:
         expect = request.single.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
             raise Refused(417, "only `Expect: 100-continue` is known")
+        service.arrive(entry.began)
+        self._counted = True
         kept = await self._small_body(request, service, body, expects=expect != b"" and request.minor == 1)
         tries = 0
         begun = 0

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fairlead.gateway.services import Service
+from fairlead.gateway.services import Table
 
 EVERY_S = 0.5
 """At most that often, but at once when a sleeping service is asked for."""
@@ -23,25 +23,22 @@ class DemandFile:
         self.failed: str | None = None
         """Why it could not be written the last time."""
 
-    def write_if_due(self, services: dict[str, Service[Any]], *, now: float, epoch: float) -> bool:
+    def write_if_due(self, table: Table[Any], *, now: float, epoch: float) -> bool:
         """Write when something has changed and the last time is long enough ago. Whether it was written."""
-        if now < self._next:
+        if now < self._next or not table.touched:
             return False
-        changed = False
-        for service in services.values():
+        for service in table.touched:
             if service.tally.in_flight:
                 service.tally.look(epoch)
-            changed = changed or service.tally.dirty
-        if changed:
-            self.write(services, now=now, epoch=epoch)
-        return changed
+        self.write(table, now=now, epoch=epoch)
+        return True
 
-    def write(self, services: dict[str, Service[Any]], *, now: float, epoch: float) -> None:
+    def write(self, table: Table[Any], *, now: float, epoch: float) -> None:
         """Replace the file. Services that nobody has asked for since this gateway began are not in it."""
         self._next = now + EVERY_S
         told = {
             name: service.tally.demand(queued=service.queued(), epoch=epoch)
-            for name, service in services.items()
+            for name, service in table.services.items()
             if service.tally.last_request is not None
         }
         draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
@@ -52,5 +49,5 @@ class DemandFile:
             self.failed = str(error)
             return
         self.failed = None
-        for service in services.values():
-            service.tally.dirty = False
+        for service in [each for each in table.touched if not each.tally.in_flight]:
+            table.touched.discard(service)

@@ -16,7 +16,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.gateway import heads, upstreams
 from fairlead.gateway.access_log import AccessLog, Entry
 from fairlead.gateway.conversation import Conversation
-from fairlead.gateway.demand import DemandFile
+from fairlead.gateway.demand import EVERY_S, DemandFile
 from fairlead.gateway.messages import Refused
 from fairlead.gateway.routes import read_routes
 from fairlead.gateway.services import Service, Table
@@ -111,11 +111,13 @@ class Door:
         if service.has_replicas():
             self._crowded = True
             return
-        if service.route.failure is not None or service.tally.wake is not None:
+        now = time.time()
+        told = service.tally.wake
+        if service.route.failure is not None or (told is not None and (service.queued() or now - told < EVERY_S)):
             return
-        service.tally.wake = time.time()
+        service.tally.wake = now
         if self._demand is not None:
-            self._demand.write(self.table.services, now=self.loop.time(), epoch=service.tally.wake)
+            self._demand.write(self.table, now=self.loop.time(), epoch=service.tally.wake)
         self._wake()
 
     def count_unread(self, status: int) -> None:
@@ -135,7 +137,7 @@ class Door:
         self._demand = DemandFile(
             self._settings.directory / "demand.json", since=self.since, port=port, admin_port=admin_port
         )
-        self._demand.write(self.table.services, now=self.loop.time(), epoch=time.time())
+        self._demand.write(self.table, now=self.loop.time(), epoch=time.time())
 
     def look_at_routes(self) -> None:
         """Read routes.json when it is another file than before. One that cannot be used changes nothing."""
@@ -157,15 +159,13 @@ class Door:
             now = self.loop.time()
             for replica in self.table.update(routes.services):
                 upstreams.end_idle(replica, now=now)
-            for service in self.table.services.values():
-                if service.waiting:
-                    service.admit_waiting(now)
+            self._admit_waiting(now)
         self._routes_seen = seen
 
     async def keep_watch(self) -> None:
         """Follow the routes, end what takes too long, and write what is told; for ever."""
         while True:
-            waiting = any(service.waiting for service in self.table.services.values())
+            waiting = any(service.waiting for service in self.table.touched)
             await asyncio.sleep(LOOK_WHILE_WAITING_S if waiting else LOOK_S)
             try:
                 self._watch(time.time())
@@ -194,7 +194,7 @@ class Door:
                     replica.removed = True
                     upstreams.end_idle(replica, now=self.loop.time())
         if self._demand is not None:
-            self._demand.write(self.table.services, now=self.loop.time(), epoch=time.time())
+            self._demand.write(self.table, now=self.loop.time(), epoch=time.time())
         if self._log is not None:
             self._log.flush()
             self._log.close()
@@ -202,26 +202,30 @@ class Door:
     def _watch(self, epoch: float) -> None:
         now = self.loop.time()
         self.look_at_routes()
-        for service in self.table.services.values():
-            if service.waiting:
-                service.admit_waiting(now)
+        self._admit_waiting(now)
         if now - self._swept >= SWEEP_S:
             self._swept = now
             for conversation in list(self.conversations):
                 if conversation.deadline < now:
                     conversation.expire()
-            for service in self.table.services.values():
-                for revision in service.revisions:
-                    for replica in revision.replicas:
-                        if replica.idle:
-                            upstreams.end_idle(replica, now=now)
+            for service in list(self.table.warm):
+                replicas = [replica for revision in service.revisions for replica in revision.replicas]
+                for replica in replicas:
+                    upstreams.end_idle(replica, now=now)
+                if not any(replica.idle for replica in replicas):
+                    self.table.warm.discard(service)
             if self._log is not None:
                 self._log.flush()
         if self._demand is not None:
-            written = self._demand.write_if_due(self.table.services, now=now, epoch=epoch)
+            written = self._demand.write_if_due(self.table, now=now, epoch=epoch)
             if written and self._crowded:
                 self._crowded = False
                 self._wake()
+
+    def _admit_waiting(self, now: float) -> None:
+        for service in list(self.table.touched):
+            if service.waiting:
+                service.admit_waiting(now)
 
     def _wake(self) -> None:
         """Tell those who write the routes that demand.json is new; they look by themselves too, only later."""

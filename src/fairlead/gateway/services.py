@@ -98,9 +98,18 @@ class Given(NamedTuple, Generic[T]):
 
 
 class Service(Generic[T]):
-    """A service while the gateway runs; routes change under it, counts and connections stay."""
+    """A service while the gateway runs; routes change under it, counts and connections stay.
 
-    def __init__(self, route: ServiceRoute) -> None:
+    Attributes:
+        touched: Where it puts itself when it is asked for, and `warm` when a replica of it is free again: whoever looks
+            after all services looks at these only.
+    """
+
+    def __init__(
+        self, route: ServiceRoute, *, touched: "set[Service[T]] | None" = None, warm: "set[Service[T]] | None" = None
+    ) -> None:
+        self._touched = touched if touched is not None else set()
+        self._warm = warm if warm is not None else set()
         self.route = route
         self.name = route.name
         self.tally = ServiceTally()
@@ -132,6 +141,11 @@ class Service(Generic[T]):
         if self.has_replicas():
             self.tally.wake = None
         return list(before.values())
+
+    def arrive(self, epoch: float) -> None:
+        """Count a request that has come."""
+        self.tally.arrive(epoch)
+        self._touched.add(self)
 
     def has_replicas(self) -> bool:
         """Whether any replica is there to serve: none means asleep, starting or failed."""
@@ -174,6 +188,8 @@ class Service(Generic[T]):
     def release(self, given: Given[T], now: float) -> None:
         """The request is over: who waits longest comes next."""
         given.replica.outstanding -= 1
+        self._touched.add(self)
+        self._warm.add(self)
         if self.waiting:
             self.admit_waiting(now)
 
@@ -231,9 +247,16 @@ class Service(Generic[T]):
 
 
 class Table(Generic[T]):
-    """All services, by the hosts and paths under which they are found."""
+    """All services, by the hosts and paths under which they are found.
+
+    Attributes:
+        touched: Services with requests, or that were asked for since demand was written.
+        warm: Services whose replicas may have unused connections.
+    """
 
     def __init__(self) -> None:
+        self.touched: set[Service[T]] = set()
+        self.warm: set[Service[T]] = set()
         self.services: dict[str, Service[T]] = {}
         self._hosts: dict[bytes, Service[T]] = {}
         self._paths: dict[bytes, Service[T]] = {}
@@ -255,7 +278,7 @@ class Table(Generic[T]):
         for name, route in routes.items():
             known = self.services.get(name)
             if known is None:
-                known = self.services[name] = Service(route)
+                known = self.services[name] = Service(route, touched=self.touched, warm=self.warm)
             gone += known.update(route)
         self._hosts = {host.encode(): self.services[name] for name, route in routes.items() for host in route.hosts}
         self._paths = {

@@ -64,7 +64,7 @@ class ServiceTally:
     """
 
     __slots__ = (
-        "codes", "dirty", "in_flight", "last_request", "queue", "retries", "revisions", "seconds", "shadows", "wake",
+        "codes", "in_flight", "last_request", "queue", "retries", "revisions", "seconds", "shadows", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,17 +77,11 @@ class ServiceTally:
         self.queue = Latencies()
         self.retries = 0
         self.shadows: Counter[str] = Counter()
-        self.dirty = False
 
     def arrive(self, epoch: float) -> None:
         self.in_flight += 1
         self.last_request = epoch
         self.look(epoch, arrivals=1)
-
-    def leave(self, revision: str, status: int) -> None:
-        self.in_flight -= 1
-        self.codes[revision, status] += 1
-        self.dirty = True
 
     def look(self, epoch: float, arrivals: int = 0) -> None:
         """Count into the second that this is."""
@@ -98,7 +92,6 @@ class ServiceTally:
             now = self.seconds[-1]
             now[1] += arrivals
             now[2] = max(now[2], self.in_flight)
-        self.dirty = True
 
     def revision(self, name: str) -> RevisionTally:
         tally = self.revisions.get(name)
