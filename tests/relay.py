@@ -5,11 +5,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
+from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import advance, failed, finish, running, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.specs.constraints import NAME, Constraints, broken, enforce
-from fairlead.specs.tables.field_types import ANY, TEXT, Key, Section, Single, name_key
+from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.tables.field_types import TEXT, Key, Section, Single, Tag, name_key
 from fairlead.specs.training import DEFAULT_TEAM, Training
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
@@ -68,11 +71,25 @@ def progress(relay: Workload[Relay]) -> str:
     return f"{len(ran.legs) if isinstance(ran, Ran) else 0}/{len(LEGS)}"
 
 
+def _read_leg(text: str) -> Training:
+    """A command, or a whole run as its JSON, which is what a person would not write."""
+    if not text.startswith("{"):
+        return Training(name="leg", run=text, grace_s=5.0)
+    try:
+        return cast(Training, from_json(text))
+    except InvalidSpec as error:
+        raise ValueError(str(error)) from error
+
+
+def _write_leg(leg: Training) -> str:
+    return leg.run if leg == _read_leg(leg.run) else to_json(leg)
+
+
 _COMMAND = Single(
     what="a command",
-    tags=ANY,
-    parse=lambda text: Training(name="leg", run=text, grace_s=5.0),
-    render=lambda leg: leg.run,
+    tags=frozenset({Tag.TEXT}),
+    parse=_read_leg,
+    render=_write_leg,
     schema={"type": "string"},
 )
 

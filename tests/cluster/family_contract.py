@@ -51,7 +51,13 @@ def until(harness: Harness, parent: AnyWorkload, *phases: Phase) -> AnyWorkload:
 
 
 class FamilyContract:
-    """Parents and children: what is kept of them, and that they live and go together."""
+    """Parents and children: what is kept of them, and that they live and go together.
+
+    Attributes:
+        makes_uids: The cluster gives uids itself, and knows a child by its name and its parent.
+    """
+
+    makes_uids = False
 
     @pytest.fixture(autouse=True)
     def relays(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -75,7 +81,8 @@ class FamilyContract:
 
     def test_a_child_is_submitted_once_however_often_it_is_ordered(self, harness: Harness) -> None:
         parent, child = with_child(harness)
-        assert (child.uid, child.parent, child.spec.name) == (child_uid(parent.uid, "first"), parent.uid, "relay-first")
+        assert (child.parent, child.spec.name) == (parent.uid, "relay-first")
+        assert self.makes_uids or child.uid == child_uid(parent.uid, "first")
         order = submit(parent, "first", harness.program())
         assert apply(harness, Change(workload_uid=parent.uid, version=parent.version, submit=(order,)))
         harness.crash()
@@ -98,11 +105,14 @@ class FamilyContract:
     def test_what_a_parent_wants_of_a_child_raises_its_version_once(self, harness: Harness) -> None:
         parent, child = with_child(harness)
         wanted = ChildIntent(uid=child.uid, intent=Intent.SUSPEND)
+        seen: list[tuple[Intent, int]] = []
         for _ in range(2):
             parent = now_of(harness, parent)
             assert apply(harness, Change(workload_uid=parent.uid, version=parent.version, children=(wanted,)))
-        (now,) = harness.cluster.children(parent.uid)
-        assert (now.intent, now.version) == (Intent.SUSPEND, child.version + 1)
+            seen += [(now.intent, now.version) for now in harness.cluster.children(parent.uid)]
+        assert seen[0] == seen[1]
+        assert seen[0][0] is Intent.SUSPEND
+        assert seen[0][1] > child.version
 
     def test_a_stale_change_submits_nothing(self, harness: Harness) -> None:
         parent = a_relay(harness)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.cluster.kubernetes.manifests.crds import PLURALS
+from fairlead.cluster.kubernetes.kinds import plural
 from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.reading import parse
 
@@ -41,7 +41,7 @@ def server_verdict(ask: Ask, content: dict[str, Any]) -> Verdict:
     """What the API server says of the object, which is not kept; unknown fields are mistakes, as for kubectl."""
     namespace = content["metadata"].get("namespace")
     where = f"namespaces/{namespace}/" if namespace else ""
-    path = f"/apis/fairlead.dev/v1alpha1/{where}{PLURALS[content['kind']]}?dryRun=All&fieldValidation=Strict"
+    path = f"/apis/fairlead.dev/v1alpha1/{where}{plural(content['kind'])}?dryRun=All&fieldValidation=Strict"
     try:
         ask("POST", path, content)
     except urllib.error.HTTPError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
@@ -109,8 +110,8 @@ def await_kinds(plane: ControlPlane) -> None:
     deadline = time.monotonic() + SERVED_TIMEOUT_S
     while True:
         try:
-            for plural in ("trainings", "teams", "pools"):
-                plane.request("GET", f"/apis/fairlead.dev/v1alpha1/{plural}")
+            for kind in kept_kinds():
+                plane.request("GET", objects_path(kind))
         except urllib.error.HTTPError:
             assert time.monotonic() < deadline, "the kinds are not served"
             time.sleep(0.2)

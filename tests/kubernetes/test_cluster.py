@@ -13,19 +13,23 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.kinds import objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import PODS, TRAININGS, Informers
+from fairlead.cluster.kubernetes.operator.runs.informers import PODS, Informers
 from fairlead.cluster.port import LogLine
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
 from tests import builders
 from tests.cluster.contract import ClusterContract
+from tests.cluster.family_contract import FamilyContract
+from tests.kubernetes.operating import teach_kinds
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.relays import know_relays
 from tests.waiting import until
 
 NUM_NODES = 2
@@ -109,9 +113,9 @@ class KubernetesHarness:
         """Leave nothing to the next test."""
         self.close()
         client = Client(self._access)
-        for run in client.items(TRAININGS):
+        for kind, run in [(each, run) for each in workload_kinds() for run in client.items(objects_path(each))]:
             metadata = run["metadata"]
-            path = f"/apis/fairlead.dev/v1alpha1/namespaces/{metadata['namespace']}/trainings/{metadata['name']}"
+            path = objects_path(kind, metadata["namespace"], metadata["name"])
             with suppress(ApiError):  # it was leaving already
                 client.merge(path, {"metadata": {"finalizers": []}})
                 client.delete(path)
@@ -163,3 +167,23 @@ class TestKubernetesCluster(ClusterContract):
 
     def test_reported_steps_are_seen_and_move_no_version(self, harness: Any) -> None:
         pytest.skip(NO_KUBELET)
+
+
+@pytest.fixture(scope="module")
+def related(prepared: Access, plane: ControlPlane) -> Access:
+    """With the toy kind, as any other that is added."""
+    with pytest.MonkeyPatch.context() as patch, know_relays(patch):
+        teach_kinds(plane)
+    return prepared
+
+
+class TestKubernetesFamilies(FamilyContract):
+    """Parents and children, with a kind whose definition comes from the table."""
+
+    makes_uids = True
+
+    @pytest.fixture
+    def harness(self, related: Access, relays: None) -> Iterator[KubernetesHarness]:
+        harness = KubernetesHarness(related)
+        yield harness
+        harness.clean()

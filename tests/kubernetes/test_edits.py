@@ -10,6 +10,7 @@ from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.control.updates import carry_out, plan_update
+from fairlead.policy.kinds.table import leaf
 from fairlead.specs.formats.settings import read_setting
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase
@@ -139,7 +140,7 @@ def test_a_person_changes_a_run_with_the_command(access: Access, cluster: Kubern
         run = desk.submit(spec)
         comes_to(cluster, "train", Phase.FAILED)
         given = [read_setting("nodes=2"), read_setting("kubernetes=null"), read_setting("ranks_per_node=2")]
-        update = plan_update(desk, desk.get(run.uid), given)
+        update = plan_update(desk, leaf(desk.get(run.uid)), given)
         assert {each.key: each.new for each in update.differences}["nodes"] == "2"
         # What was chosen for eight ranks is chosen anew for two.
         carry_out(desk, update)

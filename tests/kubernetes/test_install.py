@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from fairlead import __version__
+from fairlead.cluster.kubernetes.kinds import kept_kinds
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR_RULES, ROLES, TEAM_RULES
 from tests.kubernetes.goldens import check_golden
@@ -15,7 +16,7 @@ from tests.kubernetes.goldens import check_golden
 def test_the_objects_are_those_of_the_golden_file() -> None:
     objects = render_install(InstallSettings(image="fairlead:test", version="1.2.3"))
     check_golden("install.yaml", [each for each in objects if each["kind"] != "CustomResourceDefinition"])
-    assert sum(each["kind"] == "CustomResourceDefinition" for each in objects) == 3
+    assert sum(each["kind"] == "CustomResourceDefinition" for each in objects) == len(kept_kinds())
 
 
 def test_no_right_is_given_by_a_wildcard() -> None:

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.kubernetes
 
 SYSTEM, TEAM = "fairlead-system", "careful"
 RUNS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings"
+SWEEPS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/sweeps"
 PODS = f"/api/v1/namespaces/{TEAM}/pods"
 SET_UP = "set-up"
 POOL = "/apis/fairlead.dev/v1alpha1/pools/a-pool"
@@ -78,6 +79,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     a_run_that_asks_for_nodes(plane, client)
     a_team_from_its_namespace_to_its_last_bound(plane, client)
     a_run_that_is_not_kept(plane, client)
+    a_sweep_that_is_not_kept(plane, client)
     return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
 
 
@@ -151,8 +153,24 @@ def a_run_that_is_not_kept(plane: ControlPlane, client: Client) -> None:
     client.delete(f"{RUNS}/run-2")
 
 
-def _has_succeeded(client: Client, name: str) -> bool:
-    return (client.get(f"{RUNS}/{name}").get("status") or {}).get("phase") == "Succeeded"
+def a_sweep_that_is_not_kept(plane: ControlPlane, client: Client) -> None:
+    """Two sweeps as `kubectl apply` makes them, each with a trial, of which one is kept, then goes."""
+    trial = {"run": "work", "image": "python:3.12", "kubernetes": {"metadata": {"annotations": {"fake/run": "300ms"}}}}
+    kept = Retention(last=1)
+    with operating(plane, token_of(client, SYSTEM, OPERATOR), keeps=kept, keep_s=0.5):
+        for name in ("sweep-1", "sweep-2"):
+            client.create(SWEEPS, {
+                "apiVersion": "fairlead.dev/v1alpha1", "kind": "Sweep", "metadata": {"name": name},
+                "spec": {"parameters": {"lr": "0.1 | 0.2"}, "trials": 1, "trial": trial},
+            })  # fmt: skip
+            until(partial(_has_succeeded, client, name, SWEEPS))
+        until(lambda: [each["metadata"]["name"] for each in client.items(SWEEPS)] == ["sweep-2"])
+        client.delete(f"{SWEEPS}/sweep-2")
+        until(lambda: not list(client.items(SWEEPS)) and not list(client.items(RUNS)))
+
+
+def _has_succeeded(client: Client, name: str, place: str = RUNS) -> bool:
+    return (client.get(f"{place}/{name}").get("status") or {}).get("phase") == "Succeeded"
 
 
 def a_team_from_its_namespace_to_its_last_bound(plane: ControlPlane, client: Client) -> None:

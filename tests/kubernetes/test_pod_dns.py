@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
 from fairlead.cluster.kubernetes.operator.pods.pod_dns import Addressing
-from fairlead.cluster.kubernetes.operator.runs.run_record import Gang, RunRecord, TrainingObject
+from fairlead.cluster.kubernetes.operator.runs.run_record import Gang, RunRecord, TrainingObject, WorkloadObject
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Status
 from tests.kubernetes.builders import UID, a_training, a_workload
@@ -49,7 +49,7 @@ def a_gang(phase: Phase = Phase.STARTING) -> TrainingObject:
     nodes = ("node-a",) * NUM_PODS
     gang = Gang(attempt=0, at=STARTED_AT, cpu_milli=1, memory_bytes=1, gpu_milli=0, nodes=nodes, gpus=("",) * NUM_PODS)
     workload = a_workload(a_training(nodes=NUM_PODS), status=status)
-    return TrainingObject(
+    return WorkloadObject(
         key="research/train-llama", version=1, uid=UID, namespace="research", name="train-llama", generation=1,
         finalizers=(), is_leaving=False, wish="", workdir="", created_at=0.0,
         state=RunRecord(status=status, gang=gang), workload=workload,

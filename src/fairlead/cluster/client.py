@@ -72,6 +72,14 @@ class ClusterClient(WorkloadStore, Protocol):
         """Whether programs run in images of their own, with their own ``/dev/shm``."""
         ...
 
+    def in_its_team(self, spec: Spec) -> Spec:
+        """The spec with the team under which this cluster keeps it.
+
+        Raises:
+            Conflict: The team that it names is not the one that is meant.
+        """
+        ...
+
     def prepare(self, spec: Training, directory: Path | None) -> Prepared:
         """The spec as this cluster would keep it; nothing is sent.
 

@@ -9,7 +9,7 @@ from fairlead.cluster.port import Spec
 from fairlead.control.pipelines.command import refuse_elsewhere
 from fairlead.errors import CannotFit, Conflict
 from fairlead.policy.kinds.defaults import complete
-from fairlead.policy.kinds.table import map_runs
+from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
@@ -71,6 +71,8 @@ def admit(
         return runs[-1].spec
 
     admitted = map_runs(spec, of)
+    if parent_of(spec) is not None:
+        admitted = cluster.in_its_team(admitted)
     notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
     taken = next((run for run in runs if run.directory is not None), None)
     if taken is None:

@@ -20,7 +20,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, refusal_of
 from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S, DURATION_S, Election
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
@@ -207,7 +207,11 @@ class Operator:
         self._pass_s += took_s
         self._stopping.wait(min(max(GATHER_S, GATHER_PASSES * took_s), MOST_GATHER_S))
         is_busy = self.agent.is_busy or self._askings.is_watching
-        self.cluster.wait(BUSY_WAIT_S if is_busy else QUIET_WAIT_S)
+        self.cluster.wait(BUSY_WAIT_S if is_busy else self._quiet_s(time.time()))
+
+    def _quiet_s(self, now: float) -> float:
+        """Seconds until time alone may change a decision, within bounds."""
+        return min(max(self.cluster.next_decision_at(now) - now, BUSY_WAIT_S), QUIET_WAIT_S)
 
     def _pass(self) -> None:
         """Look, decide, act."""
@@ -220,6 +224,8 @@ class Operator:
         self._follow(with_askings=is_news)
         if is_news:
             self._teller.act(self.agent, now)
+            for found in self.cluster.refuse_unreadable():
+                self._teller.tell(self.agent, refusal_of(found, now), now)
         if self._keeps_teams:
             self._teams.act(self.agent, now)
             self._pools.act(self.agent)

@@ -27,7 +27,7 @@ PARAMETER_TEXT = Text(max_length=4_096)
 MAX_PARAMETERS = 100
 
 SWEEP_RULES: Constraints = {
-    "name": NAME,
+    "name": replace(NAME, max_length=NAME_MOST),
     "team": NAME,
     "trials": Limit(low=1, high=MAX_TRIALS, whole=True),
     "parallel": Limit(low=1, high=MAX_TRIALS, whole=True),
@@ -196,8 +196,6 @@ class Sweep:
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, SWEEP_RULES)
-        if len(self.name) > NAME_MOST:
-            yield "name", f"{quote(self.name)} has {len(self.name)} characters; give at most {NAME_MOST}"
         if not self.parameters:
             yield "parameters", "none is given; give at least one, such as `lr: log 1e-4..1e-1`"
             return

@@ -4,7 +4,7 @@ import re
 
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.training import MANAGED_BY as MANAGED_BY
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import AnyWorkload, Workload
 
 DOMAIN = "fairlead.dev"
 MANAGER = "fairlead"
@@ -48,11 +48,11 @@ def run_labels(workload: Workload) -> dict[str, str]:
     return {MANAGED_BY: MANAGER, RUN: workload.spec.name, RUN_UID: workload.uid}
 
 
-def owner(workload: Workload) -> dict[str, object]:
-    """The owner reference of everything that goes with the run."""
+def owner(workload: AnyWorkload) -> dict[str, object]:
+    """The owner reference of everything that goes with a workload."""
     return {
         "apiVersion": "fairlead.dev/v1alpha1",
-        "kind": "Training",
+        "kind": type(workload.spec).__name__,
         "name": workload.spec.name,
         "uid": workload.uid,
         "controller": True,

@@ -59,6 +59,8 @@ class ParentKind(Generic[Spec]):
         map_runs: The spec with each run that it describes replaced by what a function makes of it. So the runs are
             admitted when the parent is.
         progress: How far a workload is, in a few words for a column.
+        best: The best that came of it so far, in a few words for a column, empty for nothing yet; None where no child
+            is better than another.
         next_at: When time alone changes what ``judge`` answers, in Unix seconds; None where it never does.
     """
 
@@ -68,6 +70,7 @@ class ParentKind(Generic[Spec]):
     map_runs: Callable[[Spec, Callable[[Training], Training]], Spec]
     progress: Callable[[Workload[Spec]], str]
     next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
+    best: Callable[[Workload[Spec]], str] | None = None
 
 
 Kind: TypeAlias = LeafKind | ParentKind[Any]

@@ -81,6 +81,14 @@ def progress(sweep: Workload[Sweep]) -> str:
     return f"{detail_of(sweep).over}/{sweep.spec.num_trials}"
 
 
+def best_so_far(sweep: Workload[Sweep]) -> str:
+    """Tell the best value so far and its trial."""
+    detail, objective = detail_of(sweep), sweep.spec.objective
+    if objective is None or detail.best is None or detail.best_value is None:
+        return ""
+    return f"{objective.metric} {detail.best_value:.6g} ({child_name(sweep, str(detail.best))})"
+
+
 def detail_of(sweep: Workload[Sweep]) -> SweepDetail:
     """Return what is kept of it besides its trials."""
     detail = sweep.status.detail
@@ -260,4 +268,6 @@ def _failure(spec: Sweep, child: AnyWorkload) -> str:
     return child.status.reason.message
 
 
-KIND = ParentKind(spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at)
+KIND = ParentKind(
+    spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at, best=best_so_far
+)

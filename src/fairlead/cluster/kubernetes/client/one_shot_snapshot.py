@@ -6,7 +6,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.client.operator_lease import rules_there
 from fairlead.cluster.kubernetes.names import RUN_UID
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, items_of
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.pods.pod_status import stray
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
@@ -26,8 +26,12 @@ class OneShotSnapshot:
         view = self._view
         # A run is looked at only with its pods, so they are there before it is.
         for cache in view.caches:
-            for content in self._client.items(cache.path):
-                cache.put(content)
+            if cache not in view.parents.values():
+                for content in self._client.items(cache.path):
+                    cache.put(content)
+        for kind, parents in view.parents.items():
+            for content in items_of(self._client, kind, None):
+                parents.put(content)
         # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
         growth = Autoscalers(self._client).ask(time.time())
         rules = rules_there(self._client)

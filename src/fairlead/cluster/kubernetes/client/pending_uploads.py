@@ -13,7 +13,9 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.kinds import workload_kinds
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, part_names, stored_digest
+from fairlead.cluster.kubernetes.operator.cluster import items_of
 from fairlead.specs.keys import API_VERSION
 
 UPLOADS = "fairlead-uploads"
@@ -71,13 +73,15 @@ class Uploads:
         return frozenset(sent | {digest for each in self._owners() if (digest := stored_digest(each)) is not None})
 
     def _owners(self) -> dict[str, dict[str, Any]]:
-        """The runs of the namespace by what they say of their working directory."""
-        runs = self._client.items(f"/apis/{API_VERSION}/namespaces/{self._namespace}/trainings")
-        return {
-            str(run["metadata"]["annotations"][WORKDIR]): _owner(run["metadata"]["name"], run["metadata"]["uid"])
-            for run in runs
-            if WORKDIR in (run["metadata"].get("annotations") or {})
-        }
+        """The workloads of the namespace by what they say of their working directory; those with children win."""
+        found: dict[str, dict[str, Any]] = {}
+        for kind in workload_kinds():
+            for each in items_of(self._client, kind, self._namespace):
+                metadata = each["metadata"]
+                if WORKDIR in (metadata.get("annotations") or {}):
+                    owner = _owner(metadata["name"], metadata["uid"], kind)
+                    found[str(metadata["annotations"][WORKDIR])] = owner
+        return found
 
     def _give(self, path: str, owner: Mapping[str, Any]) -> None:
         """Let a part that nobody owns have an owner; a part that is gone, or another by now, is let be."""
@@ -93,8 +97,8 @@ class Uploads:
                 raise
 
 
-def _owner(name: str, uid: str) -> dict[str, Any]:
-    return {"apiVersion": API_VERSION, "kind": "Training", "name": name, "uid": uid, "controller": False}
+def _owner(name: str, uid: str, kind: str = "Training") -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": kind, "name": name, "uid": uid, "controller": False}
 
 
 def _nobody() -> dict[str, Any]:

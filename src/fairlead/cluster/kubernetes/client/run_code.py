@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.kept_code import KeptCode, KeptFile
-from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, archive_place, part_names
+from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, archive_place, part_names
 from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
 from fairlead.cluster.revisions import read_revision
 from fairlead.errors import NotFound
 
-REVISION = f"{names.DOMAIN}/revision"  # annotation of a Training: JSON with commit, branch, dirty, and a packed diff
 MOST_PACKED_DIFF = 32 * 1024  # all annotations of an object may have 256 KiB
 
 

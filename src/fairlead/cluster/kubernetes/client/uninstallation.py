@@ -8,7 +8,8 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.client.installation import client_namespace, is_ours
 from fairlead.cluster.kubernetes.client.operator_lease import holder_of
 from fairlead.cluster.kubernetes.client.permissions import Right, require
-from fairlead.cluster.kubernetes.manifests.crds import GROUP, PLURALS, definitions
+from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, plural, workload_kinds
+from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.names import CONTENT, MANAGED_BY, MANAGER, ROOM_FOR, RUN_UID
@@ -17,7 +18,6 @@ from fairlead.errors import ClusterError
 
 Tell = Callable[[Done], None]
 _LABELLED = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
-_TRAININGS = f"/apis/{GROUP}/v1alpha1/trainings"
 # Groups and plurals of what runs are made of.
 _OF_RUNS = (
     ("", "configmaps"),
@@ -67,7 +67,7 @@ def uninstall(
         for place in _delete_runs(client, namespace, timeout_s):
             did(place)
     in_use = _in_use(client)
-    if not in_use.get("trainings"):
+    if not any(in_use.get(plural(kind)) for kind in workload_kinds()):
         for place in _leftovers(client):
             if remove(client, place):
                 did(place)
@@ -106,7 +106,7 @@ def _is_there(client: Client, place: Place) -> bool:
 def _needed(objects: list[Object]) -> list[Right]:
     places = {(place.group, place.resource, place.namespace) for place in map(place_of, objects)}
     more = [
-        Right(verb=verb, group=GROUP, resource=plural) for plural in PLURALS.values() for verb in ("list", "delete")
+        Right(verb=verb, group=GROUP, resource=plural(kind)) for kind in kept_kinds() for verb in ("list", "delete")
     ]
     return [
         *(Right(verb="delete", group=group, resource=resource, namespace=space) for group, resource, space in places),
@@ -125,20 +125,20 @@ def _operator_elsewhere(client: Client, namespace: str) -> list[str]:
 
 
 def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[Place]:
-    """Delete every run; where no operator lives to end them, their pods go with them."""
-    runs = [_place_of_run(run) for run in _listed(client, _TRAININGS)]
+    """Delete every run and every parent; where no operator lives to end them, their pods go with them."""
+    runs = [_place_of_run(run) for run in _runs(client)]
     for place in runs:
         remove(client, place)
 
     def are_gone() -> bool:
-        if _listed(client, _TRAININGS) and holder_of(client, namespace) is None:
+        if _runs(client) and holder_of(client, namespace) is None:
             for place in runs:
                 _let_go(client, place)
         # Pods follow the object that owns them.
-        return not _listed(client, _TRAININGS) and not _listed(client, "/api/v1/pods", {"labelSelector": RUN_UID})
+        return not _runs(client) and not _listed(client, "/api/v1/pods", {"labelSelector": RUN_UID})
 
     if not until(are_gone, timeout_s):
-        names = [f"{run['metadata']['namespace']}/{run['metadata']['name']}" for run in _listed(client, _TRAININGS)]
+        names = [f"{run['metadata']['namespace']}/{run['metadata']['name']}" for run in _runs(client)]
         raise ClusterError(
             f"{len(names)} runs are still being stopped after {timeout_s:g} s: {_some(names)}. Nothing else was "
             "removed; call `fairlead uninstall --with-runs` again, or give a longer `--timeout`."
@@ -161,7 +161,7 @@ def _let_go(client: Client, place: Place) -> None:
 
 def _in_use(client: Client) -> dict[str, int]:
     """Plurals of our kinds to the number of their objects."""
-    return {plural: len(_listed(client, f"/apis/{GROUP}/v1alpha1/{plural}")) for plural in PLURALS.values()}
+    return {plural(kind): len(_listed(client, objects_path(kind))) for kind in kept_kinds()}
 
 
 def _leftovers(client: Client) -> Iterator[Place]:
@@ -196,7 +196,7 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
         f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
         for path in (
             f"/api/v1/namespaces/{namespace}/pods",
-            f"{_TRAININGS.removesuffix('trainings')}namespaces/{namespace}/trainings",
+            *(objects_path(kind, namespace) for kind in workload_kinds()),
         )
         for each in _listed(client, path)
         if each["metadata"].get("deletionTimestamp") is None
@@ -224,9 +224,10 @@ def _removed(client: Client, place: Place, timeout_s: float) -> bool:
 def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
     """What the user has to know of, with the command that ends it."""
     left = []
-    if in_use.get("trainings"):
+    num_runs = sum(in_use.get(plural(kind), 0) for kind in workload_kinds())
+    if num_runs:
         left.append(
-            f"{in_use['trainings']} runs stay, without an operator; their pods keep running. "
+            f"{num_runs} runs stay, without an operator; their pods keep running. "
             "`fairlead uninstall --with-runs` deletes them too."
         )
     left += [
@@ -240,10 +241,15 @@ def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
     return left
 
 
+def _runs(client: Client) -> list[Object]:
+    """The objects of all kinds of workloads."""
+    return [{"kind": kind, **run} for kind in workload_kinds() for run in _listed(client, objects_path(kind))]
+
+
 def _place_of_run(run: Object) -> Place:
-    metadata = run["metadata"]
+    metadata, resource = run["metadata"], plural(run["kind"])
     return Place(
-        group=GROUP, version="v1alpha1", resource="trainings", name=metadata["name"], namespace=metadata["namespace"]
+        group=GROUP, version="v1alpha1", resource=resource, name=metadata["name"], namespace=metadata["namespace"]
     )
 
 

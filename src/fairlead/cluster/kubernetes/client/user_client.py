@@ -19,13 +19,14 @@ from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
 from fairlead.cluster.kubernetes.client.run_code import read_code
+from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.names import is_object_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, name_taken, run_only
-from fairlead.cluster.kubernetes.operator.runs.informers import NODES, TRAININGS, trainings_path
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_unknown_kind, items_of, name_taken
+from fairlead.cluster.kubernetes.operator.runs.informers import NODES
 from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, filled, read_training, submitted
+from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, filled, read_workload, submitted
 from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
@@ -34,7 +35,9 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
+from fairlead.policy.kinds.table import leaf
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
+from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.series import Point
 from fairlead.state.snapshot import AnyWorkload, Intent, Node, Pod, Snapshot, Workload
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
@@ -61,8 +64,8 @@ class UserClient:
         self.namespace = namespace
         self._is_told = is_told
         self._options = options
-        self._keys: dict[str, tuple[str, str]] = {}
-        self._watches: dict[str, Cache[TrainingObject]] = {}
+        self._keys: dict[str, tuple[str, str, str]] = {}
+        self._watches: dict[tuple[str, str], Cache[AnyObject]] = {}
         self._changed = threading.Condition()
         self._epoch = self._seen = 0
 
@@ -81,13 +84,7 @@ class UserClient:
         if directory is None:
             complete = filled(spec)
             return Prepared(spec=complete, notes=tuple(_notes(spec, complete)))
-        if spec.team == DEFAULT_TEAM:
-            spec = replace(spec, team=self.namespace)
-        elif self._is_told and spec.team != self.namespace:
-            raise Conflict(
-                f"{spec.name}: `team` is {spec.team!r}, which is its namespace, and --namespace is "
-                f"{self.namespace!r}. Leave one of them out."
-            )
+        spec = self.in_its_team(spec)
         # Here and not above: only what submits needs it.
         from fairlead.cluster.preflight import pod_place_problem
 
@@ -106,7 +103,7 @@ class UserClient:
         given = spec.checkpoint.origin
         if given is None or not is_run_name(given):
             return spec
-        run = self.find(given, spec.team)
+        run = leaf(self.find(given, spec.team))
         to = run.spec.checkpoint.to
         if to is None:
             raise Conflict(
@@ -127,17 +124,28 @@ class UserClient:
         self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> Workload[Spec]:
         """Submit it; its program inherits nothing of our environment."""
-        return cast("Workload[Spec]", self._launch(run_only(spec), directory))
+        return cast("Workload[Spec]", self._launch(spec, directory))
 
-    def _launch(self, spec: Training, directory: Path | None) -> Workload:
+    def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
         place = self._of(spec.team)
         if directory is None:
             return self._known(place.submit(spec))
-        there = self._read(spec.team, spec.name)
+        there = self._named(spec.team, spec.name)
         if there is not None and not _run_of(there).status.phase.is_final:
             # Told before anything is sent, so that no files are left that nothing owns.
             raise name_taken(spec)
         return self._known(luggage.send(self.client, spec, directory, place.submit))
+
+    def in_its_team(self, spec: Spec) -> Spec:
+        """In the namespace that is meant, where it names no team."""
+        if spec.team == DEFAULT_TEAM:
+            return renamed(spec, spec.name, self.namespace)
+        if self._is_told and spec.team != self.namespace:
+            raise Conflict(
+                f"{spec.name}: `team` is {spec.team!r}, which is its namespace, and --namespace is "
+                f"{self.namespace!r}. Leave one of them out."
+            )
+        return spec
 
     def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
         place = self._of(workload.spec.team)
@@ -146,12 +154,12 @@ class UserClient:
             return place.update(workload.uid, spec, version=workload.version, annotations=annotations)
 
         if directory is None:
-            return self._known(update(spec, {}))
-        return self._known(luggage.send(self.client, spec, directory, update))
+            return leaf(self._known(update(spec, {})))
+        return leaf(self._known(luggage.send(self.client, spec, directory, update)))
 
     def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        namespace, _ = self._key(uid)
-        return self._known(self._of(namespace).update(uid, spec, version=version))
+        namespace, _, _ = self._key(uid)
+        return leaf(self._known(self._of(namespace).update(uid, spec, version=version)))
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
         return luggage.is_same(self._object(workload.uid).workdir, directory)
@@ -160,7 +168,7 @@ class UserClient:
         return self.launch(spec)
 
     def code(self, uid: str) -> KeptCode:
-        namespace, name = self._key(uid)
+        namespace, name, _ = self._key(uid)
         try:
             return read_code(self.client, namespace, name, uid)
         except ApiError as error:
@@ -168,8 +176,8 @@ class UserClient:
                 raise NotFound(f"The run {name} is not there any more.") from error
             raise _explained(error, namespace) from error
 
-    def set_intent(self, uid: str, intent: Intent) -> Workload:
-        namespace, _ = self._key(uid)
+    def set_intent(self, uid: str, intent: Intent) -> AnyWorkload:
+        namespace, _, _ = self._key(uid)
         return self._known(self._of(namespace).set_intent(uid, intent))
 
     def nodes(self) -> tuple[Node, ...]:
@@ -188,19 +196,22 @@ class UserClient:
                 raise
             raise NotAllowed(f"your account may not read the whole cluster: {error.said}") from error
 
-    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+    def workloads(self, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         newest = sorted(self._runs(self.namespace), key=lambda run: (-run.created_at, run.uid))
         return tuple(newest[:limit])
 
     def children(self, uid: str) -> tuple[AnyWorkload, ...]:
-        """None: there are no parents on Kubernetes yet."""
-        return ()
+        namespace, _, kind = self._key(uid)
+        if not is_parent_kind(kind):
+            return ()
+        found = (run for run in self._runs(namespace) if run.parent == uid)
+        return tuple(sorted(found, key=lambda run: (run.created_at, run.uid)))
 
-    def unfinished(self, team: str | None = None) -> tuple[Workload, ...]:
+    def unfinished(self, team: str | None = None) -> tuple[AnyWorkload, ...]:
         runs = sorted(self._runs(team or self.namespace), key=lambda run: (run.created_at, run.uid))
         return tuple(run for run in runs if not run.status.phase.is_final)
 
-    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload, ...]:
+    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         """Runs of the namespace; the API server looks for those with the labels."""
         runs = self._runs(self.namespace, selection.label_selector)
         found = sorted(filter(selection.matches, runs), key=lambda run: (-run.created_at, run.uid))
@@ -212,14 +223,14 @@ class UserClient:
     def finished_names(self, team: str) -> frozenset[str]:
         return frozenset(run.spec.name for run in self._runs(team) if run.status.phase.is_final)
 
-    def get(self, uid: str) -> Workload:
+    def get(self, uid: str) -> AnyWorkload:
         return _run_of(self._object(uid))
 
-    def find(self, name: str, team: str | None = None) -> Workload:
+    def find(self, name: str, team: str | None = None) -> AnyWorkload:
         namespace = team or self.namespace
         if not is_object_name(namespace):
             raise NotFound(f"There is no namespace {namespace!r}: no namespace can have that name.")
-        found = self._read(namespace, name) if is_object_name(name) else None
+        found = self._named(namespace, name) if is_object_name(name) else None
         if found is not None:
             return self._known(_run_of(found))
         runs = sorted(self._runs(namespace), key=lambda run: -run.created_at)
@@ -235,10 +246,12 @@ class UserClient:
             return ()
         return _events(found, after)
 
-    def history(self) -> tuple[tuple[Workload, ...], tuple[EventRecord, ...]]:
+    def history(self) -> tuple[tuple[AnyWorkload, ...], tuple[EventRecord, ...]]:
         """Of all namespaces, or of our own where we may look at no other."""
         try:
-            found = tuple(read_training(content) for content in self.client.items(TRAININGS))
+            found = tuple(
+                read_workload(content) for kind in workload_kinds() for content in items_of(self.client, kind, None)
+            )
         except ApiError as error:
             if error.status != 403:
                 raise _explained(error, self.namespace) from error
@@ -246,7 +259,8 @@ class UserClient:
         return tuple(self._known(each.workload) for each in found if each.workload is not None), _events(found, 0)
 
     def pods(self, uid: str) -> tuple[Pod, ...]:
-        return OneShotSnapshot(self.client).pods(self._object(uid))
+        found = self._object(uid)
+        return () if is_parent_kind(found.kind) else OneShotSnapshot(self.client).pods(found)
 
     def logs(
         self,
@@ -258,7 +272,7 @@ class UserClient:
         watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
         found = self._object(uid)
-        ranks = _run_of(found).spec.ranks_on_each_node
+        ranks = leaf(_run_of(found)).spec.ranks_on_each_node
         logs = PodLogs(self.client, found.namespace, uid, query, ranks_per_pod=ranks)
         if not follow:
             return logs.all()
@@ -277,7 +291,7 @@ class UserClient:
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
         """By what the beginnings of the newest logs say, and what is kept of pods that are gone."""
-        namespace, _ = self._key(workload.uid)
+        namespace, _, _ = self._key(workload.uid)
         ranks = workload.spec.ranks_on_each_node
         try:
             return PodLogs(self.client, namespace, workload.uid, EVERYTHING, ranks_per_pod=ranks).dropped()
@@ -305,7 +319,7 @@ class UserClient:
 
     def kept_at(self, workload: AnyWorkload) -> str:
         where = f"{workload.spec.name} -n {workload.spec.team} --context {self.client.access.context}"
-        return f"`kubectl describe training {where}`"
+        return f"`kubectl describe {type(workload.spec).__name__.lower()} {where}`"
 
     def space_of(self, workload: AnyWorkload) -> int | None:
         """None: it is an object of the API server and its pods."""
@@ -326,7 +340,7 @@ class UserClient:
         preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
         try:
-            self.client.delete(trainings_path(found.namespace, found.name), options)
+            self.client.delete(objects_path(found.kind, found.namespace, found.name), options)
         except ApiError as error:
             if error.status in (404, 409):
                 return False
@@ -347,23 +361,25 @@ class UserClient:
         return unattended(self.client)
 
     def trouble(self) -> str | None:
-        troubles = (watch.trouble for watch in self._watches.values())
-        found = next((str(trouble) for trouble in troubles if trouble is not None), None)
+        troubles = [(kind, watch.trouble) for (_, kind), watch in self._watches.items() if watch.trouble is not None]
+        known = (each for kind, each in troubles if not (isinstance(each, ApiError) and is_unknown_kind(kind, each)))
+        found = next(map(str, known), None)
         goes_on = "Runs continue, and are followed again as soon as there is an answer."
         return None if found is None else f"{found} {goes_on}"
 
     def wait(self, timeout_s: float) -> None:
         """Return when a run has changed; the first wait begins to watch."""
-        for namespace in {self.namespace, *(namespace for namespace, _ in self._keys.values())}:
-            if namespace not in self._watches:
-                watch = Cache(self.client, trainings_path(namespace), read_training, self._wake)
-                self._watches[namespace] = watch
-                watch.start()
+        for namespace in {self.namespace, *(namespace for namespace, _, _ in self._keys.values())}:
+            for kind in workload_kinds():
+                if (namespace, kind) not in self._watches:
+                    watch = Cache(self.client, objects_path(kind, namespace), read_workload, self._wake)
+                    self._watches[namespace, kind] = watch
+                    watch.start()
         with self._changed:
             self._changed.wait_for(lambda: self._epoch != self._seen, timeout_s)
             self._seen = self._epoch
 
-    def _wake(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
+    def _wake(self, before: AnyObject | None, after: AnyObject | None) -> None:
         with self._changed:
             self._epoch += 1
             self._changed.notify_all()
@@ -371,49 +387,70 @@ class UserClient:
     def _of(self, namespace: str) -> KubernetesCluster:
         return KubernetesCluster(self.client, namespace=namespace)
 
-    def _known(self, run: Workload) -> Workload:
-        self._keys[run.uid] = (run.spec.team, run.spec.name)
+    def _known(self, run: AnyWorkload) -> AnyWorkload:
+        self._keys[run.uid] = (run.spec.team, run.spec.name, type(run.spec).__name__)
         return run
 
-    def _key(self, uid: str) -> tuple[str, str]:
+    def _key(self, uid: str) -> tuple[str, str, str]:
         if uid not in self._keys:
             self._runs(self.namespace)
         if uid not in self._keys:
             raise NotFound(f"There is no run with the id {uid!r} in the namespace {self.namespace!r}.")
         return self._keys[uid]
 
-    def _object(self, uid: str) -> TrainingObject:
-        namespace, name = self._key(uid)
-        watch = self._watches.get(namespace)
-        if watch is not None and watch.is_synced:
+    def _watch(self, namespace: str, kind: str) -> Cache[AnyObject] | None:
+        """The watch of a kind, once it knows everything."""
+        watch = self._watches.get((namespace, kind))
+        return watch if watch is not None and watch.is_synced else None
+
+    def _object(self, uid: str) -> AnyObject:
+        namespace, name, kind = self._key(uid)
+        watch = self._watch(namespace, kind)
+        if watch is not None:
             if isinstance(watch.trouble, ApiError) and watch.trouble.status in (401, 403):
                 raise _explained(watch.trouble, namespace)
             found = watch.get(f"{namespace}/{name}")
         else:
-            found = self._read(namespace, name)
+            found = self._read(namespace, name, kind)
         if found is None or found.uid != uid:
             raise NotFound(f"The run {name} is not there any more.")
         return found
 
-    def _objects(self, namespace: str, labels: str = "") -> tuple[TrainingObject, ...]:
-        watch = self._watches.get(namespace)
-        if watch is not None and watch.is_synced:
+    def _objects(self, namespace: str, labels: str = "") -> tuple[AnyObject, ...]:
+        return tuple(each for kind in workload_kinds() for each in self._objects_of(kind, namespace, labels))
+
+    def _objects_of(self, kind: str, namespace: str, labels: str) -> tuple[AnyObject, ...]:
+        watch = self._watch(namespace, kind)
+        if watch is not None:
             return watch.all()
         try:
             query = {"labelSelector": labels} if labels else {}
-            return tuple(read_training(content) for content in self.client.items(trainings_path(namespace), query))
+            return tuple(map(read_workload, items_of(self.client, kind, namespace, query)))
         except ApiError as error:
             raise _explained(error, namespace) from error
 
-    def _runs(self, namespace: str, labels: str = "") -> list[Workload]:
+    def _runs(self, namespace: str, labels: str = "") -> list[AnyWorkload]:
         found = self._objects(namespace, labels)
         return [self._known(each.workload) for each in found if each.workload is not None]
 
-    def _read(self, namespace: str, name: str) -> TrainingObject | None:
+    def _named(self, namespace: str, name: str) -> AnyObject | None:
+        """The workload of a name: the one that is not over, or else the newest; a kind has one of each name."""
+        newest: AnyObject | None = None
+        for kind in workload_kinds():
+            found = self._read(namespace, name, kind)
+            if found is None:
+                continue
+            if found.workload is not None and not found.workload.status.phase.is_final:
+                return found
+            if newest is None or found.created_at > newest.created_at:
+                newest = found
+        return newest
+
+    def _read(self, namespace: str, name: str, kind: str) -> AnyObject | None:
         try:
-            return read_training(self.client.get(trainings_path(namespace, name)))
+            return read_workload(self.client.get(objects_path(kind, namespace, name)))
         except ApiError as error:
-            if error.status == 404 and f'"{name}" not found' in error.said:
+            if (error.status == 404 and f'"{name}" not found' in error.said) or is_unknown_kind(kind, error):
                 return None
             raise _explained(error, namespace) from error
 
@@ -425,7 +462,7 @@ def _is_mounted(spec: Training, path: str) -> bool:
     return any(path == mount or path.startswith(f"{mount}/") for mount in mounts)
 
 
-def _events(found: Iterable[TrainingObject], after: int) -> tuple[EventRecord, ...]:
+def _events(found: Iterable[AnyObject], after: int) -> tuple[EventRecord, ...]:
     """The events of some runs, above a number, in their order."""
     told = [
         EventRecord(id=kept.id, at=kept.at, workload_uid=each.uid, run=each.name, type=kept.type, reason=kept.reason)
@@ -436,7 +473,7 @@ def _events(found: Iterable[TrainingObject], after: int) -> tuple[EventRecord, .
     return tuple(sorted(told, key=lambda event: event.id))
 
 
-def _run_of(found: TrainingObject) -> Workload:
+def _run_of(found: AnyObject) -> AnyWorkload:
     if found.workload is None:
         raise ClusterError(f"The run {found.name} cannot be read by this Fairlead: {found.problem}")
     return found.workload

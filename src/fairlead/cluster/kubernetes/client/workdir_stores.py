@@ -45,7 +45,8 @@ FLEETING = frozenset({"emptyDir", "ephemeral", "configMap", "secret"})
 """Volumes that end with their pod, or that pods cannot write to."""
 
 
-Submit = Callable[[Training, Mapping[str, str]], Workload]
+Submit = Callable[[Any, Mapping[str, str]], Workload[Any]]
+"""Submits a workload of whatever kind, with annotations."""
 
 
 class Store(Protocol):

@@ -28,8 +28,10 @@ from fairlead.cluster.kubernetes.manifests.workdir import (
 )
 from fairlead.cluster.preflight import packed_problem
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed
+from fairlead.policy.kinds.table import runs_of
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Workload
+from fairlead.specs.workload import Spec, renamed
+from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
 
 HERE = "."
@@ -106,8 +108,8 @@ def _names(directory: Path) -> frozenset[str]:
     return frozenset(path.relative_to(directory).as_posix() for path in workdir.files(directory))
 
 
-def send(client: Client, spec: Training, directory: Path, submit: Submit) -> Workload:
-    """Send the files, submit the run, and make the files its own.
+def send(client: Client, spec: Spec, directory: Path, submit: Submit) -> AnyWorkload:
+    """Send the files, submit the workload, and make the files its own; children of a parent have the parent's.
 
     Whoever is killed before the run is there leaves files that nothing owns, for a later run to see to, and no run that
     waits for files for ever.
@@ -137,9 +139,10 @@ def is_same(annotation: str, directory: Path) -> bool:
         return large.digest == stored
 
 
-def _send_large(client: Client, spec: Training, directory: Path, submit: Submit, uploads: Uploads) -> Workload:
+def _send_large(client: Client, spec: Spec, directory: Path, submit: Submit, uploads: Uploads) -> AnyWorkload:
     """The same by way of a store, which the archive's name alone comes from through the API."""
-    store = _store_for(spec, directory, measure(directory))
+    run = next(run for run in runs_of(spec) if run.workdir is not None)
+    store = _store_for(renamed(run, spec.name, spec.team), directory, measure(directory))
     with packed_large(directory) as archive:
         folder = uploads.begin(f"{archive.digest}{STORED}", time.time())
         place = store.keep(archive, folder, uploads.stored(), client, submit)
@@ -176,7 +179,7 @@ def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
     return store
 
 
-def _put(client: Client, namespace: str, archive: Archive, workload: Workload | None) -> None:
+def _put(client: Client, namespace: str, archive: Archive, workload: AnyWorkload | None) -> None:
     """Apply each part; an owner by a manager of its own, so that runs that share files each keep theirs."""
     manager = KEEPER if workload is None else f"fairlead-run-{workload.uid[:13]}"
     for name, body in zip(part_names(archive.annotation), render_parts(archive, namespace, workload), strict=True):

@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING
 from typing import Any
 
+from fairlead.cluster.kubernetes.kinds import DESCRIBED, is_parent_kind, kept_kinds, plural
 from fairlead.cluster.kubernetes.manifests import validation
 from fairlead.cluster.kubernetes.manifests.statuses import status_schema
+from fairlead.policy.kinds.record import ParentKind
+from fairlead.policy.kinds.table import KINDS as WORKLOADS
 from fairlead.specs import overlay
 from fairlead.specs.constraints import Constraints, Text
 from fairlead.specs.formats.parsing import MOST_QUANTITY
@@ -14,14 +17,12 @@ from fairlead.specs.keys import API_VERSION, KINDS
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import Resources
 from fairlead.specs.tables import field_types as kinds
-from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, Single
+from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
 from fairlead.specs.training import ENV_NAME, Retry
 
 GROUP, VERSION = API_VERSION.split("/")
-PLURALS = {"Training": "trainings", "Team": "teams", "Pool": "pools"}
-_SHORT = {"Training": ["ftr"], "Team": ["ftm"], "Pool": ["fpl"]}
-_NAMESPACED = frozenset({"Training"})
+_SHORT = {"Training": ["ftr"], "Sweep": ["fsw"], "Team": ["ftm"], "Pool": ["fpl"]}
 _DOCS = {
     "Training": "A distributed training run: a gang of pods that start together or not at all.",
     "Team": "People who share a namespace, with a quota.",
@@ -50,6 +51,9 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("Age", "date", ".metadata.creationTimestamp"),
     ),
 }
+LONGEST = 65_536
+"""Characters of a text of which nothing else is known."""
+_BEST = ("Best", "string", ".status.best")
 _RULES = "x-kubernetes-validations"
 _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Retry: validation.retry_rules,
@@ -60,26 +64,26 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
 
 def definitions() -> list[dict[str, Any]]:
     """The CustomResourceDefinition of every kind that a cluster keeps."""
-    return [definition(kind) for kind in PLURALS]
+    return [definition(kind) for kind in kept_kinds()]
 
 
 def definition(kind: str) -> dict[str, Any]:
     """The CustomResourceDefinition of one kind."""
-    plural = PLURALS[kind]
-    columns = [{"name": name, "type": type_, "jsonPath": path} for name, type_, path in _COLUMNS[kind]]
+    many = plural(kind)
+    columns = [{"name": name, "type": type_, "jsonPath": path} for name, type_, path in _columns(kind)]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "fairlead"}},
+        "metadata": {"name": f"{many}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "fairlead"}},
         "spec": {
             "group": GROUP,
-            "scope": "Namespaced" if kind in _NAMESPACED else "Cluster",
+            "scope": "Cluster" if kind in DESCRIBED else "Namespaced",
             "names": {
                 "kind": kind,
                 "listKind": f"{kind}List",
-                "plural": plural,
+                "plural": many,
                 "singular": kind.lower(),
-                "shortNames": _SHORT[kind],
+                "shortNames": _SHORT.get(kind, []),
                 "categories": ["fairlead"],
             },
             "versions": [
@@ -94,6 +98,16 @@ def definition(kind: str) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _columns(kind: str) -> tuple[tuple[str, str, str], ...]:
+    """What kubectl shows of a kind; all parents have the same, and those with a best child that one too."""
+    if kind in _COLUMNS:
+        return _COLUMNS[kind]
+    record = WORKLOADS[kind]
+    phase, _, progress, *rest = _COLUMNS["Training"]
+    has_best = isinstance(record, ParentKind) and record.best is not None
+    return (phase, progress, *((_BEST,) if has_best else ()), *rest)
 
 
 def with_fewer_rules(content: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +141,7 @@ def object_schema(kind: str) -> dict[str, Any]:
     spec = _section(KINDS[kind])
     return {
         "type": "object",
-        "description": _DOCS[kind],
+        "description": _DOCS.get(kind) or (KINDS[kind].type.__doc__ or kind).splitlines()[0],
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -137,8 +151,9 @@ def object_schema(kind: str) -> dict[str, Any]:
             "status": status_schema(kind),
         },
         "x-kubernetes-validations": [
-            *validation.name_rules(),
+            *validation.name_rules(KINDS[kind].rules["name"]),
             *(validation.update_rules() if kind == "Training" else ()),
+            *(validation.parent_update_rules(kind) if is_parent_kind(kind) else ()),
         ],
     }
 
@@ -185,12 +200,22 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
         if kind.item is kinds.TAINT:
             return {**schema, "x-kubernetes-list-type": "atomic", **_rules(validation.taints_rules())}
         return {**schema, "x-kubernetes-list-type": "set"}
-    assert isinstance(kind, Single), "no kind of these clusters has a mapping to mappings"
+    if isinstance(kind, SectionMap):
+        return {
+            "type": "object",
+            "maxProperties": kind.most,
+            "additionalProperties": _section(kind.item),
+            **_rules(validation.names_rules(kind.names)),
+        }
     rule = section.rules.get(key.attributes[0])
     return _single(kind, key, rule if isinstance(rule, Text) else None, section.rules)
 
 
 def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None = None) -> dict[str, Any]:
+    if not validation.is_known(kind):
+        # Of a kind that does not come with Fairlead: what it means is the operator's to read.
+        is_text = kind.schema.get("type") == "string"
+        return {"type": "string", "maxLength": LONGEST} if is_text else {"x-kubernetes-preserve-unknown-fields": True}
     rules = rules if rules is not None else {key.attributes[0]: text} if text is not None else {}
     checks = _rules(validation.single_rules(kind, key, rules))
     if kind is kinds.FLAG:
@@ -199,7 +224,7 @@ def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None
         # Of two types, which a structural schema can only say so.
         return {"x-kubernetes-preserve-unknown-fields": True, **kind.schema}
     if kind.tags == kinds.NUMERIC:
-        return {"type": "number" if kind is kinds.DOLLARS else "integer", **checks}
+        return {"type": "number" if kind in validation.POINTED else "integer", **checks}
     if kind.tags == kinds.ANY:
         return {"x-kubernetes-int-or-string": True, "maxLength": MOST_QUANTITY, **checks}
     return {"type": "string", "maxLength": _length(kind, text), **checks}

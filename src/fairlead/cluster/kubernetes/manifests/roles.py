@@ -5,6 +5,7 @@ The operator's rules are those of its requests and nothing more; a verb is here 
 
 from typing import Any
 
+from fairlead.cluster.kubernetes.kinds import is_parent_kind, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import GROUP
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, LEASE, MANAGED_BY, MANAGER
 
@@ -21,23 +22,27 @@ def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names:
     return found | ({"resourceNames": list(names)} if names else {})
 
 
+WORKLOADS = tuple(map(plural, workload_kinds()))
+"""Plurals of the kinds of workloads, with pods and with children."""
+RUNS = tuple(plural(kind) for kind in workload_kinds() if not is_parent_kind(kind))
+"""Plurals of those with pods."""
 USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
     "viewer": [
-        rule(GROUP, ("trainings",), READ),
+        rule(GROUP, WORKLOADS, READ),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("configmaps",), ("get",)),  # the last lines of pods that are gone
     ],
     "user": [
-        rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, WORKLOADS, (*READ, "create", "update", "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
         rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
     "admin": [
-        rule(GROUP, ("trainings",), (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, WORKLOADS, (*READ, "create", "update", "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("pods",), ("delete",)),
@@ -51,8 +56,9 @@ ROLES: dict[str, Rules] = {
 }
 
 OPERATOR_RULES: Rules = [
-    rule(GROUP, ("trainings",), (*READ, "patch", "delete")),  # finalizers, and runs that are not kept any longer
-    rule(GROUP, ("trainings/status",), ("patch",)),
+    rule(GROUP, WORKLOADS, (*READ, "patch", "delete")),  # finalizers, and runs that are not kept any longer
+    rule(GROUP, tuple(f"{each}/status" for each in WORKLOADS), ("patch",)),
+    rule(GROUP, RUNS, ("create",)),  # children of parents
     rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for whoever keeps them
     rule("", ("nodes",), ("list", "watch")),
     rule("apps", ("daemonsets",), ("list", "watch")),  # what they will take of a new node

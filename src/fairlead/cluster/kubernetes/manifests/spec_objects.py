@@ -8,7 +8,7 @@ from fairlead.specs.formats.objects import parse_object
 from fairlead.specs.formats.rendering import render
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
 from fairlead.specs.training import label_problem
-from fairlead.specs.workload import LABELS_MOST
+from fairlead.specs.workload import LABELS_MOST, WorkloadSpec
 
 
 def read_object(content: Mapping[str, Any]) -> Spec:
@@ -39,7 +39,7 @@ def _labels(labels: Mapping[str, str]) -> dict[str, str]:
     return dict(own[:LABELS_MOST])
 
 
-def write_object(spec: Spec) -> dict[str, Any]:
+def write_object(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     """The object that is applied for a spec."""
     return render(spec)
 

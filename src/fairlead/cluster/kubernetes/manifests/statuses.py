@@ -8,11 +8,15 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fairlead.state.snapshot import Phase, Pod, PodPhase, Progress, Workload
+from fairlead.cluster.kubernetes.kinds import DESCRIBED, is_parent_kind
+from fairlead.policy.kinds.table import parent_of
+from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, Workload
 
 MESSAGE_MOST = 32_768  # what a condition's message may hold
 PHASE_MOST = 32
 CONDITIONS = ("Placed", "Running", "Suspended", "Complete", "Failed")
+PARENT_CONDITIONS = CONDITIONS[1:]
+"""A parent is nowhere itself."""
 
 
 def status_schema(kind: str) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def status_schema(kind: str) -> dict[str, Any]:
             "items": _CONDITION,
         },
     }
-    if kind == "Training":
+    if kind not in DESCRIBED:
         phases = ", ".join(Phase)
         properties |= {
             "phase": {
@@ -41,6 +45,14 @@ def status_schema(kind: str) -> dict[str, Any]:
             "reason": {"type": "string", "description": "Reason for the phase, as one word for programs."},
             "message": {"type": "string", "description": "Reason for the phase, as a sentence."},
             "remedy": {"type": "string", "description": "What would fix or unblock it."},
+        }
+    if is_parent_kind(kind):
+        properties |= {
+            "progress": {"type": "string", "description": "How far it is, by its children."},
+            "best": {"type": "string", "description": "The best value so far and the child that has it."},
+        }
+    elif kind not in DESCRIBED:
+        properties |= {
             "warning": {"type": "string", "description": "What is wrong while it runs, as a sentence."},
             "ranks": {"type": "string", "description": "Running ranks, of all ranks."},
             "progress": {"type": "string", "description": "Steps done, of the total where it is known."},
@@ -75,21 +87,32 @@ def training_status(
     of_pod = spec.ranks_on_each_node
     running = sum(of_pod for pod in pods if pod.attempt == status.attempt and pod.phase is PodPhase.RUNNING)
     found: dict[str, Any] = {
-        "observedGeneration": generation,
-        "phase": status.phase.value,
-        "reason": status.reason.code.value,
-        "message": status.reason.message[:MESSAGE_MOST],
+        **_phase(workload, generation),
         "ranks": f"{running}/{workload.gang.world_size}",
         "attempt": status.attempt,
         "conditions": _conditions(workload, generation, before),
     }
-    if status.reason.remedy is not None:
-        found["remedy"] = status.reason.remedy
     if status.warning is not None:
         remedy = f". {status.warning.remedy}" if status.warning.remedy else ""
         found["warning"] = f"{status.warning.message}{remedy}"[:MESSAGE_MOST]
     if workload.progress is not None:
         found |= _progress(workload.progress)
+    return found
+
+
+def parent_status(
+    workload: AnyWorkload, *, generation: int, before: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """The status of a workload with children, but for ``state``; arguments as of ``training_status``."""
+    record = parent_of(workload.spec)
+    assert record is not None, "a run with pods has the other status"
+    found = {
+        **_phase(workload, generation),
+        "progress": record.progress(workload),
+        "conditions": _conditions(workload, generation, before, PARENT_CONDITIONS),
+    }
+    if record.best is not None:
+        found["best"] = record.best(workload)
     return found
 
 
@@ -118,7 +141,21 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _conditions(workload: Workload, generation: int, before: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _phase(workload: AnyWorkload, generation: int) -> dict[str, Any]:
+    """The phase and the reason for it."""
+    status = workload.status
+    found: dict[str, Any] = {
+        "observedGeneration": generation,
+        "phase": status.phase.value,
+        "reason": status.reason.code.value,
+        "message": status.reason.message[:MESSAGE_MOST],
+    }
+    return found if status.reason.remedy is None else {**found, "remedy": status.reason.remedy}
+
+
+def _conditions(
+    workload: AnyWorkload, generation: int, before: Iterable[Mapping[str, Any]], names: tuple[str, ...] = CONDITIONS
+) -> list[dict[str, Any]]:
     phase, reason = workload.status.phase, workload.status.reason
     known = tuple(before)
     truths = {
@@ -138,7 +175,7 @@ def _conditions(workload: Workload, generation: int, before: Iterable[Mapping[st
             generation=generation,
             before=known,
         )
-        for name in CONDITIONS
+        for name in names
     ]
 
 

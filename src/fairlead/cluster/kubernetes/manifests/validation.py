@@ -42,6 +42,13 @@ def say(text: str) -> str:
     return _TEXT + json.dumps(text)
 
 
+def is_known(kind: Single) -> bool:
+    """Tell whether ``single_rules`` knows what a kind of value means."""
+    if kind.choices is not None or kind.tags == kinds.NUMERIC or _is_number_or_word(kind):
+        return True
+    return kind in (kinds.TEXT, kinds.FLAG, kinds.SPOT, kinds.TAINT, kinds.GPU, kinds.SPAN) or id(kind) in _QUANTITIES
+
+
 def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
     """Rules for one value, which is ``self``."""
     give = "; " + advice(kind, key, rules)
@@ -57,7 +64,7 @@ def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
         words = ", ".join(json.dumps(word) for word in kind.choices.split(", "))
         return [rule(f"self in [{words}]", QUOTED, say(f" is not one of {kind.choices}{give}"))]
     if kind.tags == kinds.NUMERIC:
-        point = kind is kinds.DOLLARS
+        point = kind in POINTED
         return [
             rule(_between("self", limit, point=point), _DOLLARS if point else _WORD, say(f" is out of bounds{give}"))
             for limit in limits
@@ -67,6 +74,8 @@ def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
         return _gpu_rules(give)
     if kind is kinds.SPAN:
         return _span_rules(limits, give)
+    if _is_number_or_word(kind):
+        return _number_or_word_rules(kind, limits[0], give)
     return _quantity_rules(kind, limits, give)
 
 
@@ -92,15 +101,22 @@ def text_rules(wanted: Text) -> list[Rule]:
     return found
 
 
-def name_rules() -> list[Rule]:
+def name_rules(wanted: Limit | Text = NAME) -> list[Rule]:
     """Rules for the name of an object; the API server itself allows longer ones, with dots."""
+    assert isinstance(wanted, Text), "a name is no number"
     name = "self.metadata.name"
     size = f"string({name}.size())"
-    short = f"{name}.size() <= {NAME.max_length}"
+    short = f"{name}.size() <= {wanted.max_length}"
     return [
-        rule(short, _quoted(name), say(" has "), size, say(f" characters; give at most {NAME.max_length}")),
-        rule(matches(name, NAME.pattern or ""), _quoted(name), say(f" is not {NAME.what}")),
+        rule(short, _quoted(name), say(" has "), size, say(f" characters; give at most {wanted.max_length}")),
+        rule(matches(name, wanted.pattern or ""), _quoted(name), say(f" is not {wanted.what}")),
     ]
+
+
+def parent_update_rules(kind: str) -> list[Rule]:
+    """Rules for an edit of a workload with children; ``self`` is the object."""
+    sentence = f"the spec of a {kind} stays as it is, since its runs follow from it; create another under a new name"
+    return [rule("self.spec == oldSelf.spec", say(sentence))]
 
 
 def update_rules() -> list[Rule]:
@@ -215,6 +231,8 @@ def _quoted(value: str) -> str:
     return f"[{value}].map(v, {_quoted('v')})[0]"
 
 
+POINTED = (kinds.DOLLARS, kinds.FACTOR)
+"""Numbers that need not be whole."""
 _WORD = "string(self)"
 _TEXT = "\x00"  # marks the fixed parts of a sentence until it is put together
 _CONTROL = r"[\x00-\x1f\x7f\x{85}\x{2028}\x{2029}]"
@@ -222,6 +240,18 @@ _SECONDS = {"ms": "0.001", "d": "86400.0", "h": "3600.0", "m": "60.0"}
 _DOLLARS = f"(self < 9e18 && self == double(int(self)) ? string(int(self)) : {_WORD})"
 QUOTED = _quoted("self")
 SHOWN = f"(type(self) == int ? {_WORD} : {_quoted(_WORD)})"
+
+
+_QUANTITIES = {
+    id(kinds.SIZE): (f"{SIZE}|{NUMBER}", " is not a size in bytes"),
+    id(kinds.CPU): (f"{CPU}|{NUMBER}", " is not a number of cores"),
+    id(kinds.DURATION): (f"{DURATION}|{NUMBER}", " is not a duration"),
+    id(kinds.EVERY): (
+        f"{EVERY_AUTO}|{STEPS}|{DURATION}|{NUMBER}",
+        " is neither a duration nor a number of steps nor `auto`",
+    ),
+    id(kinds.GPU_COUNT): (NUMBER, " is not a number"),
+}
 
 
 def _between(value: str, limit: Limit, *, point: bool) -> str:
@@ -233,16 +263,7 @@ def _between(value: str, limit: Limit, *, point: bool) -> str:
 def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list[Rule]:
     """Rules for a number or a text that says a size, a number of cores, a duration or a number of GPUs."""
     found = []
-    pattern, unlike = {
-        id(kinds.SIZE): (f"{SIZE}|{NUMBER}", " is not a size in bytes"),
-        id(kinds.CPU): (f"{CPU}|{NUMBER}", " is not a number of cores"),
-        id(kinds.DURATION): (f"{DURATION}|{NUMBER}", " is not a duration"),
-        id(kinds.EVERY): (
-            f"{EVERY_AUTO}|{STEPS}|{DURATION}|{NUMBER}",
-            " is neither a duration nor a number of steps nor `auto`",
-        ),
-        id(kinds.GPU_COUNT): (NUMBER, " is not a number"),
-    }[id(kind)]
+    pattern, unlike = _QUANTITIES[id(kind)]
     reads = matches(_WORD, pattern)
     found.append(rule(reads, SHOWN, say(f"{unlike}{give}")))
     if kind is kinds.SIZE:
@@ -266,6 +287,20 @@ def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list
         is_auto = f"{_WORD} == {json.dumps(EVERY_AUTO)}"
         fits = f"{is_auto} || ({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
     return [*found, rule(f"!{reads} || {fits}", SHOWN, say(f" is out of bounds{give}"))]
+
+
+def _is_number_or_word(kind: Single) -> bool:
+    return kind.what.startswith("a whole number, or `") and kind.text is not None
+
+
+def _number_or_word_rules(kind: Single, limit: Limit | None, give: str) -> list[Rule]:
+    """Rules for a whole number or one word."""
+    word = f"{_WORD} == {json.dumps(kind.text)}"
+    found = [rule(f"type(self) == int || {word}", SHOWN, say(f" is not {kind.what}{give}"))]
+    if limit is None:
+        return found
+    fits = f"type(self) != int || {_between('int(self)', limit, point=False)}"
+    return [*found, rule(fits, SHOWN, say(f" is out of bounds{give}"))]
 
 
 def _span_rules(limits: list[Limit | None], give: str) -> list[Rule]:

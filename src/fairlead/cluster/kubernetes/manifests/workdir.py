@@ -20,13 +20,14 @@ from typing import IO, Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.project_files import Found, walk
 from fairlead.runtime.archives import DIGEST_CHARACTERS
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import AnyWorkload
 
 PART_BYTES = 900 * 1024  # a ConfigMap holds 1 MiB, its names and labels included
 MOST_PARTS = 8
 MOST_BYTES = PART_BYTES * MOST_PARTS
 MOST_FILE_BYTES = 256 * 1024**2  # of files before they are packed; reading more only to find them too large takes long
 WORKDIR = f"{names.DOMAIN}/workdir"  # annotation of a Training: digest and number of parts, or digest and place
+REVISION = f"{names.DOMAIN}/revision"  # annotation of a Training: JSON with commit, branch, dirty, and a packed diff
 LEVEL, FAST = 6, 1  # of packing: large archives in less time
 AT = "@"  # between digest and place
 
@@ -120,7 +121,7 @@ def files(directory: Path) -> Iterator[Path]:
     return (directory / each.path for each in walk(directory) if isinstance(each, Found))
 
 
-def render_parts(archive: Archive, namespace: str, workload: Workload | None) -> list[dict[str, Any]]:
+def render_parts(archive: Archive, namespace: str, workload: AnyWorkload | None) -> list[dict[str, Any]]:
     """The ConfigMaps that carry an archive; the cluster removes them with the last run that owns them.
 
     Runs share them, so each run's owner reference is applied by a field manager of its own.

@@ -1,22 +1,32 @@
-"""A Kubernetes cluster behind the port: the truth of a run is its Training object, a change is one guarded write."""
+"""A Kubernetes cluster behind the port: the truth of a workload is its object, a change is one guarded write.
 
+What a change asks of children comes before that write where repeating it does no harm: submitting them, and letting
+them run. What stops them comes after it, since whoever goes on from the write asks again.
+"""
+
+import math
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.spec_objects import merge_patch, write_object
-from fairlead.cluster.kubernetes.manifests.statuses import training_status
+from fairlead.cluster.kubernetes.manifests.statuses import parent_status, training_status
+from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR
+from fairlead.cluster.kubernetes.names import owner
 from fairlead.cluster.kubernetes.operator.request_dispatch import at_once
-from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS, Informers, trainings_path
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers, trainings_path
 from fairlead.cluster.kubernetes.operator.runs.run_record import (
     FINALIZER,
     INTENT,
     SUBMITTED,
+    AnyObject,
     KeptEvent,
     RunRecord,
     TrainingObject,
@@ -24,7 +34,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import (
     changed,
     filled,
     intent_of,
-    read_training,
+    read_workload,
     stamped,
     state_plain,
     submitted,
@@ -33,17 +43,22 @@ from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCac
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
+from fairlead.policy.kinds.table import leaf
+from fairlead.policy.next_decision import next_decision_at
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
-from fairlead.state.plan import Change, Plan
+from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
-from fairlead.state.snapshot import AnyWorkload, Intent, Pod, PodPhase, Progress, Snapshot, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload, is_leaf
 
 NUM_WRITERS = 8
 Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[CapacityRequest, ...]]]
 TRIES = 3
+INVALID = "InvalidSpec"
+INHERITED = (WORKDIR, REVISION)
+"""Annotations of a parent that its children have too: the files that went along with it, and where they are from."""
 
 
 class KubernetesCluster:
@@ -78,6 +93,7 @@ class KubernetesCluster:
         self._last_event = 0
         self._seen = -1
         self._picture: SnapshotCache | None = None
+        self._shown: Snapshot | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
         self._outlook = outlook
@@ -102,7 +118,12 @@ class KubernetesCluster:
             )
         seen = self._picture.look()
         growth, asked = self._outlook(seen.workloads)
-        return seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
+        self._shown = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
+        return self._shown
+
+    def next_decision_at(self, now: float) -> float:
+        """When time alone may change what was decided on the latest snapshot, in Unix seconds; infinity for never."""
+        return math.inf if self._shown is None else next_decision_at(self._shown, now)
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         uids = [change.workload_uid for change in plan.changes]
@@ -111,38 +132,60 @@ class KubernetesCluster:
         return at_once(self._carry_out, plan.changes, num_threads=NUM_WRITERS, meanwhile=self._meanwhile)
 
     def submit(self, spec: Spec, annotations: Mapping[str, str] | None = None) -> Workload[Spec]:
-        return cast("Workload[Spec]", self._submit(run_only(spec), annotations or {}))
+        for kind in workload_kinds():
+            if kind != type(spec).__name__:
+                self._refuse_taken(kind, spec)
+        return cast("Workload[Spec]", self._taken(self._create(spec, annotations or {})))
 
-    def _submit(self, spec: Training, annotations: Mapping[str, str]) -> Workload:
-        body = write_object(spec)
+    def _refuse_taken(self, kind: str, spec: WorkloadSpec) -> None:
+        """Refuse a name that an unfinished workload of another kind has; the API server knows one kind at a time."""
+        try:
+            there = self._read(kind, spec.team, spec.name)
+        except ApiError as error:
+            if not is_unknown_kind(kind, error):
+                raise
+            return
+        run = None if there is None else there[1].workload
+        if run is not None and not run.status.phase.is_final:
+            raise name_taken(spec)
+
+    def _create(self, spec: WorkloadSpec, annotations: Mapping[str, str], parent: AnyWorkload | None = None) -> Object:
+        """Create the object of a workload, or find the one that an earlier try or pass created.
+
+        Raises:
+            NameTaken: Another unfinished workload of the kind has the name.
+        """
+        kind, body = type(spec).__name__, write_object(spec)
         mark = f"{time.time():.6f}"
         body["metadata"] |= {"annotations": {**annotations, SUBMITTED: mark}, "finalizers": [FINALIZER]}
-        path = trainings_path(spec.team)
+        if parent is not None:
+            body["metadata"]["ownerReferences"] = [owner(parent)]
         while True:
             try:
-                return self._taken(self.client.create(path, body))
+                return self.client.create(objects_path(kind, spec.team), body)
             except ApiError as error:
                 if error.reason != "AlreadyExists":
                     raise _explained(error, spec) from error
-            there = self._read(spec.team, spec.name)
+            there = self._read(kind, spec.team, spec.name)
             if there is not None:
                 content, found = there
-                if (content["metadata"].get("annotations") or {}).get(SUBMITTED) == mark:
-                    return self._taken(content)
+                is_ours = (content["metadata"].get("annotations") or {}).get(SUBMITTED) == mark
+                if is_ours or (parent is not None and _parent_in(found) == parent.uid):
+                    return content
                 self._make_way(found, spec)
 
-    def set_intent(self, uid: str, intent: Intent) -> Workload:
+    def set_intent(self, uid: str, intent: Intent) -> AnyWorkload:
         found = self._find(uid)
         workload = _run_of(found)
         if workload.intent is intent:
             return workload
-        path = trainings_path(found.namespace, found.name)
+        path = objects_path(found.kind, found.namespace, found.name)
         try:
             if intent is Intent.DELETE:
                 content = self.client.delete(
                     path, {"propagationPolicy": "Background", "preconditions": {"uid": found.uid}}
                 )
-                if content.get("kind") != "Training":
+                if content.get("kind") != found.kind:
                     return replace(workload, intent=Intent.DELETE)
             elif found.is_leaving:
                 raise Conflict(f"{found.name} is being deleted; submit it again when it is gone.")
@@ -160,11 +203,11 @@ class KubernetesCluster:
     ) -> Workload:
         key = self._find(uid)
         for _ in range(TRIES):
-            there = self._read(key.namespace, key.name)
+            there = self._read(key.kind, key.namespace, key.name)
             if there is None or there[1].uid != uid:
                 break
             content, found = there
-            run = _run_of(found)
+            run = leaf(_run_of(found))
             if found.is_leaving:
                 raise Conflict(f"{found.name} is being deleted; submit it again when it is gone.")
             if run.version != version:
@@ -179,7 +222,7 @@ class KubernetesCluster:
             }
             body = {"metadata": metadata, "spec": merge_patch(content["spec"], write_object(spec)["spec"])}
             try:
-                return self._taken(self.client.merge(trainings_path(found.namespace, found.name), body))
+                return leaf(self._taken(self.client.merge(trainings_path(found.namespace, found.name), body)))
             except ApiError as error:
                 if error.status == 422:
                     raise Conflict(f"{found.name}: the API server refuses it: {error.said}") from error
@@ -189,18 +232,18 @@ class KubernetesCluster:
             raise Conflict(changed_meanwhile(key.name))
         raise NotFound(f"There is no run with the id {uid!r} any more.")
 
-    def workloads(self, *, limit: int | None = None) -> tuple[Workload, ...]:
+    def workloads(self, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         newest = sorted(self._runs(), key=lambda run: (-run.created_at, run.uid))
         return tuple(newest[:limit])
 
     def children(self, uid: str) -> tuple[AnyWorkload, ...]:
-        """None: there are no parents on Kubernetes yet."""
-        return ()
+        found = (run for run in self._runs() if run.parent == uid)
+        return tuple(sorted(found, key=lambda run: (run.created_at, run.uid)))
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         found = [
             _record(each, kept)
-            for each in self._trainings()
+            for each in self._objects()
             if uid in (None, each.uid)
             for kept in (submitted(each), *each.state.events)
             if kept.id > after
@@ -217,10 +260,10 @@ class KubernetesCluster:
         Raises:
             NotFound: There is none.
         """
-        there = self._read(namespace, name)
+        there = self._read("Training", namespace, name)
         if there is None:
             raise NotFound(f"There is no run named {name!r} in the namespace {namespace!r}.")
-        return _run_of(there[1])
+        return leaf(_run_of(there[1]))
 
     def report(self, uid: str, progress: Progress | None, active_at: float | None) -> None:
         """Take in what a run says of itself; it reaches the object with a later write."""
@@ -254,8 +297,9 @@ class KubernetesCluster:
         """Write that the spec was edited or the wish is unknown, with the event; whether the object was as found."""
         return self.write(found, self._adopted(found, time.time()))
 
-    def _adopted(self, found: TrainingObject, now: float) -> RunRecord:
-        return adopted(found, self.refreshed(found), now, next_event=lambda: self._next_event(now))
+    def _adopted(self, found: AnyObject, now: float) -> RunRecord:
+        state = found.state if is_parent_kind(found.kind) else self.refreshed(found)
+        return adopted(found, state, now, next_event=lambda: self._next_event(now))
 
     def _said(self, uid: str) -> Progress | None:
         """What a run last said of itself, while it ran or as a pod ended."""
@@ -267,7 +311,7 @@ class KubernetesCluster:
         phases = tuple(pod.phase for pod in members)
         return self._told.get(uid, phases) == phases
 
-    def write(self, found: TrainingObject, state: RunRecord, *, is_quiet: bool = False) -> bool:
+    def write(self, found: AnyObject, state: RunRecord, *, is_quiet: bool = False) -> bool:
         """Write a state, if the object is still as it was found; whether it was.
 
         Args:
@@ -277,11 +321,15 @@ class KubernetesCluster:
         state = stamped(found, state, self._writer, is_quiet=is_quiet)
         intent = intent_of(state, found.wish, is_leaving=found.is_leaving)
         run = replace(workload, status=state.status, intent=intent, progress=state.progress)
-        pods = self.view.members(found)
-        status = training_status(run, pods, generation=found.generation, before=found.conditions)
+        pods: tuple[Pod, ...] = ()
+        if is_leaf(run):
+            pods = self.view.members(found)
+            status = training_status(run, pods, generation=found.generation, before=found.conditions)
+        else:
+            status = parent_status(run, generation=found.generation, before=found.conditions)
         body: Object = {
             "apiVersion": API_VERSION,
-            "kind": "Training",
+            "kind": found.kind,
             "metadata": {
                 "name": found.name,
                 "namespace": found.namespace,
@@ -291,20 +339,50 @@ class KubernetesCluster:
             "status": {**status, "state": state_plain(state)},
         }
         try:
-            content = self.client.apply(f"{trainings_path(found.namespace, found.name)}/status", body)
+            content = self.client.apply(f"{objects_path(found.kind, found.namespace, found.name)}/status", body)
         except ApiError as error:
             if error.status == 409:
-                there = self._read(found.namespace, found.name)
+                there = self._read(found.kind, found.namespace, found.name)
                 if there is not None:
-                    self.view.trainings.put(there[0])
+                    self.view.cache_of(found.kind).put(there[0])
                     kept = there[1].state
                     # An earlier try, whose answer was lost, may have been this very write.
                     return error.unsure and (kept.writer, kept.written) == (state.writer, state.written)
             if error.status in (404, 409):
                 return False
             raise
-        self.view.trainings.put(content)
+        self.view.cache_of(found.kind).put(content)
         self._told[found.uid] = tuple(pod.phase for pod in pods)
+        return True
+
+    def refuse_unreadable(self) -> list[AnyObject]:
+        """Say in the status of parents that they cannot run, whose specs break rules that the API server lacks.
+
+        Those to which it was just said are returned. What another version took in is left as it is.
+        """
+        found = [each for cache in self.view.parents.values() for each in cache.all()]
+        new = [each for each in found if each.problem and not each.shown_phase and self._is_ours(each)]
+        return [each for each in new if self._refuse(each)]
+
+    def _is_ours(self, found: AnyObject) -> bool:
+        return self._namespace in (None, found.namespace) and not found.is_leaving
+
+    def _refuse(self, found: AnyObject) -> bool:
+        path = objects_path(found.kind, found.namespace, found.name)
+        said = {"phase": Phase.FAILED.value, "reason": INVALID, "message": found.problem}
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": found.kind,
+            "metadata": {"name": found.name, "uid": found.uid, "resourceVersion": str(found.version)},
+            "status": {"observedGeneration": found.generation, **said},
+        }
+        try:
+            content = self.client.apply(f"{path}/status", body)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise
+        self.view.cache_of(found.kind).put(content)
         return True
 
     def _carry_out(self, change: Change) -> bool:
@@ -312,27 +390,67 @@ class KubernetesCluster:
         return any(self._try(change) for _ in range(TRIES))
 
     def _try(self, change: Change) -> bool:
-        found = self.view.find(change.workload_uid)
+        found = self.view.find_any(change.workload_uid)
         if found is None or found.workload is None or found.workload.version != change.version:
             return False
         if change.forget:
             return self._forget(found)
-        if change.create and FINALIZER not in found.finalizers:
+        if (change.create or change.submit) and FINALIZER not in found.finalizers:
             if found.is_leaving:
                 return False
             held = self._with_finalizers(found, (*found.finalizers, FINALIZER))
             if held is None:
                 return False
             found = held
+        if not self._submit_children(found, change.submit):
+            return False
+        self._ask_children(each for each in change.children if each.intent is Intent.RUN)
         now = time.time()
         live = {pod.uid for pod in everyone(self.view, found) if not pod.phase.is_final}
         change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
         state = self._adopted(found, now)
         state = changed(replace(found, state=state), change, now, event_id=self._next_event(now))
-        return self.write(found, state)
+        if not self.write(found, state):
+            return False
+        self._ask_children(each for each in change.children if each.intent is not Intent.RUN)
+        return True
 
-    def _forget(self, found: TrainingObject) -> bool:
-        if any(not pod.phase.is_final for pod in everyone(self.view, found)):
+    def _submit_children(self, found: AnyObject, orders: tuple[SubmitChild, ...]) -> bool:
+        """Create the children that are not there; False where the parent is not as found, or a name is taken."""
+        children = {each.name for each in self.view.children_of(found.uid)} if orders else set()
+        orders = tuple(order for order in orders if order.spec.name not in children)
+        if not orders:
+            return True
+        there = self._read(found.kind, found.namespace, found.name)
+        if there is None or there[1].version != found.version:
+            return False
+        kept = there[0]["metadata"].get("annotations") or {}
+        inherited = {name: kept[name] for name in INHERITED if name in kept}
+        if any(self._is_taken(order.spec, found.uid) for order in orders):
+            return False
+        try:
+            for order in orders:
+                content = self._create(order.spec, inherited, _run_of(found))
+                self.view.cache_of(type(order.spec).__name__).put(content)
+        except NameTaken:
+            return False
+        return True
+
+    def _is_taken(self, spec: WorkloadSpec, parent: str) -> bool:
+        """Whether an unfinished workload of somebody else has the name of a child."""
+        key = f"{spec.team}/{spec.name}"
+        found = (self.view.cache_of(kind).get(key) for kind in workload_kinds())
+        there = (each for each in found if each is not None and _parent_in(each) != parent)
+        return any(each.workload is None or not each.workload.status.phase.is_final for each in there)
+
+    def _ask_children(self, orders: Iterable[ChildIntent]) -> None:
+        for order in orders:
+            # It is gone, or on its way out.
+            with suppress(NotFound, Conflict):
+                self.set_intent(order.uid, order.intent)
+
+    def _forget(self, found: AnyObject) -> bool:
+        if any(not pod.phase.is_final for pod in everyone(self.view, found)) or self.view.children_of(found.uid):
             return False
         if not found.is_leaving:
             leaving = self._let_go(found)
@@ -343,44 +461,44 @@ class KubernetesCluster:
         if rest != found.finalizers and self._with_finalizers(found, rest) is None:
             return False
         if not rest:
-            self.view.trainings.drop(found.key, found.version)
+            self.view.cache_of(found.kind).drop(found.key, found.version)
         with self._lock:
             self._progress.pop(found.uid, None)
             self._told.pop(found.uid, None)
         return True
 
-    def _let_go(self, found: TrainingObject) -> TrainingObject | None:
+    def _let_go(self, found: AnyObject) -> AnyObject | None:
         """Have the object deleted, which waits for our finalizer; None when it was no longer as it was found."""
         preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
         try:
-            content = self.client.delete(trainings_path(found.namespace, found.name), options)
+            content = self.client.delete(objects_path(found.kind, found.namespace, found.name), options)
         except ApiError as error:
             if error.status in (404, 409):
                 return None
             raise
-        if content.get("kind") == "Training":
-            return self.view.trainings.put(content)
-        self.view.trainings.drop(found.key, found.version)
+        if content.get("kind") == found.kind:
+            return self.view.cache_of(found.kind).put(content)
+        self.view.cache_of(found.kind).drop(found.key, found.version)
         return replace(found, is_leaving=True, finalizers=())
 
-    def _with_finalizers(self, found: TrainingObject, finalizers: tuple[str, ...]) -> TrainingObject | None:
+    def _with_finalizers(self, found: AnyObject, finalizers: tuple[str, ...]) -> AnyObject | None:
         """The object with these finalizers; None when it was no longer as it was found."""
         metadata = {"resourceVersion": str(found.version), "uid": found.uid, "finalizers": list(finalizers)}
         try:
-            content = self.client.merge(trainings_path(found.namespace, found.name), {"metadata": metadata})
+            content = self.client.merge(objects_path(found.kind, found.namespace, found.name), {"metadata": metadata})
         except ApiError as error:
             if error.status in (404, 409):
                 return None
             raise
-        return self.view.trainings.put(content) if finalizers or not found.is_leaving else found
+        return self.view.cache_of(found.kind).put(content) if finalizers or not found.is_leaving else found
 
-    def _make_way(self, found: TrainingObject, spec: Training) -> None:
+    def _make_way(self, found: AnyObject, spec: WorkloadSpec) -> None:
         """Remove a finished run whose name is wanted again."""
         run = found.workload
         if found.is_leaving or run is None or not run.status.phase.is_final or run.intent is Intent.RUN:
             raise name_taken(spec)
-        path = trainings_path(found.namespace, found.name)
+        path = objects_path(found.kind, found.namespace, found.name)
         rest = [name for name in found.finalizers if name != FINALIZER]
         try:
             metadata = {"resourceVersion": str(found.version), "finalizers": rest}
@@ -390,57 +508,65 @@ class KubernetesCluster:
             if error.status not in (404, 409):
                 raise
         if self._view is not None:
-            self._view.trainings.drop(found.key, found.version)
+            self._view.cache_of(found.kind).drop(found.key, found.version)
 
     def _next_event(self, now: float) -> int:
         with self._lock:
             self._last_event = max(int(now * 1e6), self._last_event + 1)
             return self._last_event
 
-    def _runs(self) -> Iterator[Workload]:
-        return (found.workload for found in self._trainings() if found.workload is not None)
+    def _runs(self) -> Iterator[AnyWorkload]:
+        return (found.workload for found in self._objects() if found.workload is not None)
 
-    def _trainings(self) -> Iterable[TrainingObject]:
+    def _objects(self) -> Iterable[AnyObject]:
         if self._view is not None:
-            return [each for each in self._view.trainings.all() if self._namespace in (None, each.namespace)]
-        path = TRAININGS if self._namespace is None else trainings_path(self._namespace)
-        return [read_training(content) for content in self.client.items(path)]
+            return [each for each in self._view.workload_objects() if self._namespace in (None, each.namespace)]
+        return [
+            read_workload(content)
+            for kind in workload_kinds()
+            for content in items_of(self.client, kind, self._namespace)
+        ]
 
-    def _find(self, uid: str) -> TrainingObject:
-        found = next((each for each in self._trainings() if each.uid == uid), None)
+    def _find(self, uid: str) -> AnyObject:
+        found = self._view.find_any(uid) if self._view is not None else None
+        if found is None or self._namespace not in (None, found.namespace):
+            found = next((each for each in self._objects() if each.uid == uid), None)
         if found is None:
             raise NotFound(f"There is no run with the id {uid!r}.")
         return found
 
-    def _read(self, namespace: str, name: str) -> tuple[Object, TrainingObject] | None:
+    def _read(self, kind: str, namespace: str, name: str) -> tuple[Object, AnyObject] | None:
         try:
-            content = self.client.get(trainings_path(namespace, name))
+            content = self.client.get(objects_path(kind, namespace, name))
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
-        return content, read_training(content)
+        return content, read_workload(content)
 
-    def _taken(self, content: Object) -> Workload:
-        """The run in an answer, which the watches know from now on."""
+    def _taken(self, content: Object) -> AnyWorkload:
+        """The workload in an answer, which the watches know from now on."""
+        found = read_workload(content)
         if self._view is not None:
-            self._view.trainings.put(content)
-        return _run_of(read_training(content))
+            self._view.cache_of(found.kind).put(content)
+        return _run_of(found)
 
 
-def run_only(spec: WorkloadSpec) -> Training:
-    """The spec, which has to be of a kind that this cluster takes.
-
-    Raises:
-        Conflict: It is of another.
-    """
-    if not isinstance(spec, Training):
-        kind = type(spec).__name__
-        raise Conflict(f"{spec.name}: a {kind} runs on this machine only so far, not on Kubernetes.")
-    return spec
+def items_of(client: Client, kind: str, namespace: str | None, query: dict[str, str] | None = None) -> Iterator[Object]:
+    """The objects of a kind of workloads; none of a kind that an older installation lacks."""
+    try:
+        yield from client.items(objects_path(kind, namespace), query)
+    except ApiError as error:
+        if not is_unknown_kind(kind, error):
+            raise
 
 
-def name_taken(spec: Training) -> NameTaken:
+def is_unknown_kind(kind: str, error: ApiError) -> bool:
+    """Whether an error says that an older installation knows no such kind; its roles then grant nothing of it."""
+    return is_parent_kind(kind) and error.status in (403, 404)
+
+
+def name_taken(spec: WorkloadSpec) -> NameTaken:
     """The error for the name of a run that is not over."""
     return NameTaken(
         f"A run named {spec.name!r} of team {spec.team!r} is not finished. "
@@ -448,19 +574,23 @@ def name_taken(spec: Training) -> NameTaken:
     )
 
 
-def _run_of(found: TrainingObject) -> Workload:
+def _parent_in(found: AnyObject) -> str | None:
+    return None if found.workload is None else found.workload.parent
+
+
+def _run_of(found: AnyObject) -> AnyWorkload:
     if found.workload is None:
         raise ClusterError(f"The run {found.name} cannot be read by this Fairlead: {found.problem}")
     return found.workload
 
 
-def _record(found: TrainingObject, kept: KeptEvent) -> EventRecord:
+def _record(found: AnyObject, kept: KeptEvent) -> EventRecord:
     return EventRecord(
         id=kept.id, at=kept.at, workload_uid=found.uid, run=found.name, type=kept.type, reason=kept.reason
     )
 
 
-def _explained(error: ApiError, spec: Training) -> ClusterError:
+def _explained(error: ApiError, spec: WorkloadSpec) -> ClusterError:
     if error.status == 404 and "namespaces" in error.said:
         return ClusterError(
             f"There is no namespace {spec.team!r} for the run {spec.name!r}. Create it, apply a Team of that name, or "

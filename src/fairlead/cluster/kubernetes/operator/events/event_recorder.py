@@ -16,7 +16,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.statuses import moment
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.run_record import KeptEvent, TrainingObject
+from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, KeptEvent
 from fairlead.specs.keys import API_VERSION
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
@@ -63,24 +63,36 @@ class EventRecord:
     is_warning: bool = False
 
 
-def telling_of(found: TrainingObject, kept: KeptEvent) -> EventRecord:
-    """What is told of an event of a run."""
+def telling_of(found: AnyObject, kept: KeptEvent) -> EventRecord:
+    """What is told of an event of a workload."""
     reason = kept.reason
     note = f"{reason.message}. {reason.remedy}" if reason.remedy else reason.message
     return EventRecord(
-        regarding={
-            "apiVersion": API_VERSION,
-            "kind": "Training",
-            "name": found.name,
-            "namespace": found.namespace,
-            "uid": found.uid,
-        },
+        regarding=_regarding(found),
         name=f"{found.name}.{kept.id:x}",
         reason=reason.code.value,
         note=f"{kept.type}: {note}" if kept.type != reason.code.value else note,
         at=kept.at,
         is_warning=kept.type in WARNINGS or reason.code in WARNING_CODES,
     )
+
+
+def refusal_of(found: AnyObject, now: float) -> EventRecord:
+    """What is told of a workload whose spec cannot be read."""
+    name, regarding = f"{found.name}.{found.uid[:8]}.invalid", _regarding(found)
+    return EventRecord(
+        regarding=regarding, name=name, reason="InvalidSpec", note=found.problem, at=now, is_warning=True
+    )
+
+
+def _regarding(found: AnyObject) -> Regarding:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": found.kind,
+        "name": found.name,
+        "namespace": found.namespace,
+        "uid": found.uid,
+    }
 
 
 def render_event(telling: EventRecord) -> dict[str, Any]:
@@ -118,14 +130,16 @@ class EventRecorder:
         self._told: dict[str, int] = {}
         self._same: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
         self._allowance: dict[str, tuple[float, float]] = {}
-        view.trainings.listen(self._training_changed)
+        view.trainings.listen(self._workload_changed)
+        for cache in view.parents.values():
+            cache.listen(self._workload_changed)
 
     def act(self, agent: Agent, now: float) -> None:
         """Give out what is to be told of the runs that changed."""
         with self._lock:
             changed, self._changed = self._changed, set()
         for uid in changed:
-            found = self._view.find(uid)
+            found = self._view.find_any(uid)
             if found is None:
                 self._told.pop(uid, None)
                 self._allowance.pop(uid, None)
@@ -160,7 +174,7 @@ class EventRecorder:
         self._allowance[uid] = (tokens - 1 if tokens >= 1 else tokens, now)
         return tokens >= 1
 
-    def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
+    def _workload_changed(self, before: AnyObject | None, after: AnyObject | None) -> None:
         found = after or before
         if found is not None and (before is None or after is None or before.state.events != after.state.events):
             with self._lock:

@@ -9,15 +9,22 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, read_node, read_pod
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.kinds import objects_path, parent_kinds
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_last_words
 from fairlead.cluster.kubernetes.operator.pods.pod_status import Hindrance, observe_pod, remembering
 from fairlead.cluster.kubernetes.operator.runs.daemonsets import DaemonObject, read_daemon
 from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks, PodIndex
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, read_training
+from fairlead.cluster.kubernetes.operator.runs.run_record import (
+    AnyObject,
+    TrainingObject,
+    read_training,
+    read_workload,
+)
 from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject, read_kind
 from fairlead.errors import ClusterError
 from fairlead.specs.keys import API_VERSION
@@ -52,6 +59,10 @@ class Informers:
         self.teams: Cache[TeamObject] = Cache(
             client, TEAMS, partial(read_kind, Team), self._team_changed, idle_s=idle_s
         )
+        self.parents: Mapping[str, Cache[AnyObject]] = {
+            kind: Cache(client, objects_path(kind), read_workload, self._parent_changed, idle_s=idle_s)
+            for kind in parent_kinds()
+        }
         self._team_followers: list[Callable[[TeamObject], None]] = []
         self._changed = threading.Condition()
         self._epoch = 0
@@ -60,6 +71,8 @@ class Informers:
         self._readers: list[Marks] = []
         self._seen: dict[str, dict[int, tuple[object, Pod]]] = {}
         self._key_of: dict[str, str] = {}
+        self._parent_keys: dict[str, tuple[str, str]] = {}
+        self._children: dict[str, dict[str, None]] = {}
         self._over: dict[str, dict[str, Pod]] = {}
         self._in_flight: set[Member] = set()
         self._active: dict[str, float] = {}
@@ -68,11 +81,18 @@ class Informers:
         self._hindered: dict[str, Hindrance] = {}
 
     @property
-    def caches(
-        self,
-    ) -> tuple[Cache[NodeObject], Cache[DaemonObject], Cache[PodObject], Cache[TeamObject], Cache[TrainingObject]]:
+    def caches(self) -> tuple[Cache[Any], ...]:
         """All of them."""
-        return self.nodes, self.daemons, self.pods, self.teams, self.trainings
+        return (self.nodes, self.daemons, self.pods, self.teams, self.trainings, *self.parents.values())
+
+    def cache_of(self, kind: str) -> Cache[AnyObject]:
+        """The cache of a kind of workloads."""
+        parents = self.parents.get(kind)
+        return self.trainings if parents is None else parents
+
+    def workload_objects(self) -> list[AnyObject]:
+        """The objects of workloads of all kinds."""
+        return [*self.trainings.all(), *(each for cache in self.parents.values() for each in cache.all())]
 
     def start(self) -> None:
         """Begin to watch, and return when everything is there once.
@@ -126,7 +146,7 @@ class Informers:
         marks = Marks()
         with self._lock:
             self._readers.append(marks)
-        marks.add(runs=[run.uid for run in self.trainings.all()], nodes=[node.key for node in self.nodes.all()])
+        marks.add(runs=[run.uid for run in self.workload_objects()], nodes=[node.key for node in self.nodes.all()])
         return marks
 
     def follow_teams(self, changed: Callable[[TeamObject], None]) -> None:
@@ -138,6 +158,22 @@ class Informers:
         with self._lock:
             key = self._key_of.get(uid)
         return None if key is None else self.trainings.get(key)
+
+    def find_parent(self, uid: str) -> AnyObject | None:
+        """The workload with children of a uid."""
+        with self._lock:
+            kind, key = self._parent_keys.get(uid, ("", ""))
+        return self.parents[kind].get(key) if kind else None
+
+    def find_any(self, uid: str) -> AnyObject | None:
+        """The workload of a uid, with pods or with children."""
+        return self.find(uid) or self.find_parent(uid)
+
+    def children_of(self, uid: str) -> list[AnyObject]:
+        """The objects of a parent's children, in no order."""
+        with self._lock:
+            uids = tuple(self._children.get(uid, ()))
+        return [each for each in map(self.find_any, uids) if each is not None]
 
     def pods_of(self, uid: str) -> Mapping[str, PodObject]:
         """The pods of a run by their keys."""
@@ -329,8 +365,32 @@ class Informers:
         if self._team_followers or before is None or after is None or before.spec != after.spec:
             self.wake()
 
+    def _parent_changed(self, before: AnyObject | None, after: AnyObject | None) -> None:
+        with self._lock:
+            if before is not None and (after is None or before.uid != after.uid):
+                self._parent_keys.pop(before.uid, None)
+            if after is not None:
+                self._parent_keys[after.uid] = (after.kind, after.key)
+            self._note_child(before, after)
+        self._mark(runs={each.uid for each in (before, after) if each is not None})
+
+    def _note_child(self, before: AnyObject | None, after: AnyObject | None) -> None:
+        """Follow whose child an object is."""
+        for each, is_there in ((before, False), (after, True)):
+            parent = None if each is None or each.workload is None else each.workload.parent
+            if each is None or parent is None:
+                continue
+            if is_there:
+                self._children.setdefault(parent, {})[each.uid] = None
+                continue
+            children = self._children.get(parent, {})
+            children.pop(each.uid, None)
+            if not children:
+                self._children.pop(parent, None)
+
     def _training_changed(self, before: TrainingObject | None, after: TrainingObject | None) -> None:
         with self._lock:
+            self._note_child(before, after)
             if after is None and before is not None:
                 self._key_of.pop(before.uid, None)
                 self._over.pop(before.uid, None)
@@ -357,8 +417,7 @@ class Informers:
 
 def trainings_path(namespace: str, name: str | None = None) -> str:
     """Where a namespace's runs are, or one of them."""
-    path = f"/apis/{API_VERSION}/namespaces/{namespace}/trainings"
-    return path if name is None else f"{path}/{name}"
+    return objects_path("Training", namespace, name)
 
 
 def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None, coming: bool) -> Pod:

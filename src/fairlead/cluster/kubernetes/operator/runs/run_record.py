@@ -1,4 +1,6 @@
-"""What a Training object keeps of its run in ``status.state``, and the run that it stands for. Pure.
+"""What the object of a workload keeps in ``status.state``, and the workload that it stands for. Pure.
+
+Most of it is about runs with pods; of the state a parent uses its status, intent, wish and events.
 
 The object is the truth of its run. A change is one write of its status, guarded by the resourceVersion that was decided
 on; what follows from it (pods to create and to delete) is in that write, so whoever comes next can finish it.
@@ -6,26 +8,31 @@ on; what follows from it (pods to create and to delete) is in that write, so who
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.kinds import is_parent_kind
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
-from fairlead.cluster.records import build, plain
+from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.policy.kinds.spec_updates import changed as spec_changed
 from fairlead.policy.kinds.spec_updates import updated_status
+from fairlead.policy.kinds.table import runs_of
 from fairlead.specs.constraints import quote
 from fairlead.specs.formats.differences import Difference, of_said, said
+from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload
 
 Object = dict[str, Any]
+Spec = TypeVar("Spec", bound=WorkloadSpec)
 
 INTENT = f"{names.DOMAIN}/intent"
 WISHES = (Intent.RUN, Intent.SUSPEND, Intent.STOP)
@@ -117,8 +124,8 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingObject:
-    """A Training as it was read.
+class WorkloadObject(Generic[Spec]):
+    """The object of a workload as it was read.
 
     Attributes:
         version: ``metadata.resourceVersion``, which guards writes; the run's own moves with changes only.
@@ -128,6 +135,7 @@ class TrainingObject:
         edited: What its spec says otherwise than when its status was last decided on; the status is as it follows.
         conditions: As they were read; their times live on.
         shown_phase: What ``status.phase`` shows to people; an older version may have written it.
+        kind: As in the object.
     """
 
     key: str
@@ -142,11 +150,12 @@ class TrainingObject:
     workdir: str
     created_at: float
     state: RunRecord
-    workload: Workload | None
+    workload: Workload[Spec] | None
     problem: str = ""
     edited: tuple[Difference, ...] = ()
     conditions: tuple[Mapping[str, Any], ...] = ()
     shown_phase: str = ""
+    kind: str = "Training"
 
     @property
     def is_wish_unknown(self) -> bool:
@@ -154,12 +163,22 @@ class TrainingObject:
         return bool(self.wish) and self.wish != self.state.heard and _word(self.wish) not in WISHES
 
 
+TrainingObject: TypeAlias = WorkloadObject[Training]
+AnyObject: TypeAlias = WorkloadObject[Any]
+
+
 def read_training(content: Object) -> TrainingObject:
     """A Training of the API server."""
+    return read_workload(content)
+
+
+def read_workload(content: Object) -> AnyObject:
+    """The object of a workload of the API server, of whatever kind."""
     metadata, status = content["metadata"], content.get("status") or {}
     annotations = metadata.get("annotations") or {}
     created_at = _moment(metadata["creationTimestamp"], annotations.get(SUBMITTED))
-    state = _state(status, created_at)
+    kind = str(content["kind"])
+    state = _state(status, created_at, kind)
     wish = str(annotations.get(INTENT) or "")
     is_leaving = "deletionTimestamp" in metadata
     version = int(metadata["resourceVersion"])
@@ -172,7 +191,9 @@ def read_training(content: Object) -> TrainingObject:
     problem, workload = "", None
     edited: tuple[Difference, ...] = ()
     try:
-        spec = filled(_training(read_object(content)))
+        spec: Any = read_object(content)
+        if isinstance(spec, Training):
+            spec = filled(spec)
         if state.generation not in (0, generation):
             edited = of_said(state.spec, said(spec))
         if edited:
@@ -185,10 +206,12 @@ def read_training(content: Object) -> TrainingObject:
             version=state.quiet if is_quiet else version,
             created_at=created_at,
             progress=state.progress,
+            parent=_parent_of(metadata),
         )
     except InvalidSpec as error:
         problem = error.problems[0]
-    return TrainingObject(
+    return WorkloadObject(
+        kind=kind,
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=version,
         uid=metadata["uid"],
@@ -221,7 +244,14 @@ def intent_of(state: RunRecord, wish: str, *, is_leaving: bool) -> Intent:
     return state.intent if wish == state.heard or word not in WISHES else Intent(word)
 
 
-def changed(found: TrainingObject, change: Change, now: float, *, event_id: int) -> RunRecord:
+def _parent_of(metadata: Mapping[str, Any]) -> str | None:
+    """The uid of the workload with children that an object belongs to."""
+    owners = metadata.get("ownerReferences") or ()
+    ours = (each for each in owners if each.get("controller") and each.get("apiVersion") == API_VERSION)
+    return next((str(each["uid"]) for each in ours if is_parent_kind(each.get("kind"))), None)
+
+
+def changed(found: AnyObject, change: Change, now: float, *, event_id: int) -> RunRecord:
     """The state after a change."""
     state = found.state
     status = change.status or state.status
@@ -241,20 +271,20 @@ def changed(found: TrainingObject, change: Change, now: float, *, event_id: int)
     return state
 
 
-def adopted(found: TrainingObject, state: RunRecord, now: float, *, next_event: Callable[[], int]) -> RunRecord:
+def adopted(found: AnyObject, state: RunRecord, now: float, *, next_event: Callable[[], int]) -> RunRecord:
     """The state with the spec as it is by now, and events where somebody has edited it or wishes what there is not."""
     if found.workload is None:
         return state
     if found.is_wish_unknown:
         state = replace(state, heard=found.wish, events=_with_event(state.events, _ignored(found), now, next_event()))
-    if state.generation == found.generation:
-        return state
+    if state.generation == found.generation or is_parent_kind(found.kind):
+        return state  # the spec of a parent stays as it is
     if found.edited:
         state = replace(state, events=_with_event(state.events, spec_changed(found.edited), now, next_event()))
     return replace(state, spec=said(found.workload.spec), generation=found.generation)
 
 
-def stamped(found: TrainingObject, state: RunRecord, writer: str, *, is_quiet: bool) -> RunRecord:
+def stamped(found: AnyObject, state: RunRecord, writer: str, *, is_quiet: bool) -> RunRecord:
     """The state as it is about to be written.
 
     Args:
@@ -277,13 +307,14 @@ def state_plain(state: RunRecord) -> Object:
     return found
 
 
-def submitted(found: TrainingObject) -> KeptEvent:
+def submitted(found: AnyObject) -> KeptEvent:
     """The event of its submission, which no status can hold since an object is created without one."""
     reason = JUST_SUBMITTED
-    spec = None if found.workload is None else found.workload.spec
-    if spec is not None and spec.workdir is not None and not found.workdir:
+    runs = () if found.workload is None else runs_of(found.workload.spec)
+    workdir = next((run.workdir for run in runs if run.workdir is not None), None)
+    if workdir is not None and not found.workdir:
         message = (
-            f"{reason.message}; no files came with it, so its `workdir` {spec.workdir!r} is a directory of the image: "
+            f"{reason.message}; no files came with it, so its `workdir` {workdir!r} is a directory of the image: "
             "`fairlead run` takes yours along, `kubectl apply` cannot"
         )
         reason = replace(reason, message=message)
@@ -295,12 +326,12 @@ def _word(wish: str) -> str:
     return wish.partition(":")[0]
 
 
-def _ignored(found: TrainingObject) -> Event:
+def _ignored(found: AnyObject) -> Event:
     """The event of a wish that is unknown."""
     message = (
         f"the annotation {INTENT} is {quote(_word(found.wish))}, which changes nothing; it may be {', '.join(WISHES)}"
     )
-    remedy = f"`kubectl annotate training {found.name} {INTENT}={Intent.STOP.value} --overwrite` stops it."
+    remedy = f"`kubectl annotate {found.kind.lower()} {found.name} {INTENT}={Intent.STOP.value} --overwrite` stops it."
     return Event(type="Ignored", reason=Reason(code=Code.INTENT_UNKNOWN, message=message, remedy=remedy))
 
 
@@ -314,11 +345,11 @@ def _moment(created: str, submitted: str | None) -> float:
     return exact if at <= exact < at + 1 else at
 
 
-def _state(status: Mapping[str, Any], created_at: float) -> RunRecord:
+def _state(status: Mapping[str, Any], created_at: float, kind: str) -> RunRecord:
     kept = status.get("state")
     if kept:
         state = build(RunRecord, kept)
-        return replace(state, status=upgraded(state.status))
+        return replace(state, status=with_detail(kind, upgraded(state.status)))
     return RunRecord(status=Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=created_at))
 
 
@@ -328,11 +359,6 @@ def filled(spec: Training) -> Training:
     cpu = asked.cpu_milli or 1000 * ranks
     memory = asked.memory_bytes or MEMORY_BYTES_PER_RANK * ranks
     return replace(spec, ranks_per_node=ranks, resources=replace(asked, cpu_milli=cpu, memory_bytes=memory))
-
-
-def _training(spec: Any) -> Training:
-    assert isinstance(spec, Training), "the path of trainings holds nothing else"
-    return spec
 
 
 def _gang(create: tuple[CreatePod, ...], now: float) -> Gang:

@@ -5,7 +5,7 @@ For each run it keeps its entry in the snapshot, for each node what it can hold 
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject
@@ -16,7 +16,18 @@ from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.cluster.port import MOST_COMPLETED
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
-from fairlead.state.snapshot import Completed, Grant, Intent, Node, Phase, Pod, Progress, Snapshot, Workload
+from fairlead.state.snapshot import (
+    AnyWorkload,
+    Completed,
+    Grant,
+    Intent,
+    Node,
+    Phase,
+    Pod,
+    Progress,
+    Snapshot,
+    Workload,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,7 @@ class SnapshotCache:
         self._places: dict[str, _Place] = {}
         self._names: list[str] = []
         self._granted: dict[str, dict[str, Pod]] = {}
+        self._parents: dict[str, AnyWorkload] = {}
         self._ended: dict[str, tuple[float, Completed]] = {}
         self._completed: tuple[Completed, ...] | None = None
         self._shown = Snapshot(nodes=(), workloads=(), pods=(), rules=rules)
@@ -80,6 +92,7 @@ class SnapshotCache:
         runs = [self._runs[uid] for _, uid in self._order]
         places = [self._places[name] for name in self._names]
         nothing = Grant()
+        parents = sorted(self._parents.values(), key=lambda each: (each.created_at, each.uid))
         if self._completed is None:
             newest = heapq.nlargest(MOST_COMPLETED, self._ended.items(), key=lambda each: (each[1][0], each[0]))
             self._completed = tuple(completed for _, (_, completed) in newest)
@@ -93,11 +106,25 @@ class SnapshotCache:
                 *(pod for run in runs for pod in run.pods),
                 *(place.others for place in places if place.others.grant != nothing),
             ),
+            parents=tuple(parents),
+            ended=tuple(child for parent in parents for child in self._ended_children(parent.uid)),
         )
         return self._shown
 
+    def _ended_children(self, parent: str) -> Iterator[AnyWorkload]:
+        """The children of a parent that are over and not shown otherwise."""
+        for found in self._view.children_of(parent):
+            if found.workload is not None and found.uid not in self._runs and found.uid not in self._parents:
+                yield self._up_to_date(found.workload)
+
+    def _up_to_date(self, workload: AnyWorkload) -> AnyWorkload:
+        """A workload with what it last said of itself."""
+        progress = self._progress_of(workload.uid) or workload.progress
+        return workload if progress is workload.progress else replace(workload, progress=progress)
+
     def _look_at_run(self, uid: str) -> set[str]:
         """Names of nodes of which the run now holds something else than before."""
+        self._look_at_parent(uid)
         found = self._view.find(uid)
         self._note_end(uid, found)
         before, after = self._runs.get(uid), self._run(uid, found)
@@ -109,6 +136,14 @@ class SnapshotCache:
                 insort(self._order, after.place)
             self._runs[uid] = after
         return self._grant(before.pods if before is not None else (), after.pods if after is not None else ())
+
+    def _look_at_parent(self, uid: str) -> None:
+        found = self._view.find_parent(uid)
+        parent = None if found is None else found.workload
+        if parent is not None and self._namespace in (None, parent.spec.team) and _is_wanted(parent):
+            self._parents[uid] = parent
+        else:
+            self._parents.pop(uid, None)
 
     def _note_end(self, uid: str, found: TrainingObject | None) -> None:
         """Keep how long a run took that succeeded."""
@@ -130,8 +165,7 @@ class SnapshotCache:
         if found is None or run is None or self._namespace not in (None, found.namespace):
             return None
         pods = tuple(pod for pod in everyone(self._view, found) if run.is_told_by(pod))
-        is_asked = run.intent in (Intent.RUN, Intent.DELETE)
-        if run.status.phase.is_final and not is_asked and all(pod.phase.is_final for pod in pods):
+        if not _is_wanted(run) and all(pod.phase.is_final for pod in pods):
             return None
         progress = self._progress_of(uid) or run.progress
         workload = run if progress is run.progress else replace(run, progress=progress)
@@ -170,6 +204,11 @@ class SnapshotCache:
         if before is not None and before.others == others:
             others = before.others
         self._places[name] = _Place(seen=seen, node=node, others=others)
+
+
+def _is_wanted(workload: AnyWorkload) -> bool:
+    """Whether a workload is not over, or something is wanted of it although it is."""
+    return not workload.status.phase.is_final or workload.intent in (Intent.RUN, Intent.DELETE)
 
 
 def everyone(view: Informers, found: TrainingObject) -> tuple[Pod, ...]:

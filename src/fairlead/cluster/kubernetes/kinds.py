@@ -1,0 +1,44 @@
+"""The kinds that a cluster keeps as objects, by the table of kinds, and the paths of those objects."""
+
+from fairlead.policy.kinds.table import KINDS
+from fairlead.specs.keys import API_VERSION
+from fairlead.state.snapshot import LEAVES
+
+DESCRIBED = ("Team", "Pool")
+"""Kinds that describe the cluster itself; they belong to no namespace."""
+ELSEWHERE = frozenset({"Serving", "Replica"})
+"""Kinds that run on this machine only so far, since nothing here answers at their door."""
+_LEAVES = frozenset(leaf.__name__ for leaf in LEAVES)
+
+
+def kept_kinds() -> tuple[str, ...]:
+    """Return all of them: workloads first, then what describes the cluster."""
+    return (*workload_kinds(), *DESCRIBED)
+
+
+def workload_kinds() -> tuple[str, ...]:
+    """Return those of workloads."""
+    return tuple(kind for kind in KINDS if kind not in ELSEWHERE)
+
+
+def parent_kinds() -> tuple[str, ...]:
+    """Return those of workloads that have children; their records stay unread."""
+    return tuple(kind for kind in workload_kinds() if kind not in _LEAVES)
+
+
+def is_parent_kind(kind: str) -> bool:
+    """Tell whether workloads of a kind have children."""
+    return kind in parent_kinds()
+
+
+def plural(kind: str) -> str:
+    """Return what the objects of a kind are called in paths and by kubectl."""
+    return f"{kind.lower()}s"
+
+
+def objects_path(kind: str, namespace: str | None = None, name: str | None = None) -> str:
+    """Return where the objects of a kind are: all, those of a namespace, or one of them."""
+    if namespace is None:
+        return f"/apis/{API_VERSION}/{plural(kind)}"
+    path = f"/apis/{API_VERSION}/namespaces/{namespace}/{plural(kind)}"
+    return path if name is None else f"{path}/{name}"
