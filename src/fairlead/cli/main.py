@@ -22,6 +22,7 @@ SECTIONS = {
         "stop": ("intents", "Stop runs after a checkpoint."),
         "suspend": ("intents", "Pause runs and release what they hold."),
         "resume": ("resume", "Continue suspended, stopped or failed runs."),
+        "rollback": ("rollback", "Let an endpoint go back to an earlier revision."),
         "delete": ("intents", "Stop runs and delete their records and files."),
         "prune": ("prune", "Delete finished runs that are old."),
     },

@@ -152,6 +152,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
                 _sleep(wake, wait_s, counts)
     finally:
         agent.close()
+        endpoints.close()
         wake.close()
 
 

@@ -56,7 +56,7 @@ SCALE_RULES: Constraints = {
 }
 BATCHING_RULES: Constraints = {
     "max_batch_size": Limit(low=1, high=65_536, whole=True),
-    "max_latency_s": Limit(low=0.0001, high=60, zero=True),
+    "max_latency_s": Limit(low=0.0001, high=60),
 }
 ROLLOUT_RULES: Constraints = {"max_surge": Limit(low=0, high=MAX_REPLICAS, whole=True)}
 
@@ -85,11 +85,11 @@ class Batching:
 
     Attributes:
         max_batch_size: Rows of one batch at most.
-        max_latency_s: Seconds that a request waits for others at most.
+        max_latency_s: Seconds after it came by which a request of a batch is to be done; none waits for others longer.
     """
 
     max_batch_size: int = 32
-    max_latency_s: float = 0.005
+    max_latency_s: float = 0.05
 
     def __post_init__(self) -> None:
         enforce(broken(self, BATCHING_RULES))

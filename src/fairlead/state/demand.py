@@ -39,8 +39,8 @@ class Demand:
 
     Attributes:
         since: When it began to be counted.
-        in_flight: Requests that replicas have now.
-        queued: Requests that wait for a replica now.
+        in_flight: Requests that are not answered yet.
+        queued: Those of them that wait for a replica.
         wake: Since when the first of them waits for there to be any replica; None while none does.
         last_request: When the newest request came; None before the first.
         seconds: The last ones, oldest first; those without a request may be missing.

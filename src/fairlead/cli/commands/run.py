@@ -122,9 +122,12 @@ def _run(
     for wanted in admitted:
         if wanted.taken is not None and not json_:
             message(wanted.taken)
+        changed = _is_changed(cluster, wanted.spec)
         workload = submit(cluster, wanted)
         submitted.append(workload)
-        if not json_:
+        if changed and not json_:
+            message(f"Changed {workload.spec.name}{cluster.where(workload)}.")
+        elif not json_:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
             _tell_checkpoints(cluster, wanted.spec, workload)
@@ -134,9 +137,30 @@ def _run(
         if json_:
             print(as_json([run_json(workload) for workload in submitted]))
         return 0
+    endpoints = [each for each in submitted if _is_endpoint(each.spec)]
+    others = [each for each in submitted if not _is_endpoint(each.spec)]
+    code = 0
+    if endpoints:
+        from fairlead.cli.endpoints import await_ready  # here, since few runs are endpoints, which never end
+
+        code = await_ready(cluster, endpoints, json_=json_)
+    if not others:
+        if json_:
+            print(as_json([run_json(cluster.get(each.uid)) for each in endpoints]))
+        return code
     from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
 
-    return follow(cluster, submitted, json_=json_)
+    return follow(cluster, others, json_=json_) or code
+
+
+def _is_endpoint(spec: WorkloadSpec) -> bool:
+    return type(spec).__name__ == "Serving"
+
+
+def _is_changed(cluster: ClusterClient, spec: WorkloadSpec) -> bool:
+    """Whether an endpoint of that name is there, which gets the spec."""
+    going = cluster.unfinished(spec.team) if _is_endpoint(spec) else ()
+    return any(each.spec.name == spec.name and _is_endpoint(each.spec) for each in going)
 
 
 def _tell_triggers(spec: Training) -> None:
@@ -171,7 +195,7 @@ def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:
         return
     going = (run for team in {spec.team for spec in specs} for run in cluster.unfinished(team))
     taken = {(run.spec.team, run.spec.name) for run in going}
-    names = [spec.name for spec in specs if (spec.team, spec.name) in taken]
+    names = [spec.name for spec in specs if (spec.team, spec.name) in taken and not _is_changed(cluster, spec)]
     if names:
         raise NameTaken(
             f"{', '.join(names)}: not finished under that name, so that none of the {len(specs)} runs was submitted. "

@@ -121,7 +121,21 @@ def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
 
     children = [run_json(child) for child in cluster.children(parent.uid)]
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(parent)}
-    return {**run_json(parent), "spec": render(parent.spec), "children": children, **where}
+    return {
+        **run_json(parent),
+        "spec": render(parent.spec),
+        "children": children,
+        **where,
+        **_endpoint(cluster, parent),
+    }
+
+
+def _endpoint(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
+    if type(parent.spec).__name__ != "Serving":
+        return {}
+    from fairlead.cli.endpoints import endpoint_json  # here and not above: few runs are endpoints
+
+    return {"endpoint": endpoint_json(cluster, parent)}
 
 
 def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
@@ -131,6 +145,10 @@ def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
     events.sort(key=lambda event: event.id)
     facts = [("kind", type(spec).__name__), *_common_facts(parent)]
     facts += [("submitted", describe_time(parent.created_at)), ("progress", progress_of(parent))]
+    if type(spec).__name__ == "Serving":
+        from fairlead.cli.endpoints import endpoint_facts  # here and not above: few runs are endpoints
+
+        facts += endpoint_facts(cluster, parent)
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(parent)))
     sections = [
         [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason)}"],

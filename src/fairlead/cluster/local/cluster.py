@@ -165,8 +165,9 @@ class LocalCluster:
         from fairlead.cluster.local.endpoints import read_demand
         from fairlead.policy.serving.routes import public_names
 
-        found = read_demand(self.home)
-        return {uid: found[name] for uid, name in public_names(seen).items() if name in found}
+        names = public_names(seen)
+        found = read_demand(self.home, names.values())
+        return {uid: found[name] for uid, name in names.items() if name in found}
 
     def _teams(self) -> "tuple[Team, ...]":
         """Those of the file, read anew when it has changed."""
@@ -379,9 +380,31 @@ class LocalCluster:
     def launch(
         self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None
     ) -> Workload[Spec]:
-        workload = self.submit(spec, environ=environ)
+        workload = self._revised(spec, environ) or self.submit(spec, environ=environ)
         self.nudge()
         return workload
+
+    def _revised(self, spec: Spec, environ: Mapping[str, str] | None) -> Workload[Spec] | None:
+        """Give an endpoint that is there the spec of another of its name; None where there is none."""
+        if type(spec).__name__ != "Serving":
+            return None
+        found = self.store.named(spec.name, spec.team)
+        if found is None or type(found.spec) is not type(spec) or found.status.phase.is_final:
+            return None
+        if found.spec == spec:
+            return found
+        self._keep_environment(found.uid, environ)
+        self._keep_code(found.uid, spec)
+        return self.store.revise(found.uid, spec, time.time())
+
+    def endpoint_url(self, workload: AnyWorkload) -> str | None:
+        """Where an endpoint is asked for; None while there is no gateway, or it is over."""
+        # Here and not above: what only lists runs asks for none.
+        from fairlead.cluster.local.endpoints import gateway_url
+        from fairlead.policy.serving.routes import public_names
+
+        url, name = gateway_url(self.home), public_names(self.snapshot()).get(workload.uid)
+        return None if url is None or name is None else f"{url}/{name}/"
 
     def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
         return self.update(workload.uid, spec, version=workload.version)

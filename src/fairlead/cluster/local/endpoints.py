@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 # Where endpoints are asked for, unless something else listens there or FAIRLEAD_GATEWAY_PORT says so.
 FIRST_PORT, NUM_PORTS = 8700, 100
+BACKLOG = 4096
 # Between two starts of a gateway that ends; it doubles up to the other.
 RESTART_S, RESTART_MOST_S = 0.2, 10.0
 # One that ran so long ended for another reason than the time before.
@@ -42,6 +43,12 @@ class Endpoints:
         self._gateway: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
         self._wait_s = 0.0
+        self._door: socket.socket | None = None
+
+    def close(self) -> None:
+        """Let go of the door's socket, which the gateway has too."""
+        if self._door is not None:
+            self._door.close()
 
     def update(self, snapshot: Snapshot) -> None:
         """Tell the gateway where requests go, and see to it that there is one while there are endpoints."""
@@ -70,11 +77,6 @@ class Endpoints:
             self._gateway = None
         if is_locked(lock_file):
             return
-        if find_spec("fairlead.gateway") is None:
-            if not self._started_at:
-                log.error("there is no gateway in this installation; replicas are asked at their own ports")
-            self._started_at = time.monotonic()
-            return
         now = time.monotonic()
         if self._started_at and now - self._started_at < self._wait_s:
             return
@@ -92,17 +94,28 @@ class Endpoints:
 
     def _start(self, lock: int) -> subprocess.Popen[bytes]:
         directory = self._home.serving
-        port = _port(directory)
+        if self._door is None:
+            self._door = _listen(directory)
+        # Ours stays open: while one gateway follows on another, requests wait at the door and none is refused.
+        door = self._door.fileno()
         with open(directory / "gateway.log", "ab") as output:
-            log.info("starting the gateway on port %d", port)
+            log.info("starting the gateway on port %d", self._door.getsockname()[1])
             return subprocess.Popen(
-                [sys.executable, "-m", "fairlead.gateway", "--directory", os.fspath(directory), "--port", str(port)],
+                [
+                    sys.executable,
+                    "-m",
+                    "fairlead.gateway",
+                    "--directory",
+                    os.fspath(directory),
+                    "--listen-fd",
+                    str(door),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd="/",
                 start_new_session=True,
-                pass_fds=[lock],
+                pass_fds=[lock, door],
             )
 
     def _stop(self) -> None:
@@ -113,6 +126,8 @@ class Endpoints:
             os.kill(int(lock_file.read_text()), signal.SIGTERM)
         if self._gateway is not None:
             self._gateway.poll()
+        self.close()
+        self._door = None
 
 
 def gateway_url(home: Home) -> str | None:
@@ -121,13 +136,14 @@ def gateway_url(home: Home) -> str | None:
     return None if found is None else f"http://127.0.0.1:{found['port']}"
 
 
-def read_demand(home: Home) -> dict[str, Demand]:
+def read_demand(home: Home, names: Iterable[str]) -> dict[str, Demand]:
     """What is asked of endpoints, by the names that requests call them; empty where nobody counts."""
     found = read_json(home.serving / "demand.json")
     if found is None or not isinstance(found.get("services"), dict):
         return {}
     since = float(found.get("since") or 0.0)
-    return {name: _demand(given, since) for name, given in found["services"].items()}
+    # One that nobody has asked for since is not in it.
+    return {name: _demand(found["services"].get(name) or {}, since) for name in names}
 
 
 def _demand(given: dict[str, Any], since: float) -> Demand:
@@ -153,27 +169,23 @@ def _demand(given: dict[str, Any], since: float) -> Demand:
     )
 
 
-def _port(directory: Path) -> int:
-    """The gateway's port: the one that it had, if nobody else has it by now."""
+def _listen(directory: Path) -> socket.socket:
+    """The door's socket, at the port that it had if nobody else has that by now."""
     path = directory / "port.json"
     known = read_json(path)
     given = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
     first = int(given) if given.isdigit() else FIRST_PORT
     had: list[int] = [] if known is None else [int(known["port"])]
-    port: int
     for port in (*had, *range(first, first + NUM_PORTS)):
-        if _is_free(port):
-            write_json(path, {"port": port})
-            return port
-    raise ClusterError(f"No free port for the gateway from {first} to {first + NUM_PORTS - 1}; end what holds them.")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the gateway does it, which may follow at once on one that was killed.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # It may follow at once on one that was killed.
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            door.bind(("127.0.0.1", port))
+            door.listen(BACKLOG)
         except OSError:
-            return False
-    return True
+            door.close()
+            continue
+        write_json(path, {"port": port})
+        return door
+    raise ClusterError(f"No free port for the gateway from {first} to {first + NUM_PORTS - 1}; end what holds them.")

@@ -6,6 +6,7 @@ instant leaves either all of a transaction or nothing of it.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -238,6 +239,22 @@ class Store:
             )
             self._record(uid, run.spec.name, changed(found), now)
         return leaf(self.get(uid))
+
+    @_in_the_room_there_is
+    def revise(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
+        """Give an endpoint another spec, with the event ``Changed``; what was decided for the old one is void."""
+        # Here and not above: what only looks needs none of it.
+        from fairlead.policy.kinds.spec_updates import CHANGED
+        from fairlead.state.plan import Event
+        from fairlead.state.reasons import Code, Reason
+
+        with self._transaction():
+            before, after = json.loads(to_json(self.get(uid).spec)), json.loads(to_json(spec))
+            names = ", ".join(name for name in after if after[name] != before.get(name))
+            reason = Reason(code=Code.SPEC_CHANGED, message=f"its spec changed: {names}")
+            self._db.execute("UPDATE workloads SET spec = ?, version = version + 1 WHERE uid = ?", (to_json(spec), uid))
+            self._record(uid, spec.name, Event(type=CHANGED, reason=reason), now)
+        return self.get(uid)
 
     def apply(
         self,

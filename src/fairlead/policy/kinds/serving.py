@@ -142,6 +142,12 @@ def detail_of(serving: Workload[Serving]) -> ServingDetail:
     return detail if isinstance(detail, ServingDetail) else ServingDetail()
 
 
+def asked_revision(serving: Workload[Serving]) -> Revision | None:
+    """Return the revision that the spec describes; None until it was judged."""
+    asked = detail_of(serving).revision(detail_of(serving).asked)
+    return asked if asked is not None and asked.replica == to_json(serving.spec.replica("r")) else None
+
+
 def spec_of(revision: Revision) -> Serving:
     """Return the endpoint's spec as of a revision."""
     spec = from_json(revision.spec)

@@ -38,7 +38,7 @@ def wanted_replicas(spec: Serving, demand: Demand | None, ready_at: float | None
 
 def asleep_at(spec: Serving, demand: Demand, ready_at: float | None, current: int) -> float:
     """Return when its last replica goes, if no request comes before; infinity while one is there."""
-    if ready_at is None or demand.in_flight or demand.queued or demand.wake is not None:
+    if ready_at is None or demand.in_flight or demand.wake is not None:
         return math.inf
     # Of requests before a gateway that has just started nothing is known; but an endpoint that sleeps goes on sleeping.
     known = demand.since if current else 0.0
@@ -49,7 +49,7 @@ def _needed(spec: Serving, demand: Demand, now: float) -> int:
     last = int(now)
     first = last - math.ceil(spec.scale.window_s)
     in_flight = {each.at: each.in_flight for each in demand.seconds}
-    in_flight[last] = max(in_flight.get(last, 0), demand.in_flight + demand.queued)
+    in_flight[last] = max(in_flight.get(last, 0), demand.in_flight)
     counts = [in_flight.get(at, 0) for at in range(first - MOMENT_S + 1, last + 1)]
     total = sum(counts[:MOMENT_S])
     most = total

@@ -65,9 +65,9 @@ BATCHING = Section(
         Key(
             name="max_latency",
             kind=DURATION,
-            doc="How long a request waits for others at most.",
+            doc="Time by which a request is to be done after it came; it waits for others no longer than that allows.",
             attributes=("max_latency_s",),
-            example="10ms",
+            example="100ms",
             also=("max_wait", "timeout", "batch_wait_timeout", "max_queue_delay", "wait"),
         ),
     ),
@@ -181,7 +181,7 @@ SERVING = Section(
             kind=BATCHING,
             doc="How a predictor is given several requests at once; a lone number is `max_batch_size`.",
             attributes=("batching",),
-            example="{max_batch_size: 64, max_latency: 10ms}",
+            example="{max_batch_size: 64, max_latency: 100ms}",
             also=("batch", "batcher", "dynamic_batching"),
         ),
         Key(

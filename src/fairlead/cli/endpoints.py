@@ -1,0 +1,91 @@
+"""Endpoints as commands show them: where they are asked for, how much is asked, and that they are ready."""
+
+import time
+from typing import Any, cast
+
+from fairlead.cli.show import describe_event, message
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.errors import NotFound
+from fairlead.policy.kinds.serving import asked_revision, detail_of
+from fairlead.specs.serving import Serving
+from fairlead.state.snapshot import AnyWorkload, Phase, Workload
+
+LOOK_S = 0.2
+NUDGE_S = 1.0
+# What was asked last; what comes after it is what becomes of that.
+ASKED = ("Submitted", "Changed")
+
+
+def is_endpoint(workload: AnyWorkload) -> bool:
+    """Tell whether a workload is an endpoint."""
+    return isinstance(workload.spec, Serving)
+
+
+def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, Any]:
+    """What there is to say of an endpoint besides its state: where it is, who serves, and how much is asked."""
+    serving = cast("Workload[Serving]", workload)
+    detail, demand = detail_of(serving), None
+    url = None
+    if isinstance(cluster, LocalCluster):
+        url, demand = cluster.endpoint_url(serving), cluster.snapshot().demand.get(workload.uid)
+    return {
+        "url": url,
+        "revision": None if detail.serving is None else f"r{detail.serving}",
+        "replicas": {"ready": detail.ready, "wanted": detail.wanted},
+        "requests_per_second": None if demand is None else demand.rate(time.time()),
+        "in_flight": None if demand is None else demand.in_flight,
+    }
+
+
+def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[str, str]]:
+    """The same for people."""
+    found = endpoint_json(cluster, workload)
+    rate = found["requests_per_second"]
+    facts = [("url", found["url"] or "-"), ("revision", found["revision"] or "-")]
+    return facts if rate is None else [*facts, ("requests", f"{rate:.3g}/s, {found['in_flight']} in flight")]
+
+
+def await_ready(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False) -> int:
+    """Wait until endpoints serve what was asked of them last; 1 where one will not, or is over."""
+    return max([_await(cluster, run, json_=json_) for run in runs], default=0)
+
+
+def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
+    name, nudge_at = run.spec.name, 0.0
+    told = max((event.id for event in cluster.events(run.uid) if event.type in ASKED), default=0)
+    while True:
+        now = cast("Workload[Serving]", cluster.get(run.uid))
+        for event in cluster.events(run.uid, after=told):
+            told = event.id
+            if not json_:
+                message(f"{name}: {describe_event(event.type, event.reason)}")
+        asked, detail = asked_revision(now), detail_of(now)
+        if now.status.phase.is_final or now.status.phase is Phase.SUSPENDED:
+            message(f"{name} is {now.status.phase.value}: {now.status.reason.message}")
+            return 1
+        if asked is not None and asked.failed is not None:
+            message(f"{name} was not changed: {asked.failed}")
+            return 1
+        if asked is not None and asked.ready_at is not None and (detail.ready or not detail.wanted):
+            url = cluster.endpoint_url(now) if isinstance(cluster, LocalCluster) else None
+            if url is not None:
+                message(f"{name} serves {asked.name} at {url}")
+                message(f"`fairlead status {name}` shows it, `fairlead stop {name}` ends it.")
+                return 0
+        if time.monotonic() >= nudge_at:
+            cluster.nudge()
+            nudge_at = time.monotonic() + NUDGE_S
+        cluster.wait(LOOK_S)
+
+
+def to_endpoint(workload: AnyWorkload) -> Workload[Serving]:
+    """Return a workload as the endpoint that it is.
+
+    Raises:
+        NotFound: It is none, or is over.
+    """
+    if not is_endpoint(workload) or workload.status.phase.is_final:
+        kind, phase = type(workload.spec).__name__, workload.status.phase.value
+        raise NotFound(f"{workload.spec.name} is a {kind} that is {phase}, not an endpoint that serves.")
+    return cast("Workload[Serving]", workload)
