@@ -47,6 +47,11 @@ def test_the_longest_files_are_first_and_unknown_ones_count_by_their_tests() -> 
     assert files == [["b.py::1"], TESTS[:3], TESTS[4:]]
 
 
+def test_a_few_rounds_of_chaos_begin_before_many_tests_of_rules() -> None:
+    tests = [*(f"tests/policy/test_order.py::{n}" for n in range(40)), "tests/chaos/test_chaos.py::1"]
+    assert by_file(tests, {}) == [[40], list(range(40))]
+
+
 def test_nothing_begins_before_all_workers_have_found_the_tests(scheduler: LongestFirst) -> None:
     first, second = Fake(), Fake()
     joined(scheduler, first)
