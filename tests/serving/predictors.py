@@ -79,6 +79,9 @@ class Words:
                 raise ValueError("no such word")
             if word == "fail":
                 raise KeyError("fail")
+            if word == "none":
+                yield ""
+                continue
             yield word + ("" if number + 1 == len(words) else " ")
 
     def count_tokens(self, text: str) -> int:

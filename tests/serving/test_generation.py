@@ -53,6 +53,13 @@ def test_a_completion_ends_at_its_most_tokens(words: Replica) -> None:
     assert (choice["text"], choice["finish_reason"]) == ("one two ", "length")
 
 
+def test_pieces_without_text_count_as_tokens_and_are_not_streamed(words: Replica) -> None:
+    (choice,) = complete(words, "none none one two", max_tokens=3).json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("one ", "length")
+    chunks = events(complete(words, "none one", stream=True))
+    assert [chunk["choices"][0]["text"] for chunk in chunks] == ["one", ""]
+
+
 def test_a_completion_ends_before_a_stop_also_across_pieces(words: Replica) -> None:
     (choice,) = complete(words, "one two three", stop=["o three", "never"]).json()["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("one tw", "stop")

@@ -114,14 +114,12 @@ def _first(start: Callable[[], Iterator[str]]) -> tuple[Iterator[str], str | Non
 
 
 def _next(source: Iterator[str]) -> str | None:
-    """The next piece that is not empty; None at the end."""
+    """The next piece, which may be empty where a character takes several tokens; None at the end."""
     with _problems():
-        for piece in source:
-            if not isinstance(piece, str):
-                raise PredictFailed(f"generate() yielded {type(piece).__name__}; yield text")
-            if piece:
-                return piece
-    return None
+        piece = next(source, None)
+        if piece is not None and not isinstance(piece, str):
+            raise PredictFailed(f"generate() yielded {type(piece).__name__}; yield text")
+        return piece
 
 
 @contextlib.contextmanager
