@@ -3,6 +3,7 @@
 starts: from the command to the first line of the first trial's program, in a state directory of its own; bar 0.5 s.
 history: from the end of a trial to the start of the next one's program, with 1,000 trials in store; bar 50 ms. Optuna's
 bookkeeping alone takes 114 ms there with SQLite, by its users' figures.
+Both say what a bare interpreter takes to start at that time, since others may use the machine, and processor time.
 asha: processor time of training until ASHA has the best loss of a random search whose trials run to their ends; bar a
 quarter of what that takes. The trials train a small network in this process, a step at a time, four at once. Median of
 seeds; give OMP_NUM_THREADS=1.
@@ -11,6 +12,7 @@ seeds; give OMP_NUM_THREADS=1.
 import argparse
 import math
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -79,8 +81,26 @@ def _spec(directory: Path, *, trials: int, parallel: int, sampler: str = "tpe", 
     return spec
 
 
+def _cpu_s(pid: int) -> float:
+    """Processor seconds of a process, and of those that it waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def _bare_ms() -> tuple[float, float]:
+    """How long a bare interpreter takes to start and end now, and its processor time; medians."""
+    walls, cpus = [], []
+    for _ in range(9):
+        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        walls.append(1e3 * (time.monotonic() - began))
+        cpus.append(1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    return statistics.median(walls), statistics.median(cpus)
+
+
 def _starts() -> None:
-    took_s = []
+    took_s, cpus_s, bare_ms = [], [], _bare_ms()
     for _ in range(5):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
             directory, home = Path(name), Path(name) / "home"
@@ -92,10 +112,19 @@ def _starts() -> None:
             environ = {**os.environ, "FAIRLEAD_HOME": str(home)}
             began = time.time()
             argv = [sys.executable, "-m", "fairlead.cli.main", "run", "-d", "sweep.yaml"]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run(argv, cwd=directory, env=environ, check=True, capture_output=True)
             took_s.append(_times(directory, 1)[0] - began)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            own_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            cpus_s.append((own_s, _cpu_s(LocalCluster.open(home).supervisor_pid() or os.getpid())))
             end_everything(home)
-    print(f"first trial trains {statistics.median(took_s):.2f} s after the command (least {min(took_s):.2f})")
+    command_s, supervisor_s = (statistics.median(each) for each in zip(*cpus_s, strict=True))
+    print(
+        f"first trial trains {statistics.median(took_s):.2f} s after the command (least {min(took_s):.2f}); processor: "
+        f"{command_s:.2f} s the command, {supervisor_s:.2f} s the supervisor; bare interpreter {bare_ms[0]:.0f} ms, "
+        f"{bare_ms[1]:.0f} ms of it processor"
+    )
 
 
 def _times(directory: Path, number: int) -> list[float]:
@@ -117,11 +146,18 @@ def _history() -> None:
         spec = map_runs(spec, lambda _: own)
         sweep = cluster.submit(spec)
         _fill(cluster, sweep)
+        records = _records(cluster, sweep)
         began = time.thread_time()
-        values = suggest(spec, TRIALS_IN_STORE, _records(cluster, sweep))
+        values = suggest(spec, TRIALS_IN_STORE, records)
         print(f"TPE's next values after {TRIALS_IN_STORE} trials: {(time.thread_time() - began) * 1e3:.0f} ms {values}")
+        bare_ms = _bare_ms()
         cluster.nudge()
+        _times(directory, 1)
+        supervisor = cluster.supervisor_pid()
+        assert supervisor is not None
+        before_s = _cpu_s(supervisor)
         starts = _times(directory, MORE_TRIALS)
+        each_ms = 1e3 * (_cpu_s(supervisor) - before_s) / (MORE_TRIALS - 1)
         trials = [cluster.get(child_uid(sweep.uid, str(TRIALS_IN_STORE + n))) for n in range(MORE_TRIALS - 1)]
         pods = [cluster.pods(trial.uid)[0] for trial in trials]
         gaps_ms = [
@@ -129,7 +165,8 @@ def _history() -> None:
         ]
         print(
             f"next trial after one ends, {TRIALS_IN_STORE} in store: {statistics.median(gaps_ms):.0f} ms "
-            f"(least {min(gaps_ms):.0f}), its interpreter's start included"
+            f"(least {min(gaps_ms):.0f}), its interpreter's start included; the supervisor's processor time for each "
+            f"trial {each_ms:.0f} ms; bare interpreter {bare_ms[0]:.0f} ms, {bare_ms[1]:.0f} ms of it processor"
         )
         cluster.close()
         end_everything(home)

@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
 from fairlead.state.snapshot import Intent, Workload
 from tests.builders import status, training
+from tests.waiting import until
 
 RUN = Workload(uid="uid", spec=training(), intent=Intent.RUN, status=status(), version=1, created_at=1_000_000.0)
 
@@ -37,11 +39,57 @@ def launchers(tmp_path: Path) -> Iterator[Spawned]:
         process.wait(60)
 
 
+def _spec(directory: Path, command: str = "python3 train.py", **env: str) -> dict[str, Any]:
+    """What the shim of a program that imports numpy is told."""
+    (directory / "train.py").write_text("import numpy\n")
+    env = {"PATH": "/usr/bin:/usr/local/bin:/bin", **env}
+    return {"command": command, "workdir": str(directory), "env": env}
+
+
+def _trial(number: int) -> Workload:
+    return replace(RUN, uid=f"trial-{number}", parent="sweep")
+
+
 def test_a_run_resumed_while_its_launcher_still_ends_gets_another(launchers: Spawned, tmp_path: Path) -> None:
-    spec = {"command": "python3 train.py", "env": {"PATH": "/usr/bin:/usr/local/bin:/bin"}}
-    assert launchers.start(RUN, spec, tmp_path / "first")
+    assert launchers.start(RUN, _spec(tmp_path), tmp_path / "first")
     launchers.reap(set())
-    assert launchers.start(RUN, spec, tmp_path / "second")
+    assert launchers.start(RUN, _spec(tmp_path), tmp_path / "second")
     assert len(launchers.made) == 2
     launchers.reap({"uid"})
     assert not launchers.has_ended("uid")
+
+
+def test_trials_with_one_command_share_a_launcher_one_after_another(launchers: Spawned, tmp_path: Path) -> None:
+    for number in range(3):
+        spec = _spec(tmp_path, FAIRLEAD_PARAM_LR=str(number))
+        assert launchers.start(_trial(number), spec, tmp_path / str(number))
+        launchers.reap({"sweep"})
+    (made,) = launchers.made
+    assert made.stdin is not None
+    assert not made.stdin.closed
+    launchers.reap(set())
+    assert made.stdin.closed
+
+
+def test_of_launchers_without_a_trial_only_the_newest_waits_for_the_next(launchers: Spawned, tmp_path: Path) -> None:
+    for number in range(3):
+        spec = _spec(tmp_path, f"python3 train.py --lr {number}")
+        assert launchers.start(_trial(number), spec, tmp_path / str(number))
+    launchers.reap({"sweep", "trial-0"})
+    assert [made.stdin is not None and made.stdin.closed for made in launchers.made] == [False, True, False]
+
+
+def test_runs_without_a_parent_share_no_launcher(launchers: Spawned, tmp_path: Path) -> None:
+    for uid in ("one", "two"):
+        assert launchers.start(replace(RUN, uid=uid), _spec(tmp_path), tmp_path / uid)
+    assert len(launchers.made) == 2
+
+
+def test_what_has_nothing_to_preload_needs_no_launcher(launchers: Spawned, tmp_path: Path) -> None:
+    spec = _spec(tmp_path)
+    (tmp_path / "train.py").write_text("print()\n")
+    # The pod's directory has no `pod.json`, so that its shim ends at once.
+    assert launchers.start(RUN, spec, tmp_path)
+    until((tmp_path / "shim.lock").exists, "shim")
+    assert not launchers.has_ended("uid")
+    assert launchers.made == []

@@ -13,6 +13,7 @@ import sys
 import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
@@ -23,10 +24,12 @@ from fairlead.cluster.local.room import hold_reserve
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
 from fairlead.control.pass_counts import PassCounts
-from fairlead.control.pipelines.triggers import Triggers
 from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
 from fairlead.runtime.podfiles import take_lock
+
+if TYPE_CHECKING:
+    from fairlead.control.pipelines.triggers import Triggers
 
 log = logging.getLogger("fairlead.supervisor")
 
@@ -109,13 +112,15 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     agent = Agent(home, cluster.store, cluster.node())
+    with contextlib.suppress(OSError):  # tried again when a pod starts, where it is told
+        agent.get_ready()
     agent.sweep()
     cluster.sweep()
     cluster.store.settle_shares(cluster.share_of)
     wake, counts = _listen(home), PassCounts()
     log.info("started, process %d", os.getpid())
     idle_since = time.monotonic()
-    triggers = Triggers(home, cluster)
+    triggers: Triggers | None = None
     endpoints = Endpoints(home)
     reserve_at, told, told_at = 0.0, "", 0.0
     keep_at = 0.0
@@ -127,6 +132,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
                 if home.has_triggers:
+                    triggers = triggers or _triggers(home, cluster)
                     changed = triggers.look(time.time()) > 0 or changed
                 unfinished = live > 0 or cluster.store.has_work() or home.has_triggers
                 wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
@@ -154,6 +160,13 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
         agent.close()
         endpoints.close()
         wake.close()
+
+
+def _triggers(home: Home, cluster: LocalCluster) -> "Triggers":
+    # Here and not above: a tenth of what a supervisor imports before the first run starts, and seldom needed.
+    from fairlead.control.pipelines.triggers import Triggers
+
+    return Triggers(home, cluster)
 
 
 def _forget(cluster: LocalCluster) -> bool:

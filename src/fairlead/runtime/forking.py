@@ -32,6 +32,11 @@ _OF_POD_TOO = frozenset(("RANK", "WORLD_SIZE", "NODE_RANK", "PORT", "CUDA_VISIBL
 UID_ROOM = 64
 
 
+def is_of_pod(name: str) -> bool:
+    """Whether a variable may differ between pods that come from one interpreter."""
+    return name in _OF_POD_TOO or name.startswith(_OF_POD)
+
+
 class Warm:
     """This process, with modules in memory, as the origin of ranks.
 
@@ -107,8 +112,7 @@ class Warm:
             return "the working directory is another one than when the launcher started"
         env: Mapping[str, str] = pod["env"]
         for name in sorted({*env, *self._env}):
-            is_of_pod = name in _OF_POD_TOO or name.startswith(_OF_POD)
-            if env.get(name) != self._env.get(name) and not is_of_pod:
+            if env.get(name) != self._env.get(name) and not is_of_pod(name):
                 return f"{name} is not what it was when the launcher started"
         return None
 

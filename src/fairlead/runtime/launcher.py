@@ -1,9 +1,10 @@
-"""Starts the pods of one run on this machine from a process that has the program's imports in memory.
+"""Starts pods on this machine: those of like programs from a process that has their imports in memory.
 
 Started as `PYTHON launcher.py` it reads a JSON object a line, {"pod": POD_DIRECTORY}, and makes each a shim that
 outlives it; at the end of its input it ends. As soon as a pod's command can be forked it becomes `PYTHON [flags]
-script.py args` with a hook that preloads and goes on serving (see forking). It never runs code of the user's, and has
-one thread.
+script.py args` with a hook that preloads and goes on serving (see forking). `PYTHON launcher.py shims` only makes
+shims, whose ranks are executed: {"pod": POD_DIRECTORY, "why": REASON}. It never runs code of the user's, and has one
+thread.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ _HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
 def main() -> None:
     """Serves without anything in memory, and becomes a warm launcher when a pod comes that allows it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.argv[1:] == ["shims"]:
+        requests = os.dup(0)
+        while (asked := _read_line(requests)) is not None:
+            serve_one(str(asked["pod"]), None, asked.get("why"))
+        return
     refused = os.environ.pop(_REFUSED, None)
     state = _State.parse(os.environ.pop(_STATE, None))
     if state is None:
@@ -142,7 +148,13 @@ def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
 
 
 def read_request(fd: int) -> str | None:
-    """The next pod directory; None at the end of the input. Reads not a byte further, as another process may go on."""
+    """The next pod directory; None at the end of the input."""
+    asked = _read_line(fd)
+    return None if asked is None else str(asked["pod"])
+
+
+def _read_line(fd: int) -> dict[str, str | None] | None:
+    """The next request; None at the end of the input. Reads not a byte further, as another process may go on."""
     while True:
         line = b""
         while not line.endswith(b"\n"):
@@ -150,8 +162,9 @@ def read_request(fd: int) -> str | None:
             if not byte:
                 return None
             line += byte
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            return str(json.loads(line)["pod"])
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            asked = json.loads(line)
+            return {"pod": str(asked["pod"]), "why": asked.get("why")}
 
 
 def _become_warm(pod_dir: str, state: _State) -> str | None:

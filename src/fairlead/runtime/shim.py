@@ -226,6 +226,7 @@ class Shim:
                 "pids": {str(rank): pid for pid, rank in self._alive.items()},
                 "python": python,
             },
+            durably=False,
         )
         self._poke()
         return False
@@ -266,7 +267,7 @@ class Shim:
         if env.get("FAIRLEAD_PARAMS") and env.get("FAIRLEAD_RUN_DIR"):
             with contextlib.suppress(OSError, ValueError):  # the variable has them too
                 values = json.loads(env["FAIRLEAD_PARAMS"])
-                podfiles.write_json(os.path.join(env["FAIRLEAD_RUN_DIR"], "params.json"), values)
+                podfiles.write_json(os.path.join(env["FAIRLEAD_RUN_DIR"], "params.json"), values, durably=False)
 
     def _metric_lines(self, rank: int) -> MetricLines | None:
         """What reads the output of a rank for metrics; None when nobody asked for that."""
@@ -470,11 +471,11 @@ class Shim:
         step = report.get("step")
         return {**stacks.whereabouts(taken.frames), "step": step if isinstance(step, int) else None}
 
-    def _keep(self, name: str, value: object) -> None:
+    def _keep(self, name: str, value: object, *, durably: bool = True) -> None:
         """Replaces a file of the pod. A full disk is waited for: what became of the pod must not be lost."""
         while True:
             try:
-                podfiles.write_json(os.path.join(self._dir, name), value)
+                podfiles.write_json(os.path.join(self._dir, name), value, durably=durably)
             except OSError:
                 if not os.path.isdir(self._dir):
                     return  # the run was deleted under us

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.goal import Goal
@@ -278,9 +279,15 @@ def trial_run(sweep: Sweep, values: Mapping[str, Value]) -> Training:
     return Training(**given)
 
 
-def values_of(trial: Training) -> dict[str, Value]:
-    """The values of the parameters of a trial's run."""
-    found: dict[str, Value] = json.loads(trial.env.get(ENV_ALL, "{}"))
+def values_of(trial: Training) -> Mapping[str, Value]:
+    """The values of the parameters of a trial's run, which nobody may change."""
+    return _read_values(trial.env.get(ENV_ALL, "{}"))
+
+
+# A sweep is judged by all of its trials each time.
+@lru_cache(maxsize=10_000)
+def _read_values(text: str) -> Mapping[str, Value]:
+    found: dict[str, Value] = json.loads(text)
     return found
 
 

@@ -72,6 +72,10 @@ class Agent:
         self._limits = limits.enforcement()
         self._library = _library(home)
 
+    def get_ready(self) -> None:
+        """Start what starts pods while there is still other work to do before the first one."""
+        self._launchers.get_ready()
+
     def observe(self, now: float) -> int:
         """Record what has become of every live pod; the number of pods that are live."""
         rows = self._store.live_pods()
@@ -98,7 +102,7 @@ class Agent:
                 # A full disk or a missing directory hurts one pod; the others go on, and the next pass tries again.
                 log.warning("pod %s: %s", row.pod.uid, error)
         self._environments.collect()
-        self._launchers.reap({workload.uid for workload in self._store.active()[0]})
+        self._launchers.reap(self._store.active_uids())
 
     def close(self) -> None:
         """Let the warm launchers go; pods live on under their shims."""
@@ -198,7 +202,8 @@ class Agent:
             self._cancel(row, path, now, gone)
             return
         spec = self._prepare(workload, pod, environ, now)
-        write_json(path / "pod.json", spec)
+        # No process outlives a power cut, so that nothing is to be read of what was to start before.
+        write_json(path / "pod.json", spec, durably=False)
         # The second try goes without a launcher: whatever kept the first one, it is not that.
         memory.through_launcher = memory.requested_at is None and self._launchers.start(workload, spec, path)
         if not memory.through_launcher:

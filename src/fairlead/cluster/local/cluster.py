@@ -254,15 +254,13 @@ class LocalCluster:
         parent, new = change.workload_uid, list[str]()
         specs = {child_uid(parent, order.name): order.spec for order in change.submit}
         resumed = {each.uid for each in change.children if each.intent is Intent.RUN}
-        specs |= {
-            run.uid: run.spec for run in self.children(parent) if run.uid in resumed and run.status.phase.is_final
-        }
+        specs |= {run.uid: run.spec for run in self.store.those(sorted(resumed)) if run.status.phase.is_final}
         for uid, spec in specs.items():
             if not self.store.has(uid):
                 new.append(uid)
             elif uid not in resumed:
                 continue
-            self._keep_environment(uid, read_json(self.home.environment(parent)))
+            self._inherit_environment(uid, parent)
             try:
                 for run in runs_of(spec):
                     self._code().inherit(uid, parent, run, now)
@@ -749,6 +747,19 @@ class LocalCluster:
             write_json(self.home.environment(uid), dict(os.environ if environ is None else environ))
         except OSError as error:
             raise explained(self.home.path, error) from error
+
+    def _inherit_environment(self, uid: str, parent: str) -> None:
+        """Keep for a child what is kept for its parent: the same file, since neither is ever written in place."""
+        linked = self.home.environment(uid).with_suffix(".link")
+        try:
+            self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
+            linked.unlink(missing_ok=True)
+            os.link(self.home.environment(parent), linked)
+            linked.replace(self.home.environment(uid))
+            # Where both were one file already, that left both names.
+            linked.unlink(missing_ok=True)
+        except OSError:  # a file system without links, or that gives a file only so many
+            self._keep_environment(uid, read_json(self.home.environment(parent)))
 
     def _remove_files(self, uid: str) -> None:
         """Remove what goes with a run before that is recorded: all its files; its checkpoints while it runs."""

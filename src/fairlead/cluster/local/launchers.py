@@ -1,64 +1,74 @@
-"""Processes that start pods: for each run a warm launcher where its command allows it, otherwise a shim of its own."""
+"""Processes that start pods: warm launchers where a command allows it, otherwise one that makes shims of any pod."""
 
 import json
 import logging
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import fairlead.runtime
 from fairlead.cluster.local.home import Home
-from fairlead.runtime.launching import interpreter_for
-from fairlead.specs.gang import ProgramSpec
+from fairlead.runtime.forking import is_of_pod
+from fairlead.runtime.launching import Fork, plan_launch
+from fairlead.runtime.preloading import find_preload
 from fairlead.state.snapshot import Workload
 
 log = logging.getLogger(__name__)
 
+# What only makes shims ends at once when its input does, or hangs.
+END_S = 5.0
 RUNTIME = Path(fairlead.runtime.__file__).resolve().parent
 
 
+@dataclass(slots=True, eq=False)
+class _Launcher:
+    """A warm process.
+
+    Attributes:
+        family: Uid of the parent whose runs it starts, or of the one run that has none.
+        program: What the pods that it starts have in common.
+        users: Uids of the runs whose pods it started last.
+    """
+
+    process: subprocess.Popen[bytes]
+    family: str
+    program: tuple[object, ...]
+    users: set[str] = field(default_factory=set)
+
+
 class Launchers:
-    """The launchers of unfinished runs. They end with this process; what they started lives on."""
+    """The launchers of unfinished runs. They end with this process; what they started lives on.
+
+    Runs of one parent that have the same command and environment share theirs, which waits for the next of them: a
+    sweep whose trials read their parameters from variables imports once.
+    """
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._warm: dict[str, subprocess.Popen[bytes]] = {}
-        self._specs: dict[str, ProgramSpec] = {}
+        self._warm: list[_Launcher] = []
+        self._last: dict[str, subprocess.Popen[bytes]] = {}
+        self._shims: subprocess.Popen[bytes] | None = None
         self._cold: list[subprocess.Popen[bytes]] = []
 
     def start(self, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:
-        """Have the run's launcher start a pod; False when the run has no use for one."""
-        if not workload.spec.may_fork or workload.spec.setup is not None:
-            return False
-        process = self._warm.get(workload.uid)
-        if process is not None and self._specs[workload.uid] != workload.spec:
-            # What it has imported, and its environment, are those of the spec that the run had.
-            self._let_go(process)
-            self._cold.append(process)
-            process = None
-        if process is None or process.poll() is not None:
-            argv = interpreter_for(spec["command"], spec["env"])
-            if argv is None:
-                return False
-            try:
-                process = self._spawn(workload.uid, argv, spec)
-            except OSError as error:  # no such interpreter or directory: the shim says so in the run's own words
-                log.info("no launcher for %s: %s", workload.spec.name, error)
-                return False
-            self._warm[workload.uid], self._specs[workload.uid] = process, workload.spec
-        try:
-            assert process.stdin is not None
-            process.stdin.write(json.dumps({"pod": str(pod_dir)}).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return False
-        return True
+        """Have a launcher start a pod; False when none could."""
+        why = None
+        if workload.spec.may_fork and workload.spec.setup is None:
+            plan = plan_launch(spec["command"], "auto", spec["env"])
+            if isinstance(plan, Fork):
+                found = find_preload(plan.script, plan.module, spec["workdir"])
+                if found.modules:
+                    return self._start_warm(workload, (plan.interpreter, *plan.flags), spec, pod_dir)
+                why = found.why
+        return self._start_shim(workload.uid, why, pod_dir)
 
     def has_ended(self, workload_uid: str) -> bool:
-        """Whether the run's launcher is gone."""
-        process = self._warm.get(workload_uid)
+        """Whether what was last asked to start a pod of the run is gone."""
+        process = self._last.get(workload_uid)
         return process is None or process.poll() is not None
 
     def start_cold(self, pod_dir: Path) -> None:
@@ -73,20 +83,74 @@ class Launchers:
         )
         self._cold.append(shim)
 
+    def get_ready(self) -> None:
+        """Start what makes shims, so that the first one does not wait for its interpreter."""
+        if self._shims is not None and self._shims.poll() is None:
+            return
+        self._shims = subprocess.Popen(
+            [sys.executable, str(RUNTIME / "launcher.py"), "shims"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
     def reap(self, unfinished: set[str]) -> None:
-        """Collect what has ended, and let the launchers of finished runs go."""
-        self._cold = [shim for shim in self._cold if shim.poll() is None]
-        for uid, process in list(self._warm.items()):
-            if uid not in unfinished:
+        """Collect what has ended, and let launchers go that nobody will need."""
+        self._cold = [process for process in self._cold if process.poll() is None]
+        self._last = {uid: process for uid, process in self._last.items() if uid in unfinished}
+        newest = {each.family: each for each in self._warm}
+        for each in list(self._warm):
+            each.users &= unfinished
+            awaits_next = each.family in unfinished and newest[each.family] is each
+            if not each.users and not awaits_next:
                 # It may take a while to end, and the run may be resumed meanwhile, with a launcher of its own.
-                self._let_go(process)
-                self._cold.append(process)
-            if uid not in unfinished or process.poll() is not None:
-                del self._warm[uid], self._specs[uid]
+                self._let_go(each.process)
+                self._cold.append(each.process)
+                self._warm.remove(each)
+            elif each.process.poll() is not None:
+                self._warm.remove(each)
 
     def close(self) -> None:
         """Let all launchers go."""
         self.reap(set())
+        if self._shims is not None:
+            self._let_go(self._shims)
+            try:
+                self._shims.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self._shims.kill()
+                self._shims.wait()
+            self._shims = None
+
+    def _start_shim(self, uid: str, why: str | None, pod_dir: Path) -> bool:
+        try:
+            self.get_ready()
+        except OSError as error:
+            log.warning("no process to start pods from: %s", error)
+            return False
+        assert self._shims is not None
+        self._last[uid] = self._shims
+        return _ask(self._shims, {"pod": str(pod_dir), "why": why})
+
+    def _start_warm(self, workload: Workload, argv: tuple[str, ...], spec: dict[str, Any], pod_dir: Path) -> bool:
+        family, program = workload.parent or workload.uid, _program(spec)
+        for each in self._warm:
+            each.users.discard(workload.uid)
+        live = (each for each in self._warm if each.process.poll() is None)
+        launcher = next((each for each in live if (each.family, each.program) == (family, program)), None)
+        if launcher is None:
+            try:
+                process = self._spawn(workload.uid, argv, spec)
+            except OSError as error:  # no such interpreter or directory: the shim says so in the run's own words
+                log.info("no launcher for %s: %s", workload.spec.name, error)
+                return False
+            launcher = _Launcher(process=process, family=family, program=program)
+            self._warm.append(launcher)
+        launcher.users.add(workload.uid)
+        self._last[workload.uid] = launcher.process
+        return _ask(launcher.process, {"pod": str(pod_dir)})
 
     def _let_go(self, process: subprocess.Popen[bytes]) -> None:
         """Tell a launcher that no more pods come; it ends by itself."""
@@ -106,3 +170,19 @@ class Launchers:
                 cwd=spec["workdir"],
                 start_new_session=True,
             )
+
+
+def _program(spec: Mapping[str, Any]) -> tuple[object, ...]:
+    """What pods have to have in common to be forked from one process."""
+    env = tuple(sorted((name, value) for name, value in spec["env"].items() if not is_of_pod(name)))
+    return spec["command"], spec["workdir"], env
+
+
+def _ask(process: subprocess.Popen[bytes], request: Mapping[str, str | None]) -> bool:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return False
+    return True

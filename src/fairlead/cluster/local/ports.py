@@ -24,7 +24,7 @@ def port_for(home: Home, workload_uid: str, attempt: int) -> int:
     for _ in range(200):
         port = draw.randrange(LOWEST, HIGHEST, 2)
         if _is_free(port) and _is_free(port + 1):
-            write_json(path, {"master_port": port})
+            write_json(path, {"master_port": port}, durably=False)
             return port
     raise ClusterError(f"No two neighbouring free ports between {LOWEST} and {HIGHEST}; end what holds them.")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import trouble
 from fairlead.cluster.local.tables import (
+    ACTIVE,
     INDEXES,
     POD,
     POINTS,
@@ -117,6 +118,7 @@ class Store:
         self._path = home.database
         # A parent may have thousands that are over, and the loop looks at all of them at each pass.
         self._known_children: dict[str, AnyWorkload] = {}
+        self._known_completed: dict[str, Completed | None] = {}
         with self._translated():
             self._db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
         try:
@@ -424,51 +426,66 @@ class Store:
         Then children of them that are neither.
         """
         with self._reading():
-            # Each half by an index of its own: most of what is kept is neither.
-            wanted = f"SELECT uid FROM workloads WHERE {WANTED} UNION SELECT workload_uid FROM pods WHERE final = 0"
             rows = self._db.execute(
-                f"SELECT {WORKLOAD} FROM workloads WHERE uid IN ({wanted}) ORDER BY created_at, uid"
+                f"SELECT {WORKLOAD} FROM workloads WHERE uid IN ({ACTIVE}) ORDER BY created_at, uid"
             ).fetchall()
             columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
             pods = self._db.execute(
-                f"SELECT {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
+                f"SELECT {columns} FROM workloads w JOIN pods p ON p.workload_uid = w.uid WHERE w.uid IN ({ACTIVE}) "
                 # How the pods of a start that failed ended is still to be told when the next one is counted.
-                f"WHERE w.uid IN ({wanted}) AND (p.final = 0 OR p.attempt = w.attempt "
+                "AND (p.final = 0 OR p.attempt = w.attempt "
                 f"OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) ORDER BY p.uid"
             ).fetchall()
-            ended = self._db.execute(
-                f"SELECT uid, version FROM workloads WHERE parent IN ({wanted}) AND uid NOT IN ({wanted}) "
-                "ORDER BY created_at, uid"
-            ).fetchall()
-            children = self._ended_children(ended)
+            active = {str(row[0]) for row in rows}
+            children = self._ended_children(active)
         return (
             tuple(workload_of(row) for row in rows),
             tuple(pod_of(row).pod for row in pods),
             children,
         )
 
-    def _ended_children(self, wanted: list[tuple[str, int]]) -> tuple[AnyWorkload, ...]:
-        """Children that are over, by uid and version; only those are read that were not known at that version."""
-        known = self._known_children
-        found = {uid: known[uid] for uid, version in wanted if uid in known and known[uid].version == version}
-        for uid, _ in wanted:
-            if uid not in found:
+    def _ended_children(self, active: set[str]) -> tuple[AnyWorkload, ...]:
+        """Children of active workloads that are not active; only those are read that changed since the last time."""
+        wanted: list[tuple[str, int]] = []
+        for parent in sorted(active):
+            found = self._db.execute(
+                "SELECT uid, version FROM workloads WHERE parent = ? ORDER BY created_at, uid", (parent,)
+            )
+            wanted += [row for row in found if row[0] not in active]
+        known, children = self._known_children, dict[str, AnyWorkload]()
+        for uid, version in wanted:
+            child = known.get(uid)
+            if child is None or child.version != version:
                 row = self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone()
-                found[uid] = workload_of(row)
-        self._known_children = found
-        return tuple(found[uid] for uid, _ in wanted)
+                child = workload_of(row)
+            children[uid] = child
+        self._known_children = children
+        return tuple(children.values())
 
     def completed(self, limit: int) -> tuple[Completed, ...]:
         """The newest runs that succeeded, and how long they took."""
-        with self._translated():
-            rows = self._db.execute(
-                "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at') "
-                "FROM workloads WHERE phase = ? ORDER BY created_at DESC LIMIT ?",
-                (Phase.SUCCEEDED, limit),
+        with self._reading():
+            found = self._db.execute(
+                f"SELECT uid FROM workloads WHERE phase = '{Phase.SUCCEEDED.value}' ORDER BY created_at DESC LIMIT ?",
+                (limit,),
             ).fetchall()
-        return tuple(
-            Completed(team=team, name=name, took_s=float(took)) for team, name, took in rows if took is not None
-        )
+            # It stays what it is once it has succeeded: a run that did is never started again.
+            known = self._known_completed
+            self._known_completed = {uid: known[uid] if uid in known else self._completed(uid) for (uid,) in found}
+        return tuple(each for each in self._known_completed.values() if each is not None)
+
+    def _completed(self, uid: str) -> Completed | None:
+        team, name, took = self._db.execute(
+            "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at') "
+            "FROM workloads WHERE uid = ?",
+            (uid,),
+        ).fetchone()
+        return None if took is None else Completed(team=team, name=name, took_s=float(took))
+
+    def active_uids(self) -> set[str]:
+        """Workloads that are unfinished or asked for something, or have live pods."""
+        with self._translated():
+            return {str(uid) for (uid,) in self._db.execute(ACTIVE)}
 
     def has_work(self) -> bool:
         """Whether anything is unfinished, asked for or still alive."""
@@ -509,6 +526,14 @@ class Store:
         if row is None:
             raise NotFound(f"There is no run with the id {uid!r}.")
         return workload_of(row)
+
+    def those(self, uids: Sequence[str]) -> tuple[Workload[Any], ...]:
+        """Workloads by their ids, of which some may be gone."""
+        with self._translated():
+            rows = [
+                self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone() for uid in uids
+            ]
+        return tuple(workload_of(row) for row in rows if row is not None)
 
     def has(self, uid: str) -> bool:
         """Whether there is such a workload."""

@@ -57,6 +57,8 @@ ALTER TABLE workloads ADD COLUMN kind TEXT NOT NULL DEFAULT 'Training';
 ALTER TABLE workloads ADD COLUMN parent TEXT;
 CREATE INDEX children ON workloads (parent) WHERE parent IS NOT NULL
 """
+# The uids of workloads that are unfinished or asked for something, or have live pods; each half by an index of its own.
+ACTIVE = f"SELECT uid FROM workloads WHERE {WANTED} UNION SELECT workload_uid FROM pods WHERE final = 0"
 WORKLOAD = "uid, spec, intent, version, status, progress, created_at, kind, parent"
 POD = (
     'uid, workload_uid, attempt, idx, node, "grant", phase, created_at, started_at, terminating_since, active_at, '

@@ -9,6 +9,7 @@ children of it have yet to end or to be Suspended.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from fairlead.policy.kinds.changes import change_to
 from fairlead.policy.kinds.lifecycle import move_parent
@@ -120,10 +121,13 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
     parents = {parent.uid: parent for parent in snapshot.parents}
     found = defaultdict[str, dict[str, AnyWorkload]](dict)
     everyone: Iterable[AnyWorkload] = (*snapshot.workloads, *snapshot.parents, *snapshot.ended)
-    for child in sorted(everyone, key=lambda each: (each.created_at, each.uid)):
-        parent = None if child.parent is None else parents.get(child.parent)
-        if parent is not None:
-            found[parent.uid][child.spec.name.removeprefix(child_name(parent, ""))] = _as_it_goes_on(child)
+    prefixes = {uid: child_name(parent, "") for uid, parent in parents.items()}
+    for child in sorted(everyone, key=attrgetter("created_at", "uid")):
+        uid = child.parent
+        if uid is not None and uid in prefixes:
+            # Of thousands most have been let be.
+            shown = _as_it_goes_on(child) if child.intent is Intent.RUN else child
+            found[uid][child.spec.name.removeprefix(prefixes[uid])] = shown
     ready = _ready(snapshot)
     return {uid: Family(children=found[uid], ready=ready, demand=snapshot.demand.get(uid)) for uid in parents}
 

@@ -6,12 +6,13 @@ another process goes on as the one before would have. Kept besides are the value
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.search.pruning import RungReport, is_pruned, num_rungs, rung_steps
 from fairlead.policy.search.sampling import suggest
-from fairlead.policy.search.trials import TrialRecord, TrialState, metric_of, ranked
+from fairlead.policy.search.trials import TrialRecord, TrialState, metric_of
 from fairlead.specs.search_space import Value, show_value
 from fairlead.specs.sweep import Sweep, map_runs, trial_run, values_of
 from fairlead.specs.training import Training
@@ -22,6 +23,9 @@ from fairlead.text.quantities import describe_duration, plural
 
 # Of those that one pass submits; the next pass goes on.
 MOST_AT_ONCE = 100
+# Records of trials that are kept from one judgement to the next, which are functions of what they were made of.
+MOST_KNOWN = 20_000
+_KNOWN: dict[str, tuple[AnyWorkload, tuple[str | None, bool], TrialRecord]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,24 +102,33 @@ def detail_of(sweep: Workload[Sweep]) -> SweepDetail:
 def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
     """The trials that are there, by their numbers; those that somebody deleted are missing."""
     pruned = set(detail_of(sweep).pruned)
-    records = [
-        _record(sweep.spec, int(name), child, int(name) in pruned)
-        for name, child in family.children.items()
-        if name.isdigit()
-    ]
-    return sorted(records, key=lambda each: each.number)
+    metric = None if sweep.spec.objective is None else sweep.spec.objective.metric
+    records = []
+    for name, child in family.children.items():
+        if name.isdigit():
+            number = int(name)
+            # Of thousands most are the very values that they were the last time.
+            known = _KNOWN.get(child.uid)
+            asked = (metric, number in pruned)
+            if known is None or known[0] is not child or known[1] != asked:
+                known = _KNOWN[child.uid] = child, asked, _record(metric, number, child, asked[1])
+            records.append(known[2])
+    while len(_KNOWN) > MOST_KNOWN:
+        _KNOWN.pop(next(iter(_KNOWN)))
+    records.sort(key=attrgetter("number"))
+    return records
 
 
-def _record(spec: Sweep, number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+def _record(metric: str | None, number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
     assert isinstance(child.spec, Training), "the children of a sweep are runs"
     progress = child.progress
-    value = None if spec.objective is None else metric_of(progress, spec.objective.metric)
+    value = None if metric is None else metric_of(progress, metric)
     phase = child.status.phase
     if not phase.is_final:
         state = TrialState.ACTIVE
     elif phase is Phase.SUCCEEDED:
         # What it was run for did not come of it.
-        state = TrialState.FAILED if spec.objective is not None and value is None else TrialState.SUCCEEDED
+        state = TrialState.FAILED if metric is not None and value is None else TrialState.SUCCEEDED
     elif is_pruned:
         state = TrialState.PRUNED
     else:
@@ -158,8 +171,9 @@ def _stop_orders(family: Family, pruned: Sequence[int]) -> tuple[ChildIntent, ..
 def _best(spec: Sweep, history: Sequence[TrialRecord]) -> TrialRecord | None:
     if spec.objective is None:
         return None
-    found = ranked(list(history), spec.objective.goal)
-    return found[0] if found and found[0].state is TrialState.SUCCEEDED else None
+    sign = spec.objective.goal.sign
+    succeeded = [each for each in history if each.state is TrialState.SUCCEEDED and each.value is not None]
+    return min(succeeded, key=lambda each: (sign * (each.value or 0.0), each.number), default=None)
 
 
 def _end(

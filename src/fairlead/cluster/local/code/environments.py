@@ -105,7 +105,7 @@ class Environments:
     def _write(self, uid: str, attempts: dict[str, Any]) -> None:
         if self._home.run(uid).is_dir():
             newest = dict(list(attempts.items())[-MOST_ATTEMPTS:])
-            write_json(self._home.environments(uid), {"attempts": newest})
+            write_json(self._home.environments(uid), {"attempts": newest}, durably=False)
 
     def _answer(self, python: str, env: Mapping[str, str]) -> Path:
         asked = f"{python}\n{env.get('PYTHONPATH')}\n{env.get('PYTHONHOME')}\n{env.get('HOME')}"
