@@ -17,6 +17,7 @@ WITHOUT_JSON = {
     "exec",
     "prices",
     "metrics",
+    "model",
     "metrics rules",
     "metrics dashboards",
 }

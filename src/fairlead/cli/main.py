@@ -40,6 +40,7 @@ SECTIONS = {
     "Compare results": {
         "compare": ("compare", "Compare the specs, metrics and code of runs."),
         "sweep": ("sweep", "Show the trials of a sweep, and which is best."),
+        "model": ("model", "Keep versions of models, and promote them."),
         "lineage": ("lineage", "Show where an output of a pipeline came from."),
     },
     "Simulate, and know the costs": {

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.team import Team
     from fairlead.state.demand import Demand
+    from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, Plan
     from fairlead.state.series import Point
 
@@ -366,7 +367,10 @@ class LocalCluster:
         # Here and not above: few runs need it.
         from fairlead.cluster.local.pod_spec import checkpoint_place
         from fairlead.cluster.origins import is_run_name, refuse_empty
+        from fairlead.specs.model_reference import read_reference
 
+        if read_reference(given) is not None:
+            return replace(spec, checkpoint=replace(spec.checkpoint, origin=self._place_of_model(spec)))
         run = self.find(given, spec.team) if is_run_name(given) else None
         if run is not None:
             place = checkpoint_place(self.home, run)
@@ -374,6 +378,33 @@ class LocalCluster:
             place = given if "://" in given else os.path.normpath(workdir / Path(given).expanduser())
         refuse_empty(spec, place, run)
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
+
+    def _place_of_model(self, spec: Training) -> str:
+        from fairlead.cluster.local.models import resolve  # here and not above: few runs need it
+
+        given = spec.checkpoint.origin or ""
+        try:
+            found = resolve(self, given, spec.team)
+        except (NotFound, Conflict) as error:
+            raise type(error)(f"{spec.name}: checkpoint.from: {error}") from error
+        if found.place is None:
+            raise Conflict(
+                f"{spec.name}: checkpoint.from: {found.said} is a {found.content.value}, not a checkpoint. "
+                "Push a run's checkpoint, or read the model in the program."
+            )
+        return str(found.place)
+
+    def models(self, name: str | None = None) -> "tuple[ModelVersion, ...]":
+        """Versions of models that were pushed here, those of a name or all, by name and number."""
+        return self.store.models(name)
+
+    def add_model(self, given: "ModelVersion") -> "tuple[ModelVersion, bool]":
+        """Keep a new version, whose content is there; the version, and False where it was known already."""
+        return self.store.add_model(given)
+
+    def promote_model(self, version: "ModelVersion", stage: str) -> "ModelVersion":
+        """Give a version a stage, which no other of its name has from then on."""
+        return self.store.promote_model(version.name, version.version, stage)
 
     def launch(
         self, spec: Spec, *, directory: Path | None = None, environ: Mapping[str, str] | None = None

@@ -68,6 +68,15 @@ class Home:
         return self.path / "catalogue.csv"
 
     @property
+    def artefacts(self) -> Path:
+        """Outputs of pipelines and versions of models, by the hash of their content."""
+        return self.path / "artefacts"
+
+    def artefact(self, digest: str) -> Path:
+        """Where the content of that hash is, or would be."""
+        return self.artefacts / digest[:2] / digest
+
+    @property
     def triggers(self) -> Path:
         """What `fairlead apply` has taken: two files each, what it is and how far it is."""
         return self.path / "triggers"

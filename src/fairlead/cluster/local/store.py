@@ -65,8 +65,10 @@ MOST_POINTS = 20_000
 if TYPE_CHECKING:
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables, Payer, Price
+    from fairlead.cluster.local.model_tables import ModelTables
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.usage import Holder, Interval
+    from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, CreatePod, Event
     from fairlead.state.series import Point
 
@@ -141,6 +143,13 @@ class Store:
         from fairlead.cluster.local.ledger_tables import LedgerTables
 
         return LedgerTables(self._db)
+
+    @cached_property
+    def _models(self) -> ModelTables:
+        # Here and not above: few commands need it.
+        from fairlead.cluster.local.model_tables import ModelTables
+
+        return ModelTables(self._db)
 
     def relieve(self) -> None:
         """Let the write-ahead log be written from its beginning again, which needs no more room than it has."""
@@ -639,6 +648,27 @@ class Store:
             for row in rows
         )
 
+    @_in_the_room_there_is
+    def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
+        """Keep a new version of a model under the next number; or answer that of the same content and origin, False."""
+        with self._transaction():
+            for each in self._models.versions(given.name):
+                if (each.digest, each.lineage, each.metrics) == (given.digest, given.lineage, given.metrics):
+                    return each, False
+            return self._models.add(given), True
+
+    @_in_the_room_there_is
+    def promote_model(self, name: str, version: int, stage: str) -> ModelVersion:
+        """Give a version of a model a stage, which no other of that name has from then on."""
+        with self._transaction():
+            self._models.promote(name, version, stage)
+            return next(each for each in self._models.versions(name) if each.version == version)
+
+    def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
+        """Versions of models, those of a name or all, by name and number."""
+        with self._translated():
+            return self._models.versions(name)
+
     def change_counter(self) -> tuple[int, int]:
         """Another value whenever the database was changed, by another connection or by this one."""
         with self._translated():
@@ -882,6 +912,7 @@ class Store:
             for each in INDEXES.split(";\n"):
                 self._db.execute(each)
             self._ledger.create()
+            self._models.create()
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._db.execute("COMMIT")
         except sqlite3.Error:

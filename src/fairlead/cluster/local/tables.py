@@ -10,8 +10,8 @@ from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Pod, PodPhase, P
 
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
 # 5: what was told of budgets. 6: workloads of other kinds, and their children. 7: indexes by which few are found among
-# many that are over. 8: endpoints, and which pods are ready.
-SCHEMA_VERSION = 8
+# many that are over. 8: endpoints, and which pods are ready. 9: models.
+SCHEMA_VERSION = 9
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,

@@ -17,7 +17,7 @@ from fairlead.specs.training import Launch, Training
 
 def store_of(home: Home) -> Path:
     """Where artefacts of this machine's pipelines are kept."""
-    return home.path / "artefacts"
+    return home.artefacts
 
 
 def as_training(pipeline: Pipeline, home: Home) -> Training:

@@ -112,7 +112,7 @@ CHECKPOINT = Section(
         Key(
             name="from",
             kind=TEXT,
-            doc="Run, directory or URL from whose newest checkpoint it begins, while it has none of its own.",
+            doc="Run, model (NAME@STAGE), directory or URL from whose newest checkpoint it begins while it has none.",
             attributes=("origin",),
             example="s3://bucket/checkpoints/base-1a2b3c",
             also=("warm_start", "init_from", "resume_from", "load_from", "pretrained", "source", "from_run"),

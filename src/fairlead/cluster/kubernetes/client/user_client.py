@@ -36,6 +36,7 @@ from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, Not
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.table import leaf
+from fairlead.specs.model_reference import read_reference
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.series import Point
@@ -101,6 +102,11 @@ class UserClient:
     def _with_origin(self, spec: Training) -> Training:
         """With the place that ``checkpoint.from`` means, which the pods have to reach."""
         given = spec.checkpoint.origin
+        if given is not None and read_reference(given) is not None:
+            raise Conflict(
+                f"{spec.name}: checkpoint.from: {given!r} names a model, and models are kept on the machine they were "
+                "pushed on, not on clusters. Give a run, or a directory or URL that its pods reach."
+            )
         if given is None or not is_run_name(given):
             return spec
         run = leaf(self.find(given, spec.team))

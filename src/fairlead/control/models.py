@@ -1,0 +1,279 @@
+"""Versions of models: made from runs, outputs of pipelines or files, and promoted to stages.
+
+The content is copied beside the outputs of pipelines, by its hash, and only then is there a row that names it. Whoever
+is killed in between leaves content that no row names, or half a copy that the next push removes.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.disk_errors import explained
+from fairlead.cluster.local.models import ResolvedModel, find_version, resolve
+from fairlead.cluster.local.space import used_bytes
+from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.lineage import find, lineage_of
+from fairlead.control.pipelines.submission import pipeline_of
+from fairlead.errors import Conflict, InvalidSpec, NotFound
+from fairlead.runtime.checkpoint.directory import Directory
+from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, verify
+from fairlead.runtime.checkpoint.store import STEP_NAME, step_name
+from fairlead.runtime.podfiles import take_lock
+from fairlead.specs.constraints import NAME
+from fairlead.specs.goal import Goal
+from fairlead.specs.model_reference import RUN_SCHEME, read_reference, stage_problem
+from fairlead.specs.sweep import values_of
+from fairlead.specs.training import Training
+from fairlead.state.models import Content, ModelVersion
+from fairlead.state.series import usual_goal
+
+INCOMING = "incoming"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What becomes a version.
+
+    Attributes:
+        keep: Brings the content into the store; its hash.
+    """
+
+    keep: Callable[[Artefacts], str]
+    content: Content
+    lineage: Mapping[str, Any]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    objective: tuple[str, Goal] | None = None
+
+
+def push(
+    cluster: LocalCluster,
+    name: str,
+    source: str,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    objective: str | None = None,
+) -> tuple[ModelVersion, bool]:
+    """Make a version of a model, and tell whether it is new: the same content from the same place is one version.
+
+    Args:
+        source: A run, ``run://NAME@best`` or ``run://NAME@STEP``; RUN/STEP.OUTPUT of a pipeline; or a path.
+        metrics: What it reached, besides what the run told.
+        objective: The metric by which versions compare, such as ``loss`` or ``accuracy:maximize``.
+
+    Raises:
+        InvalidSpec: A word is none that can be used.
+        NotFound: There is no such source, or it has no checkpoint.
+        Conflict: The source cannot be a model.
+    """
+    if (problem := NAME.problem(name)) is not None:
+        raise InvalidSpec((f"The model's name: {problem}.",))
+    by = None if objective is None else _read_objective(objective)
+    found = _source(cluster, source)
+    told = {**found.metrics, **(metrics or {})}
+    by = by or found.objective
+    if by is not None and by[0] not in told:
+        known = f"it has: {', '.join(sorted(told))}" if told else "it has none"
+        if objective is not None:
+            raise Conflict(f"{source} told no {by[0]}; {known}. Give it with `--metric {by[0]}=VALUE`.")
+        by = None
+    root = cluster.home.artefacts
+    try:
+        store = Artefacts(root)
+        _remove_leftovers(root / INCOMING)
+        digest = found.keep(store)
+        kept = store.path(digest)
+        size_bytes = used_bytes(kept) if kept.is_dir() else kept.stat().st_size
+    except OSError as error:
+        raise explained(cluster.home.path, error) from error
+    given = ModelVersion(
+        name=name,
+        version=0,
+        digest=digest,
+        content=found.content,
+        size_bytes=size_bytes,
+        created_at=time.time(),
+        metrics=told,
+        objective=None if by is None else by[0],
+        goal=None if by is None else by[1],
+        lineage=found.lineage,
+    )
+    return cluster.add_model(given)
+
+
+def promote(cluster: LocalCluster, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:
+    """Give a version a stage; the version, and the one that had the stage before, None where none or it itself had.
+
+    Raises:
+        InvalidSpec: The word cannot be a stage.
+        NotFound: There is no such version.
+    """
+    if (problem := stage_problem(stage)) is not None:
+        raise InvalidSpec((f"--to: {problem}.",))
+    reference = read_reference(text)
+    if reference is None or reference.is_run:
+        raise NotFound(f"{text!r} is no version of a model. Give NAME@best, NAME@latest, NAME@3 or NAME@STAGE.")
+    version = find_version(cluster, reference)
+    before = next((each for each in cluster.models(version.name) if each.stage == stage), None)
+    now = cluster.promote_model(version, stage)
+    return now, None if before is None or before.version == now.version else before
+
+
+def _read_objective(text: str) -> tuple[str, Goal]:
+    metric, colon, goal = text.partition(":")
+    if not metric or (colon and goal not in tuple(Goal)):
+        raise InvalidSpec((f"--objective {text!r}: give a metric, such as `loss` or `accuracy:maximize`.",))
+    return metric, Goal(goal) if colon else usual_goal(metric)
+
+
+def _source(cluster: LocalCluster, text: str) -> _Source:
+    path = Path(text).expanduser()
+    if not text.startswith(RUN_SCHEME) and ("/" in text or text in (".", "..")) and os.path.lexists(path):
+        return _of_path(path.absolute())
+    if "/" in text and not text.startswith(RUN_SCHEME):
+        if "." not in text.rpartition("/")[2]:
+            raise NotFound(f"There is no file {text!r}. Give a run, RUN/STEP.OUTPUT of a pipeline, or a path.")
+        return _of_output(cluster, text)
+    reference = read_reference(text)
+    if reference is None and NAME.problem(text) is None:
+        run = cluster.find(text)
+        if isinstance(run.spec, Training) and pipeline_of(run.spec) is not None:
+            raise Conflict(f"{text} is a pipeline; name one of its outputs, such as {text}/STEP.OUTPUT.")
+        which = "@best" if not isinstance(run.spec, Training) else ""
+        return _of_model(cluster, resolve(cluster, f"{RUN_SCHEME}{text}{which}"))
+    if reference is None:
+        raise NotFound(f"{text!r} is no source. Give a run, RUN/STEP.OUTPUT of a pipeline, or a path such as ./{text}.")
+    return _of_model(cluster, resolve(cluster, text))
+
+
+def _of_model(cluster: LocalCluster, found: ResolvedModel) -> _Source:
+    """A run's checkpoint, or a version of another model."""
+    if found.version is not None:
+        digest = found.version.digest
+        lineage: dict[str, Any] = {"kind": "model", "model": str(found.version), "from": dict(found.version.lineage)}
+        return _Source(
+            keep=lambda _: digest, content=found.content, lineage=lineage, metrics=found.metrics,
+            objective=found.objective,
+        )  # fmt: skip
+    assert found.run is not None
+    assert found.step is not None
+    run, step, path = found.run, found.step, found.path
+    kept = cluster.code(run.uid)
+    files = sorted((file.path, file.digest, file.executable) for file in kept.files or ())
+    lineage = {
+        "kind": "run",
+        "run": run.spec.name,
+        "uid": run.uid,
+        "team": run.spec.team,
+        "parent": run.parent,
+        "attempt": run.status.attempt,
+        "step": step,
+        "command": run.spec.run,
+        "parameters": dict(values_of(run.spec)),
+        "code": {
+            "digest": hashlib.sha256(json.dumps(files).encode()).hexdigest() if kept.files is not None else None,
+            "commit": (kept.git or {}).get("commit"),
+            "dirty": (kept.git or {}).get("dirty"),
+        },
+    }
+    return _Source(
+        keep=lambda store: _copy_checkpoint(store, path, step),
+        content=Content.CHECKPOINT,
+        lineage=lineage,
+        metrics=found.metrics,
+        objective=found.objective,
+    )
+
+
+def _of_output(cluster: LocalCluster, text: str) -> _Source:
+    digest = find(cluster, text)
+    path = Artefacts(cluster.home.artefacts).path(digest)
+    if not os.path.lexists(path):
+        raise NotFound(f"The content of {text} is gone: {path} is not there.")
+    content = Content.FILE
+    if path.is_dir():
+        content = Content.CHECKPOINT if Directory(path).steps() else Content.DIRECTORY
+    made = lineage_of(cluster, digest).told()
+    return _Source(keep=lambda _: digest, content=content, lineage={"kind": "output", "output": text, **made})
+
+
+def _of_path(path: Path) -> _Source:
+    lineage: dict[str, Any] = {"kind": "path", "path": str(path)}
+    if path.is_dir():
+        steps = Directory(path).steps()
+        named = STEP_NAME.fullmatch(path.name)
+        if named is not None and (path / MANIFEST).exists():
+            path, steps = path.parent, [int(named[1])]
+        if steps:
+            place, step = path / step_name(steps[-1]), steps[-1]
+            return _Source(
+                keep=lambda store: _copy_checkpoint(store, place, step),
+                content=Content.CHECKPOINT,
+                lineage={**lineage, "step": step},
+            )
+    elif not path.is_file():
+        raise Conflict(f"{path} is neither a file nor a directory.")
+    content = Content.DIRECTORY if path.is_dir() else Content.FILE
+
+    def keep(store: Artefacts) -> str:
+        with _Incoming(store.root / INCOMING) as room:
+            copy = room / "content"
+            if path.is_dir():
+                shutil.copytree(path, copy, symlinks=True)
+            else:
+                shutil.copy2(path, copy)
+            return store.keep(copy)
+
+    return _Source(keep=keep, content=content, lineage=lineage)
+
+
+def _copy_checkpoint(store: Artefacts, path: Path, step: int) -> str:
+    """Copy one checkpoint, which is checked there: the run may have replaced it meanwhile."""
+    with _Incoming(store.root / INCOMING) as room:
+        place = room / "content"
+        try:
+            shutil.copytree(path, place / step_name(step))
+            manifest = Directory(place).manifest(step)
+            verify(place / step_name(step), manifest, manifest.files)
+        except (DamagedError, FileNotFoundError, shutil.Error) as error:
+            raise Conflict(f"The checkpoint {path} is damaged, or has made way for a newer one: {error}") from error
+        return store.keep(place)
+
+
+class _Incoming:
+    """A directory for a copy that is being made, which is removed at the end; it is locked meanwhile."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / uuid.uuid4().hex
+        self._lock: int | None = None
+
+    def __enter__(self) -> Path:
+        self._path.mkdir(mode=0o700, parents=True)
+        self._lock = take_lock(self._path / "lock")
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove copies that somebody began who was killed."""
+    for path in root.iterdir() if root.is_dir() else ():
+        # One without a lock is being made just now, or never got further.
+        if not (path / "lock").exists():
+            if time.time() - path.stat().st_mtime > 60.0:
+                shutil.rmtree(path, ignore_errors=True)
+            continue
+        lock = take_lock(path / "lock")
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(lock)

@@ -1,0 +1,191 @@
+"""Versions of models: what a reference means, what a push keeps, and that a killed push leaves all or nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.models import find_version, resolve
+from fairlead.control.models import INCOMING, promote, push
+from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound
+from fairlead.runtime.checkpoint.manifest import MANIFEST, Manifest, seal
+from fairlead.runtime.checkpoint.store import step_name
+from fairlead.specs.goal import Goal
+from fairlead.specs.model_reference import ModelReference, read_reference
+from fairlead.specs.training import Checkpoint
+from fairlead.state.models import Content, ModelVersion, best_version
+from tests.builders import training
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> LocalCluster:
+    return LocalCluster.open(tmp_path / "home")
+
+
+def checkpoint(place: Path, step: int, text: str) -> Path:
+    """A complete checkpoint of one file."""
+    made = place / step_name(step)
+    made.mkdir(parents=True)
+    (made / "weights").write_text(text)
+    manifest = Manifest(
+        step=step, world_size=1, run="r", attempt=0, created_at=1.0, files={"weights": seal(made / "weights")}
+    )
+    (made / MANIFEST).write_bytes(manifest.to_json())
+    return made
+
+
+def version(number: int, *, objective: str | None = "loss", **metrics: float) -> ModelVersion:
+    return ModelVersion(
+        name="m", version=number, digest="0" * 64, content=Content.FILE, size_bytes=1, created_at=0.0,
+        metrics=metrics, objective=objective, goal=None if objective is None else Goal.MINIMIZE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("churn@production", ModelReference(name="churn", which="production")),
+        ("churn@best", ModelReference(name="churn", which="best")),
+        ("churn@3", ModelReference(name="churn", which="3")),
+        ("run://rates@best", ModelReference(name="rates", which="best", is_run=True)),
+        ("run://rates", ModelReference(name="rates", which="latest", is_run=True)),
+        ("run://rates@production", None),
+        ("churn", None),
+        ("churn@", None),
+        ("./churn@3", None),
+        ("s3://bucket/user@host", None),
+    ],
+)
+def test_a_reference_is_read_as_what_it_says(text: str, meant: ModelReference | None) -> None:
+    assert read_reference(text) == meant
+
+
+def test_the_best_version_is_that_of_the_newest_objective_and_the_newest_of_equals() -> None:
+    versions = [version(1, loss=0.5), version(2, loss=0.1), version(3, loss=0.1), version(4, accuracy=1.0)]
+    assert best_version(versions) == versions[2]
+    assert best_version([version(1, objective=None, loss=0.5)]) is None
+    assert best_version([]) is None
+
+
+def test_a_file_that_was_pushed_stays_as_it_was(cluster: LocalCluster, tmp_path: Path) -> None:
+    source = tmp_path / "model.onnx"
+    source.write_text("first")
+    pushed, is_new = push(cluster, "churn", str(source), metrics={"accuracy": 0.9}, objective="accuracy:maximize")
+    source.write_text("second")
+    assert is_new
+    found = resolve(cluster, "churn@best")
+    assert (found.version, found.path.read_text(), found.content) == (pushed, "first", Content.FILE)
+    assert push(cluster, "churn", str(source))[0].version == 2
+    assert resolve(cluster, "churn@latest").path.read_text() == "second"
+
+
+def test_the_same_content_from_the_same_place_is_one_version(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("w")
+    first, _ = push(cluster, "churn", str(tmp_path / "weights"))
+    assert push(cluster, "churn", str(tmp_path / "weights")) == (first, False)
+
+
+def test_a_stage_has_one_version(cluster: LocalCluster, tmp_path: Path) -> None:
+    for text in "ab":
+        (tmp_path / "weights").write_text(text)
+        push(cluster, "churn", str(tmp_path / "weights"))
+    assert promote(cluster, "churn@1", "production")[1] is None
+    now, before = promote(cluster, "churn@latest", "production")
+    assert (now.version, before and before.version) == (2, 1)
+    assert [each.stage for each in cluster.models("churn")] == [None, "production"]
+    assert promote(cluster, "churn@production", "production")[1] is None
+
+
+def test_a_run_begins_from_a_version_of_a_checkpoint(cluster: LocalCluster, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "kept", 5, "w5")
+    checkpoint(tmp_path / "kept", 9, "w9")
+    push(cluster, "churn", f"{tmp_path}/kept/{step_name(5)}")
+    push(cluster, "churn", f"{tmp_path}/kept")
+    first, second = resolve(cluster, "churn@1"), resolve(cluster, "churn@2")
+    assert ((first.path / "weights").read_text(), first.step) == ("w5", 5)
+    assert ((second.path / "weights").read_text(), second.step) == ("w9", 9)
+    spec = training(name="tuned", run="true", checkpoint=Checkpoint(origin="churn@1"))
+    prepared = cluster.prepare(spec, tmp_path).spec
+    assert prepared.checkpoint.origin == str(first.place)
+
+
+def test_a_damaged_checkpoint_makes_no_version(cluster: LocalCluster, tmp_path: Path) -> None:
+    (checkpoint(tmp_path / "kept", 5, "w5") / "weights").write_text("xx")
+    with pytest.raises(Conflict, match="is damaged"):
+        push(cluster, "churn", f"{tmp_path}/kept")
+    assert cluster.models() == ()
+    assert list((cluster.home.artefacts / INCOMING).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("nobody", "no run named 'nobody'"),
+        ("./nowhere", "There is no file './nowhere'"),
+        ("run://nobody@best", "no run named 'nobody'"),
+        ("other@1", "No model is named 'other'"),
+        ("A model", "is no source"),
+    ],
+)
+def test_a_source_that_is_not_there_is_refused(cluster: LocalCluster, source: str, says: str) -> None:
+    with pytest.raises(NotFound, match=says):
+        push(cluster, "churn", source)
+
+
+def test_mistakes_are_told_with_what_is_allowed(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("w")
+    source = str(tmp_path / "weights")
+    mistakes: list[tuple[type[FairleadError], str, tuple[str, ...]]] = [
+        (InvalidSpec, "use lower-case letters", ("My model", source)),
+        (InvalidSpec, "give a metric, such as `loss`", ("churn", source, "accuracy:up")),
+        (Conflict, "Give it with `--metric accuracy=VALUE`", ("churn", source, "accuracy")),
+    ]
+    for kind, says, (name, given, *objective) in mistakes:
+        with pytest.raises(kind, match=says):
+            push(cluster, name, given, objective=objective[0] if objective else None)
+    push(cluster, "churn", source)
+    with pytest.raises(NotFound, match=r"no version 7; it has: 1\."):
+        resolve(cluster, "churn@7")
+    with pytest.raises(NotFound, match="churn@best --to staging"):
+        resolve(cluster, "churn@staging")
+    with pytest.raises(NotFound, match="Push one with --objective"):
+        resolve(cluster, "churn@best")
+    with pytest.raises(InvalidSpec, match="is no stage"):
+        promote(cluster, "churn@1", "best")
+    with pytest.raises(NotFound, match="is no version of a model"):
+        promote(cluster, "run://churn@best", "production")
+    with pytest.raises(Conflict, match="is a file, not a checkpoint"):
+        cluster.prepare(training(run="true", checkpoint=Checkpoint(origin="churn@1")), tmp_path)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fairlead.cluster.local import model_tables
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.control import models
+from fairlead.control.pipelines.artefacts import Artefacts
+die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+owner, name = {"copy": (Artefacts, "keep"), "row": (LocalCluster, "add_model"),
+               "commit": (model_tables.ModelTables, "versions")}[sys.argv[1]]
+setattr(owner, name, die)
+models.push(LocalCluster.open(Path(sys.argv[2])), "churn", sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("where", ["copy", "row", "commit"])
+def test_a_killed_push_leaves_no_version_and_the_next_one_cleans_up(
+    cluster: LocalCluster, tmp_path: Path, where: str
+) -> None:
+    checkpoint(tmp_path / "kept", 5, "w5")
+    argv = [sys.executable, "-c", KILLED, where, os.fspath(cluster.home.path), os.fspath(tmp_path / "kept")]
+    assert subprocess.run(argv, check=False, timeout=60).returncode == -signal.SIGKILL
+    assert cluster.models() == ()
+    pushed, is_new = push(cluster, "churn", str(tmp_path / "kept"))
+    assert (pushed.version, is_new) == (1, True)
+    assert list((cluster.home.artefacts / INCOMING).iterdir()) == []
+    assert find_version(cluster, ModelReference(name="churn", which="1")) == pushed
