@@ -1,10 +1,13 @@
 """Clients that mean no good get clear errors, hold no place, and do not reach what is not theirs."""
 
+import socket
+import struct
 from collections.abc import Callable
 
 import pytest
 
 from fairlead.gateway import conversation
+from fairlead.gateway.messages import Refused
 from tests.gateway.conftest import Opener
 from tests.gateway.parts import Replica, received, service
 from tests.waiting import until
@@ -113,6 +116,25 @@ def test_when_none_is_idle_a_further_connection_is_turned_away(open_door: Opener
     assert door.ask().status == 503
     replica.go.release(2)
     assert [each.answer().status for each in asking] == [200, 200]
+
+
+def test_a_client_that_resets_its_connection_at_its_answer_is_no_defect(
+    open_door: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = open_door({})
+    client = door.connect()
+    told = conversation.Conversation._tell_unread
+
+    def tell_and_lose(self: conversation.Conversation, refused: Refused) -> None:
+        told(self, refused)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+    monkeypatch.setattr(conversation.Conversation, "_tell_unread", tell_and_lose)
+    client.sendall(b"no request\r\n\r\n")
+    until(lambda: client.fileno() == -1, "the answer")
+    until(lambda: b"fairlead_gateway_connections 0.0" in door.ask("/metrics", admin=True).body, "the end of it")
+    assert b"fairlead_gateway_defects_total 0.0" in door.ask("/metrics", admin=True).body
 
 
 def test_figures_are_for_this_machine_and_not_behind_the_door(open_door: Opener, replicas: Make) -> None:

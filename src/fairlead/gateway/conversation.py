@@ -469,7 +469,10 @@ class Conversation:
         self._lingers = True
         self.deadline = self._loop.time() + _LINGER_S
         wire.buffer.clear()
-        wire.transport.write_eof()
+        try:
+            wire.transport.write_eof()
+        except OSError:
+            return  # the client has reset the connection; we are told of it next
         dropped = 0
         while dropped < _LINGER_BYTES and await wire.more():
             dropped += len(wire.take(1 << 30))
