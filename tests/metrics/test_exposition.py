@@ -10,6 +10,7 @@ from fairlead.control.metrics.exposition import MOST_NAMES, MOST_NODES, MOST_RUN
 from fairlead.control.metrics.readings import GpuReading, Readings, RunUsage, pool_of
 from fairlead.control.pass_counts import PassCounts
 from fairlead.ledger.goodput import Goodput
+from fairlead.specs.serving import Replica
 from fairlead.specs.team import Budget, Team
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload
 from tests.builders import node, status, training
@@ -80,6 +81,15 @@ def test_the_queue_is_told_by_team_and_reason() -> None:
     assert value(readings, "runs", phase="Pending", team="x", kind="Training") == 1
     assert value(readings, "unfinished_runs") == 2
     assert value(readings, "loop_running") == 0
+
+
+def test_a_server_that_nobody_asks_is_not_silent() -> None:
+    replica = replace(run("a"), spec=Replica(name="a", run="serve", ranks_per_node=1))
+    seen = Snapshot(nodes=(node(),), workloads=(replica, run("b")), pods=())
+    readings = Readings(now=NOW, seen=seen)
+    assert value(readings, "run_silent_seconds", team="default", run="a") is None
+    assert value(readings, "run_silent_seconds", team="default", run="b") == 100
+    assert value(readings, "runs", phase="Running", team="default", kind="Replica") == 1
 
 
 def test_runs_that_are_over_have_no_series() -> None:

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from fairlead.control.metrics.readings import Readings, RunUsage, dollars_per_hour, pool_of, shown_runs
 from fairlead.control.pass_counts import Distribution
 from fairlead.policy.kinds.checkpoint_health import warning
+from fairlead.specs.serving import Replica
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import WHOLE_MILLI, AnyWorkload, Node, Phase, Pod, Workload
 from fairlead.text.money import MICROUSD
@@ -225,8 +226,8 @@ def _name(run: Workload) -> tuple[str, str]:
 
 
 def _silence(run: Workload, pods: Mapping[str, list[Pod]], now: float) -> float | None:
-    if run.status.phase is not Phase.RUNNING:
-        return None
+    if run.status.phase is not Phase.RUNNING or isinstance(run.spec, Replica):
+        return None  # a server has nothing to say while nobody asks it
     heard = [each.active_at for each in pods[run.uid] if each.active_at is not None]
     return now - max([run.status.since, *heard])
 
