@@ -52,7 +52,7 @@ PARSERS_ALONE = (
     "is no more than the fewest",
     "0 would never serve",
     "the number of replicas is always",
-    "is chosen for each replica",
+    "is set for each replica",
     "compares with `is`",
     "either a list in",
     # To JSON Schema 1.0 is an integer, and 0.5 a number where a cluster's API takes only whole ones or text.

@@ -24,6 +24,11 @@ MAX_REPLICAS = 1_000
 # What runs in a replica that has a predictor, and where it says that it is ready.
 PREDICTOR_SERVER = "python -m fairlead.runtime.serving"
 PREDICTOR_PROBE = "/v2/health/ready"
+# What a replica finds besides what every run does.
+SET = (
+    "PORT", "FAIRLEAD_MODEL", "FAIRLEAD_PREDICTOR", "FAIRLEAD_SERVICE", "FAIRLEAD_REVISION", "FAIRLEAD_REPLICA",
+    "FAIRLEAD_BATCHING", "FAIRLEAD_GRACE", "FAIRLEAD_MAX_QUEUE",
+)  # fmt: skip
 
 SERVING_RULES: Constraints = {
     "name": NAME,
@@ -215,8 +220,7 @@ class Serving:
         yield from broken(self, SERVING_RULES)
         yield from env_problems(self.env)
         yield from labels_problems(self.labels)
-        if "PORT" in self.env:
-            yield "env", f"{quote('PORT')} is chosen for each replica; remove it"
+        yield from (("env", f"{quote(name)} is set for each replica; remove it") for name in SET if name in self.env)
         if len(self.name) > NAME_MOST:
             yield "name", f"{quote(self.name)} has {len(self.name)} characters; give at most {NAME_MOST}"
         if self.run is None and self.predictor is None:

@@ -1,0 +1,49 @@
+"""Endpoints as files: the example that is there, and what cannot be."""
+
+import pytest
+
+from fairlead.errors import InvalidSpec
+from fairlead.specs.formats.reading import load_file, parse
+from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.serving import PREDICTOR_PROBE, PREDICTOR_SERVER, Serving
+from tests.docs.examples import ROOT
+
+
+def test_the_example_serves_what_the_other_example_trained() -> None:
+    (serving,) = load_file(ROOT / "examples" / "serve.yaml")
+    (trained,) = load_file(ROOT / "examples" / "language_model.yaml")
+    assert isinstance(serving, Serving)
+    assert serving.model == f"run://{trained.name}@latest"
+    module = str(serving.predictor).partition(":")[0]
+    assert (ROOT / "examples" / f"{module}.py").is_file()
+
+
+def test_a_replica_with_a_predictor_runs_our_server_and_asks_its_protocol() -> None:
+    replica = Serving(name="chat", predictor="predict:Classifier").replica("r2")
+    assert (replica.run, replica.probe, replica.revision) == (PREDICTOR_SERVER, PREDICTOR_PROBE, "r2")
+    assert from_json(to_json(replica)) == replica
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("{}", "run: missing; give the command of a server, or `predictor`"),
+        ("{run: a, predictor: 'b:C'}", "it is either a command (`run`) or a predictor, not both"),
+        ("{run: a, batching: 8}", "batching: it is for a `predictor`"),
+        ("{run: a, replicas: 0}", "replicas: 0 would never serve"),
+        ("{run: a, replicas: 2, scale: 8}", "scale: the number of replicas is always 2"),
+        ("{run: a, env: {PORT: 1}}", 'env: "PORT" is set for each replica'),
+        ("{run: a, env: {FAIRLEAD_MODEL: 1}}", 'env: "FAIRLEAD_MODEL" is set for each replica'),
+        ("{run: a, probe: health}", 'probe: "health" is not a path'),
+        ("{predictor: module}", "is not a predictor; give its module and its class"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_the_reason(keys: str, says: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        parse(f"{{kind: Serving, name: chat, {keys[1:]}" if keys != "{}" else "{kind: Serving, name: chat}")
+    assert any(says in problem for problem in refused.value.problems), refused.value.problems
+
+
+def test_a_name_leaves_room_for_those_of_replicas() -> None:
+    with pytest.raises(InvalidSpec, match="36 characters; give at most 35"):
+        parse(f"{{kind: Serving, name: {'a' * 36}, run: a}}")
