@@ -12,7 +12,8 @@ import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.admission import admit
-from fairlead.errors import Conflict, InvalidSpec
+from fairlead.control.models import promote, push
+from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.serving import detail_of
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.resources import Resources
@@ -143,13 +144,25 @@ def test_a_model_is_looked_up_when_an_endpoint_is_admitted(desk: Desk) -> None:
     assert admitted.spec.model == str(desk.workdir / "model.bin")
 
 
+def test_a_version_at_a_stage_is_served_as_it_was_pushed(desk: Desk) -> None:
+    source = desk.workdir / "model.bin"
+    source.write_text("weights")
+    push(desk.cluster, "churn", str(source))
+    promote(desk.cluster, "churn@1", "production")
+    source.write_text("others")
+    admitted = admit(desk.cluster, desk.spec(model="churn@production"), desk.workdir)
+    assert admitted.spec.model is not None
+    assert Path(admitted.spec.model).read_text() == "weights"
+
+
 @pytest.mark.parametrize(
     ("model", "error", "says"),
     [
-        ("other.bin", InvalidSpec, "other.bin is not there"),
-        ("s3://bucket/model", InvalidSpec, "s3:// is not read here"),
-        ("run://train@newest", InvalidSpec, "names no run's checkpoint"),
-        ("run://train@best", Conflict, "the run train has no complete checkpoint"),
+        ("other.bin", NotFound, "other.bin is not there"),
+        ("s3://bucket/model", Conflict, "s3://bucket/model is not on this machine"),
+        ("run://train@newest", NotFound, "'run://train@newest' is no model"),
+        ("run://train@best", NotFound, "The run train has no complete checkpoint"),
+        ("churn@production", NotFound, "No model is named 'churn'"),
     ],
 )
 def test_a_model_that_is_not_there_is_refused(desk: Desk, model: str, error: type[Exception], says: str) -> None:

@@ -144,7 +144,7 @@ class Serving:
 
     Attributes:
         name: Lower-case letters, digits and dashes, at most 35.
-        model: A path, or ``run://NAME@best`` or ``@latest``; None where the server needs none.
+        model: A path, ``NAME@production``, or ``run://NAME@best``; None where the server needs none.
         run: The server's command, which listens on ``$PORT``; None with a predictor.
         predictor: ``module:Class`` that our own server loads; None with a command.
         probe: Path that answers once a replica is ready; None for the default.

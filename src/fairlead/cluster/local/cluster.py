@@ -344,20 +344,15 @@ class LocalCluster:
         if type(spec) is Training:
             return spec
         # Here and not above: what only lists runs serves nothing.
-        from fairlead.cluster.local.model_reference import checkpoint_path, is_of_a_run, model_path, split_reference
-        from fairlead.cluster.local.pod_spec import checkpoint_place
-        from fairlead.policy.kinds.table import leaf
+        from fairlead.cluster.local.models import path_of
         from fairlead.specs.serving import Replica
 
         if not isinstance(spec, Replica) or not spec.model_path:
             return spec
-        given = spec.model_path
-        if not is_of_a_run(given):
-            return replace(spec, model_path=model_path(spec.service, given, base))
-        name, which = split_reference(spec.service, given)
-        run = leaf(self.find(name, spec.team))
-        place = checkpoint_place(self.home, run)
-        return replace(spec, model_path=checkpoint_path(spec.service, name, place, which, self.series(run.uid)))
+        try:
+            return replace(spec, model_path=str(path_of(self, spec.model_path, spec.team, base)))
+        except (NotFound, Conflict) as error:
+            raise type(error)(f"{spec.service}: model: {error}") from error
 
     def _with_origin(self, spec: Training, workdir: Path) -> Training:
         """With the place that ``checkpoint.from`` means, once there is something in it."""

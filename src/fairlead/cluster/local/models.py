@@ -16,7 +16,7 @@ from fairlead.runtime.checkpoint.directory import Directory
 from fairlead.runtime.checkpoint.store import step_name
 from fairlead.runtime.places import is_url
 from fairlead.specs.goal import Goal
-from fairlead.specs.model_reference import BEST, FORMS, LATEST, ModelReference, read_reference
+from fairlead.specs.model_reference import BEST, FORMS, LATEST, RUN_SCHEME, ModelReference, read_reference
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.state.models import Content, ModelVersion, best_version
@@ -73,6 +73,26 @@ def resolve(cluster: "LocalCluster", text: str, team: str | None = None) -> Reso
     if reference.is_run:
         return _of_run(cluster, reference, cluster.find(reference.name, team))
     return _of_version(cluster, find_version(cluster, reference))
+
+
+def path_of(cluster: "LocalCluster", text: str, team: str | None, base: Path) -> Path:
+    """Where on this machine a model is that is given by a reference or as a path.
+
+    Args:
+        base: To which a relative path is relative.
+
+    Raises:
+        NotFound: There is no such model, version, checkpoint, file or directory.
+        Conflict: It is not on this machine, or is several things.
+    """
+    if text.startswith(RUN_SCHEME) or read_reference(text) is not None:
+        return resolve(cluster, text, team).path
+    if is_url(text):
+        raise Conflict(f"{text} is not on this machine. Give a path, {FORMS}.")
+    path = Path(os.path.normpath(base / Path(text).expanduser()))
+    if not path.exists():
+        raise NotFound(f"{path} is not there. Correct the path, or train it first.")
+    return path
 
 
 def find_version(cluster: "LocalCluster", reference: ModelReference) -> ModelVersion:

@@ -138,7 +138,7 @@ SERVING = Section(
         Key(
             name="model",
             kind=TEXT,
-            doc="A file or directory, or a run's checkpoint: `run://NAME@best`, `@latest`; the server finds its path.",
+            doc="A path, a model such as `churn@production`, or a run's checkpoint, `run://NAME@best`.",
             attributes=("model",),
             example="run://train@best",
             also=("checkpoint", "model_path", "model_uri", "storage_uri", "weights", "artifact"),
