@@ -72,12 +72,29 @@ def test_a_connection_is_known_by_the_user_at_its_other_end(tmp_path: Path, monk
     table.write_text(TCP)
     monkeypatch.setattr(security, "_TABLES", (tmp_path / "missing", table))
     monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(sys, "byteorder", "little")
     ends = ("127.0.0.1", 0xA001), ("127.0.0.1", 0x1E14)
     monkeypatch.setattr(security, "_users", lambda: frozenset({0, 1000}))
     assert not is_known_user(*ends)
     monkeypatch.setattr(security, "_users", lambda: frozenset({0, 4242}))
     assert is_known_user(*ends)
     assert is_known_user(("127.0.0.1", 1), ("127.0.0.1", 0x1E14))  # not told by this machine
+
+
+def test_the_port_of_a_connection_of_ours_does_not_let_another_address_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "tcp"
+    ours, theirs = "0100007F:A001 0100007F:1E14", "0200007F:A001 0100007F:1E14"
+    rest = "01 00000000:00000000 00:00000000 00000000"
+    table.write_text(f"{TCP.splitlines()[0]}\n 0: {ours} {rest} 1000 0 1\n 1: {theirs} {rest} 4242 0 2\n")
+    monkeypatch.setattr(security, "_TABLES", (table,))
+    monkeypatch.setattr(security, "_users", lambda: frozenset({0, 1000}))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(sys, "byteorder", "little")
+    own = ("127.0.0.1", 0x1E14)
+    assert is_known_user(("127.0.0.1", 0xA001), own)
+    assert not is_known_user(("127.0.0.2", 0xA001), own)
 
 
 def test_a_value_that_took_long_is_kept_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:

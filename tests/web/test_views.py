@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Grant, Phase, PodPhase, Progress, RankExit
+from fairlead.web import readers
 from fairlead.web.addresses import MENU
 from tests.builders import training
 from tests.web.world import NOW, World
@@ -33,6 +35,25 @@ def test_a_run_that_waits_says_why_and_one_that_runs_how_far_it_is(world: World)
     assert "30/90" in text
     assert re.search(r"Pending\s*1", text)
     assert re.search(r"2 kept in all", text)
+
+
+@pytest.mark.parametrize("address", ["/", "/runs/{uid}", "/queue"])
+def test_a_running_clock_alone_is_no_change(world: World, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    now = [NOW]
+    monkeypatch.setattr(readers, "time", SimpleNamespace(time=lambda: now[0]))
+    run = world.run("works", Phase.RUNNING)
+    world.pod(run)
+    world.run("waits", Phase.PENDING)
+
+    def digest() -> str:
+        return world.readers.threads.submit(world.readers.look, address.format(uid=run.uid)).result()[1].digest
+
+    before = digest()
+    now[0] += 5.0
+    assert digest() == before
+    world.run("another", Phase.PENDING)
+    if address == "/":
+        assert digest() != before
 
 
 def test_runs_are_found_by_name_state_team_and_kind(world: World) -> None:
@@ -179,6 +200,9 @@ def test_without_a_price_the_page_says_how_to_set_one(world: World) -> None:
         ("/cost?by=x", 400, "Give one of: run"),
         ("/cost?since=x", 400, "no point in time"),
         ("/cost?since=2999-01-01", 400, "still to come"),
+        ("/cost?since=@nan", 400, "no point in time"),
+        ("/cost?since=@-inf", 400, "no point in time"),
+        ("/cost?since=@-1e13", 400, "no point in time"),
         ("/?q=" + "x" * 3000, 400, "characters"),
         ("http://elsewhere/", 400, "another page"),
         ("/?" + "a=b&" * 50, 400, "cannot be read"),

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from fairlead.cluster.port import LogLine
 from fairlead.specs.quantities import format_size, parse_duration
@@ -197,20 +197,23 @@ def parse_moment(text: str, now: float) -> float:
         ValueError: It is none of them.
     """
     text = text.strip()
-    if text.startswith("@"):
-        try:
-            return float(text[1:])
-        except ValueError:
-            raise ValueError(_MOMENTS.format(text)) from None
     try:
-        if _CLOCK.fullmatch(text):
-            today = datetime.fromtimestamp(now).strftime("%Y-%m-%d")
-            return datetime.fromisoformat(f"{today}T{text:0>5}" if len(text) < 6 else f"{today}T{text:0>8}").timestamp()
-        if re.match(r"\d{4}-?\d\d-?\d\d", text):
-            return datetime.fromisoformat(text).timestamp()
-        return now - parse_duration(text)
-    except ValueError:
+        moment = _moment(text, now)
+        datetime.fromtimestamp(moment, UTC)
+    except (ValueError, OverflowError, OSError):  # the last two: of no year that there is
         raise ValueError(_MOMENTS.format(text)) from None
+    return moment
+
+
+def _moment(text: str, now: float) -> float:
+    if text.startswith("@"):
+        return float(text[1:])
+    if _CLOCK.fullmatch(text):
+        today = datetime.fromtimestamp(now).strftime("%Y-%m-%d")
+        return datetime.fromisoformat(f"{today}T{text:0>5}" if len(text) < 6 else f"{today}T{text:0>8}").timestamp()
+    if re.match(r"\d{4}-?\d\d-?\d\d", text):
+        return datetime.fromisoformat(text).timestamp()
+    return now - parse_duration(text)
 
 
 _MOMENTS = (

@@ -7,6 +7,7 @@ machine is refused, as the state directory is private to its user.
 """
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -59,7 +60,7 @@ def is_known_user(peer: tuple[str, int] | None, own: tuple[str, int] | None) -> 
     """
     if peer is None or own is None or not sys.platform.startswith("linux"):
         return True
-    ends = f":{peer[1]:04X}", f":{own[1]:04X}"
+    ends = _end(*peer), _end(*own)
     for table in _TABLES:
         try:
             lines = table.read_text().splitlines()[1:]
@@ -70,6 +71,12 @@ def is_known_user(peer: tuple[str, int] | None, own: tuple[str, int] | None) -> 
             if fields[1].endswith(ends[0]) and fields[2].endswith(ends[1]):
                 return int(fields[7]) in _users()
     return True
+
+
+def _end(address: str, port: int) -> str:
+    """An end as the tables write it. With its address: others may take the port of our user at 127.0.0.2."""
+    number = int.from_bytes(socket.inet_aton(address), sys.byteorder)
+    return f"{number:08X}:{port:04X}"
 
 
 @cache

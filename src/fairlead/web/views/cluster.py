@@ -104,7 +104,6 @@ def _cpu(node: Node, pods: list[Pod], names: dict[str, str]) -> Bar:
         if pod.grant.cpu_milli
     ]
     held = sum(pod.grant.cpu_milli for pod in pods) / 1000
-    held = sum(pod.grant.cpu_milli for pod in pods) / 1000
     return Bar(name="CPU", held=f"{held:g} of {node.cpu_milli / 1000:g}", segments=_segments(parts, names))
 
 
