@@ -1,6 +1,7 @@
 """Answers ``/metrics`` over HTTP, one request after the other: whoever reads a cluster does so in one thread."""
 
 import logging
+import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -26,7 +27,7 @@ def metrics_server(read: Callable[[], Readings], host: str, port: int) -> HTTPSe
         timeout = PATIENCE_S
 
         def do_GET(self) -> None:
-            if self.path != "/metrics":
+            if self.path.partition("?")[0] != "/metrics":
                 self._answer(404, "text/plain; charset=utf-8", b"there is /metrics\n")
                 return
             try:
@@ -47,4 +48,7 @@ def metrics_server(read: Callable[[], Readings], host: str, port: int) -> HTTPSe
         def log_message(self, format: str, *args: Any) -> None:
             """Scrapes come every few seconds; nobody wants to read of them."""
 
-    return HTTPServer((host, port), Handler)
+    class Server(HTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    return Server((host, port), Handler)
