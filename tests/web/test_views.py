@@ -7,13 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.ledger_tables import Price
+from fairlead.policy.kinds.serving import ServingDetail
 from fairlead.specs.formats.reading import parse
+from fairlead.state.demand import Demand, Second
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Grant, Phase, PodPhase, Progress, RankExit
 from fairlead.web import readers
 from fairlead.web.addresses import MENU
+from fairlead.web.view import Paced
 from tests.builders import training
 from tests.web.world import NOW, World
 
@@ -149,6 +153,23 @@ def test_a_sweep_shows_its_trials_and_its_children(world: World) -> None:
     seen = world.look(f"/runs/{sweep.uid}")
     assert "Trials" in seen.text
     assert f"/runs/{child.uid}" in seen.links
+
+
+def test_an_endpoint_shows_where_it_is_and_who_serves(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (spec,) = parse('{"kind": "Serving", "name": "talks", "run": "serve"}', source="test", default_name="talks")
+    detail = ServingDetail(serving=7, ready=2, wanted=3)
+    run = world.run("talks", Phase.RUNNING, spec=spec, detail=detail)  # type: ignore[arg-type]
+    address = f"/runs/{run.uid}"
+    assert "2 of 3 ready" in world.look(address).text
+    seconds = tuple(Second(at=int(NOW) + number, arrivals=4, in_flight=1) for number in range(-5, 60))
+    asked = Demand(since=NOW, in_flight=11, seconds=seconds)
+    monkeypatch.setattr(LocalCluster, "_demand", lambda self, seen: {run.uid: asked})
+    monkeypatch.setattr(LocalCluster, "endpoint_url", lambda self, run: f"http://127.0.0.1:9/{run.spec.name}/")
+    monkeypatch.setattr(Paced, "value", lambda self, key, find: find())
+    monkeypatch.setattr(readers, "time", SimpleNamespace(time=lambda: NOW + 20))
+    text = world.look(address).text
+    for told in ("http://127.0.0.1:9/talks/", "r7", "2 of 3 ready", "4/s, 11 in flight"):
+        assert told in text, told
 
 
 def test_the_cluster_shows_who_holds_which_part(world: World) -> None:

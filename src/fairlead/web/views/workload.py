@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.output import NOTE, LogQuery, describe_dropped
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict, NotFound
@@ -19,7 +20,7 @@ from fairlead.state.snapshot import AnyWorkload, Phase, Pod, Workload, is_leaf
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_need
 from fairlead.web.curves import Curve, curve
-from fairlead.web.expected_starts import expected_starts
+from fairlead.web.expected_starts import expected_starts, snapshot_of
 from fairlead.web.view import Answer, BadRequest, Missing, Question
 from fairlead.web.views.runs import kind_of, row_of
 
@@ -229,5 +230,26 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
     }
 
 
-PANELS: Mapping[str, Callable[[Question, Workload[Any]], dict[str, Any]]] = {"Sweep": _sweep}
+def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
+    """Where an endpoint is asked for, who serves and how much is asked, as ``fairlead status`` tells it."""
+    # Here and not above: few runs are endpoints.
+    from fairlead.policy.kinds.serving import detail_of
+
+    detail, cluster = detail_of(run), question.cluster
+    demand = snapshot_of(question).demand.get(run.uid)
+    url = None
+    if isinstance(cluster, LocalCluster):
+        url = question.paced.value(("endpoint", run.uid), lambda: cluster.endpoint_url(run))
+    return {
+        "endpoint": {
+            "url": url,
+            "revision": None if detail.serving is None else f"r{detail.serving}",
+            "ready": detail.ready,
+            "wanted": detail.wanted,
+            "rate": None if demand is None else f"{demand.rate(question.now):.3g}/s, {demand.in_flight} in flight",
+        }
+    }
+
+
+PANELS: Mapping[str, Callable[[Question, Workload[Any]], dict[str, Any]]] = {"Sweep": _sweep, "Serving": _endpoint}
 """What a kind shows beyond what all with children do; a kind that is not here shows its children."""
