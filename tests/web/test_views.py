@@ -15,7 +15,7 @@ from fairlead.state.demand import Demand, Second
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Grant, Phase, PodPhase, Progress, RankExit
-from fairlead.web import readers
+from fairlead.web import readers, view
 from fairlead.web.addresses import MENU
 from fairlead.web.view import Paced
 from tests.builders import training
@@ -130,6 +130,28 @@ def test_only_the_last_lines_of_long_output_are_shown(world: World) -> None:
     assert "line 799." not in text
     assert all(f"line {number}." in text for number in range(800, 1000))
     assert "The last 200 lines" in text
+
+
+@pytest.mark.parametrize("read", ["logs", "children"])
+def test_what_takes_long_to_read_is_not_read_at_each_look(
+    world: World, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    sweep = '{"kind": "Sweep", "name": "search", "parameters": {"lr": "0.1 | 0.2"}, "trials": 2, "trial": {"run": "x"}}'
+    (spec,) = parse(sweep, source="test", default_name="search")
+    run = world.run("one", Phase.RUNNING, spec=spec if read == "children" else None)  # type: ignore[arg-type]
+    clock, times, as_it_is = [0.0], list[float](), getattr(LocalCluster, read)
+
+    def slowly(self: LocalCluster, *args: object) -> object:
+        clock[0] += 2.0
+        times.append(clock[0])
+        return as_it_is(self, *args)
+
+    monkeypatch.setattr(LocalCluster, read, slowly)
+    monkeypatch.setattr(view, "monotonic", lambda: clock[0])
+    for _ in range(9):
+        world.look(f"/runs/{run.uid}?find=zzz")
+        clock[0] += 1.0
+    assert 1 <= len(times) <= readers.NUM_THREADS  # each keeps its own
 
 
 def test_a_failed_rank_and_the_end_of_its_traceback_are_shown(world: World) -> None:

@@ -149,7 +149,11 @@ def _log(question: Question, run: Workload) -> dict[str, Any]:
         pattern=re.compile(re.escape(find), re.IGNORECASE) if find else None,
         ranks=frozenset({int(rank)}) if rank else None,
     )
-    lines = list(islice(question.cluster.logs(run.uid, query), 4 * MOST_LINES))
+    # A search for what is not there reads all that was ever said.
+    lines = question.paced.value(
+        ("log", run.uid, run.status.phase, find, rank),
+        lambda: list(islice(question.cluster.logs(run.uid, query), 4 * MOST_LINES)),
+    )
     shown = lines[-MOST_LINES:]
     return {
         "find": find,
@@ -180,7 +184,7 @@ def _events(question: Question, run: AnyWorkload) -> list[dict[str, Any]]:
 
 
 def _children(question: Question, run: AnyWorkload) -> dict[str, Any]:
-    kind, children = parent_of(run.spec), question.cluster.children(run.uid)
+    kind, children = parent_of(run.spec), _all_children(question, run)
     counts: dict[str, int] = {}
     for child in children:
         counts[child.status.phase.value] = counts.get(child.status.phase.value, 0) + 1
@@ -190,8 +194,12 @@ def _children(question: Question, run: AnyWorkload) -> dict[str, Any]:
         "children": [row_of(child, question.now) for child in newest[:MOST_CHILDREN]],
         "num_children": len(children),
         "counts": [(phase.value, counts[phase.value]) for phase in Phase if phase.value in counts],
-        **({} if panel is None else panel(question, run)),
+        **({} if panel is None else question.paced.value(("panel", run.uid), lambda: panel(question, run))),
     }
+
+
+def _all_children(question: Question, run: AnyWorkload) -> tuple[AnyWorkload, ...]:
+    return question.paced.value(("children", run.uid), lambda: question.cluster.children(run.uid))
 
 
 def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
@@ -204,7 +212,7 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
     trials, objective = trials_in(question.cluster, run), run.spec.objective
     best_first = [] if objective is None else ranked(trials, objective.goal)
     shown = [*best_first, *(each for each in trials if each not in best_first)][:MOST_CHILDREN]
-    uids = {child.spec.name: child.uid for child in question.cluster.children(run.uid)}
+    uids = {child.spec.name: child.uid for child in _all_children(question, run)}
     try:
         best = best_of(run, trials)
     except (NotFound, Conflict):  # none has succeeded yet, or none is better than another
@@ -239,7 +247,7 @@ def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
     demand = snapshot_of(question).demand.get(run.uid)
     url = None
     if isinstance(cluster, LocalCluster):
-        url = question.paced.value(("endpoint", run.uid), lambda: cluster.endpoint_url(run))
+        url = cluster.endpoint_url(run)
     return {
         "endpoint": {
             "url": url,
