@@ -637,11 +637,11 @@ class Store:
 
     def events(self, uid: str | None, after: int) -> tuple[EventRecord, ...]:
         """Events with ids above ``after``, oldest first."""
+        # A condition of its own for each, since an index serves no condition that may be about nothing.
+        of_run, values = ("", (after,)) if uid is None else (" AND workload_uid = ?", (after, uid))
         with self._translated():
             rows = self._db.execute(
-                "SELECT id, at, workload_uid, run, type, reason FROM events "
-                "WHERE id > ?1 AND (?2 IS NULL OR workload_uid = ?2) ORDER BY id",
-                (after, uid),
+                f"SELECT id, at, workload_uid, run, type, reason FROM events WHERE id > ?{of_run} ORDER BY id", values
             ).fetchall()
         return tuple(
             EventRecord(id=row[0], at=row[1], workload_uid=row[2], run=row[3], type=row[4], reason=load(Reason, row[5]))
