@@ -18,7 +18,8 @@ from fairlead.cli.main import call
 PATIENCE_S = 60.0
 
 
-def test_it_says_where_it_is_answers_there_and_ends_at_an_interrupt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_where_it_is_answers_there_and_ends_when_it_is_told_to(tmp_path: Path, sent: signal.Signals) -> None:
     environ = {**os.environ, "FAIRLEAD_HOME": str(tmp_path)}
     argv = [sys.executable, "-m", "fairlead.cli.main", "ui", "--port", "0", "--json"]
     with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -29,7 +30,7 @@ def test_it_says_where_it_is_answers_there_and_ends_at_an_interrupt(tmp_path: Pa
             assert told["pid"] == process.pid
             with urllib.request.urlopen(told["url"], timeout=PATIENCE_S) as answer:
                 assert b"No runs yet." in answer.read()
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sent)
             assert process.wait(PATIENCE_S) == 0
             assert process.stderr.read() == ""
         finally:
