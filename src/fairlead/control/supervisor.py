@@ -195,9 +195,14 @@ def _step(cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: Pas
         agent.act(time.time())
         raise
     changed = run_pass(cluster, time.time(), counts)
-    if cluster.home.serving.exists() or cluster.store.has_kind("Serving"):
-        # Before replicas get their notices: nobody is to be sent to one that goes.
-        endpoints.update(cluster.snapshot())
+    if endpoints.is_open or cluster.store.has_kind("Serving"):
+        try:
+            # Before replicas get their notices: nobody is to be sent to one that goes.
+            endpoints.update(cluster.snapshot())
+        except (ClusterError, OSError):
+            # As on a full disk, where what is to be stopped makes room.
+            agent.act(time.time())
+            raise
     agent.act(time.time())
     cluster.tell_budgets()
     return live, changed

@@ -26,7 +26,7 @@ from fairlead.state.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 # Where endpoints are asked for, unless something else listens there or FAIRLEAD_GATEWAY_PORT says so.
-FIRST_PORT, NUM_PORTS = 8700, 100
+FIRST_PORT, NUM_PORTS, HIGHEST_PORT = 8700, 100, 65_535
 BACKLOG = 4096
 # Between two starts of a gateway that ends; it doubles up to the other.
 RESTART_S, RESTART_MOST_S = 0.2, 10.0
@@ -49,6 +49,14 @@ class Endpoints:
         """Let go of the door's socket, which the gateway has too."""
         if self._door is not None:
             self._door.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is still to be closed, or the gateway to be told, once there are no endpoints."""
+        if self._written is None:
+            # Left by the supervisor before, perhaps with a gateway.
+            return self._home.serving.exists()
+        return bool(self._written["services"]) or self._door is not None or self._gateway is not None
 
     def update(self, snapshot: Snapshot) -> None:
         """Tell the gateway where requests go, and see to it that there is one while there are endpoints."""
@@ -89,6 +97,9 @@ class Endpoints:
         try:
             self._gateway = self._start(lock)
             self._home.sign_lock(lock, self._gateway.pid)
+        except (ClusterError, OSError) as error:
+            # Tried again later; the runs of this machine are looked after meanwhile.
+            log.error("the gateway does not start: %s", error)
         finally:
             os.close(lock)
 
@@ -120,12 +131,12 @@ class Endpoints:
 
     def _stop(self) -> None:
         lock_file = self._home.serving / "gateway.lock"
-        if not is_locked(lock_file):
-            return
-        with suppress(ValueError, ProcessLookupError):
-            os.kill(int(lock_file.read_text()), signal.SIGTERM)
-        if self._gateway is not None:
-            self._gateway.poll()
+        if is_locked(lock_file):
+            with suppress(ValueError, ProcessLookupError):
+                os.kill(int(lock_file.read_text()), signal.SIGTERM)
+        if self._gateway is not None and self._gateway.poll() is not None:
+            self._gateway = None
+        # Also where the gateway is gone already: at a door that nobody opens clients would wait without end.
         self.close()
         self._door = None
 
@@ -174,9 +185,13 @@ def _listen(directory: Path) -> socket.socket:
     path = directory / "port.json"
     known = read_json(path)
     given = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
-    first = int(given) if given.isdigit() else FIRST_PORT
-    had: list[int] = [] if known is None else [int(known["port"])]
-    for port in (*had, *range(first, first + NUM_PORTS)):
+    first = _port(given) if given else FIRST_PORT
+    ports = range(first, min(first + NUM_PORTS, HIGHEST_PORT + 1))
+    had = [] if known is None else [int(known["port"])]
+    if given:
+        # It moves to where it is asked to be.
+        had = [port for port in had if port in ports]
+    for port in (*had, *ports):
         door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         # It may follow at once on one that was killed.
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -186,6 +201,16 @@ def _listen(directory: Path) -> socket.socket:
         except OSError:
             door.close()
             continue
-        write_json(path, {"port": port})
+        try:
+            write_json(path, {"port": port})
+        except OSError:
+            door.close()
+            raise
         return door
-    raise ClusterError(f"No free port for the gateway from {first} to {first + NUM_PORTS - 1}; end what holds them.")
+    raise ClusterError(f"No free port for the gateway from {ports[0]} to {ports[-1]}; end what holds them.")
+
+
+def _port(given: str) -> int:
+    if given.isascii() and given.isdigit() and 1 <= int(given) <= HIGHEST_PORT:
+        return int(given)
+    raise ClusterError(f"FAIRLEAD_GATEWAY_PORT has to be a port, from 1 to {HIGHEST_PORT}; it is {given!r}.")

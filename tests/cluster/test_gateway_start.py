@@ -1,0 +1,102 @@
+"""The door of this machine's endpoints: where it is, what keeps it shut, and that it closes behind the last of them."""
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.local import endpoints as module
+from fairlead.cluster.local.endpoints import Endpoints, gateway_url
+from fairlead.cluster.local.home import Home
+from fairlead.runtime.podfiles import write_json
+from fairlead.specs.serving import Serving
+from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
+from tests.builders import status
+
+SERVED = Workload(
+    uid="parent", spec=Serving(name="chat", run="serve $PORT", workdir="/"), intent=Intent.RUN,
+    status=status(Phase.RUNNING), version=1, created_at=1.0,
+)  # fmt: skip
+NOTHING = Snapshot(nodes=(), workloads=(), pods=())
+ENDPOINT = Snapshot(nodes=(), workloads=(), pods=(), parents=(SERVED,))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Whose gateways end at once, so that none is left behind."""
+    monkeypatch.setattr(module.sys, "executable", "true")
+    monkeypatch.setenv("FAIRLEAD_GATEWAY_PORT", str(free_port()))
+    return Home.open(tmp_path)
+
+
+@pytest.fixture
+def endpoints(home: Home) -> Iterator[Endpoints]:
+    made = Endpoints(home)
+    yield made
+    made.update(NOTHING)
+    made.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_of(home: Home) -> int:
+    url = gateway_url(home)
+    assert url is not None
+    return int(url.rpartition(":")[2])
+
+
+def test_the_door_closes_behind_the_last_endpoint_also_where_its_gateway_is_gone(
+    home: Home, endpoints: Endpoints
+) -> None:
+    endpoints.update(ENDPOINT)
+    port = port_of(home)
+    socket.create_connection(("127.0.0.1", port), timeout=10.0).close()
+    endpoints.update(NOTHING)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=10.0)
+
+
+def test_nothing_is_looked_after_once_the_last_endpoint_is_gone(home: Home, endpoints: Endpoints) -> None:
+    assert not endpoints.is_open, "nobody ever had an endpoint here"
+    home.serving.mkdir()
+    assert endpoints.is_open, "a supervisor before may have left a gateway"
+    endpoints.update(NOTHING)
+    assert not endpoints.is_open
+    endpoints.update(ENDPOINT)
+    assert endpoints.is_open
+
+
+@pytest.mark.parametrize("given", ["70000", "0", "http"])
+def test_a_port_that_is_none_is_told_and_keeps_nothing_else_from_being_done(
+    given: str, endpoints: Endpoints, home: Home, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FAIRLEAD_GATEWAY_PORT", given)
+    with caplog.at_level(logging.ERROR):
+        endpoints.update(ENDPOINT)
+    assert f"FAIRLEAD_GATEWAY_PORT has to be a port, from 1 to 65535; it is '{given}'" in caplog.text
+    assert gateway_url(home) is None
+
+
+def test_the_door_moves_where_it_is_asked_to_be_and_else_stays_where_it_was(
+    endpoints: Endpoints, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.serving.mkdir()
+    before = free_port()
+    asked = next(port for port in iter(free_port, None) if not port <= before < port + module.NUM_PORTS)
+    write_json(home.serving / "port.json", {"port": before})
+    monkeypatch.setenv("FAIRLEAD_GATEWAY_PORT", str(asked))
+    endpoints.update(ENDPOINT)
+    assert asked <= port_of(home) < asked + module.NUM_PORTS
+    endpoints.update(NOTHING)
+    write_json(home.serving / "port.json", {"port": before})
+    monkeypatch.delenv("FAIRLEAD_GATEWAY_PORT")
+    again = Endpoints(home)
+    again.update(ENDPOINT)
+    assert port_of(home) == before
+    again.update(NOTHING)
