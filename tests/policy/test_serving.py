@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at
 from fairlead.policy.serving.rollout import DRAIN_S
-from fairlead.policy.serving.routes import routes
+from fairlead.policy.serving.routes import public_names, routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
 from fairlead.state.demand import Demand, Second
@@ -337,3 +337,14 @@ def test_a_replica_that_goes_is_remembered_until_it_is_gone() -> None:
     world.change(spec(replicas="1"))
     world.pass_once()
     assert detail_of(world.serving).going == (Going(name="r1-2", since=world.now),)
+
+
+def test_two_endpoints_never_have_one_address() -> None:
+    def endpoint(name: str, team: str, at: float) -> Workload[Serving]:
+        made = Serving(name=name, team=team, run="serve $PORT")
+        return replace(World(made).serving, uid=f"{team}/{name}", created_at=at)
+
+    first, asked = endpoint("chat", "vision", 1.0), endpoint("text-chat", "vision", 2.0)
+    second = endpoint("chat", "text", 3.0)
+    names = public_names(Snapshot(nodes=(), workloads=(), pods=(), parents=(first, asked, second)))
+    assert names == {"vision/chat": "chat", "vision/text-chat": "text-chat", "text/chat": "text-text-chat"}

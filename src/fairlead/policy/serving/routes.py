@@ -14,7 +14,7 @@ def public_names(snapshot: Snapshot) -> dict[str, str]:
     taken: dict[str, str] = {}
     for parent in sorted(_endpoints(snapshot), key=lambda each: (each.created_at, each.uid)):
         name = parent.spec.name
-        if name in taken.values():
+        while name in taken.values():
             name = f"{parent.spec.team}-{name}"
         taken[parent.uid] = name
     return taken
