@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ ENDPOINT = Snapshot(nodes=(), workloads=(), pods=(), parents=(SERVED,))
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """Whose gateways end at once, so that none is left behind."""
-    monkeypatch.setattr(module.sys, "executable", "true")
+    monkeypatch.setattr(sys, "executable", "true")
     monkeypatch.setenv("FAIRLEAD_GATEWAY_PORT", str(free_port()))
     return Home.open(tmp_path)
 
@@ -63,13 +64,13 @@ def test_the_door_closes_behind_the_last_endpoint_also_where_its_gateway_is_gone
 
 
 def test_nothing_is_looked_after_once_the_last_endpoint_is_gone(home: Home, endpoints: Endpoints) -> None:
-    assert not endpoints.is_open, "nobody ever had an endpoint here"
+    assert [endpoints.is_open] == [False], "nobody ever had an endpoint here"
     home.serving.mkdir()
-    assert endpoints.is_open, "a supervisor before may have left a gateway"
+    assert [endpoints.is_open] == [True], "a supervisor before may have left a gateway"
     endpoints.update(NOTHING)
-    assert not endpoints.is_open
+    assert [endpoints.is_open] == [False]
     endpoints.update(ENDPOINT)
-    assert endpoints.is_open
+    assert [endpoints.is_open] == [True]
 
 
 @pytest.mark.parametrize("given", ["70000", "0", "http"])

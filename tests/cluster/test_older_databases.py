@@ -2,10 +2,14 @@
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.tables import SCHEMA_VERSION
+from fairlead.errors import ClusterError
 from fairlead.state.snapshot import Intent, Phase
 from tests.builders import training
 
@@ -37,3 +41,19 @@ def test_a_run_that_was_pending_because_it_was_suspended_is_suspended(tmp_path: 
     again.close()
     with sqlite3.connect(tmp_path / "fairlead.db") as database:
         assert database.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+def test_a_spec_that_this_version_refuses_is_told_with_whose_it_is_and_what_to_do(tmp_path: Path) -> None:
+    with closing(LocalCluster.open(tmp_path)) as cluster:
+        cluster.submit(training("good"))
+        other = cluster.submit(training("other"))
+        with sqlite3.connect(tmp_path / "fairlead.db") as database:
+            changed = "UPDATE workloads SET spec = json_set(spec, '$.of_another_version', 1) WHERE uid = ?"
+            database.execute(changed, (other.uid,))
+        with pytest.raises(ClusterError) as refused:
+            cluster.snapshot()
+        assert str(refused.value) == (
+            f"The Training other ({other.uid}) was kept by another version of Fairlead, and this one refuses its spec: "
+            "Training: unknown attribute of_another_version. Delete it with the version that kept it, "
+            "or go on with that version."
+        )

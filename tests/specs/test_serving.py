@@ -1,11 +1,13 @@
 """Endpoints as files: the example that is there, and what cannot be."""
 
+import json
+
 import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.reading import load_file, parse
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.serving import PREDICTOR_PROBE, PREDICTOR_SERVER, Serving
+from fairlead.specs.serving import PREDICTOR_PROBE, PREDICTOR_SERVER, Batching, Scale, Serving
 from tests.docs.examples import ROOT
 
 
@@ -22,6 +24,24 @@ def test_a_replica_with_a_predictor_runs_our_server_and_asks_its_protocol() -> N
     replica = Serving(name="chat", predictor="predict:Classifier").replica("r2")
     assert (replica.run, replica.probe, replica.revision) == (PREDICTOR_SERVER, PREDICTOR_PROBE, "r2")
     assert from_json(to_json(replica)) == replica
+
+
+def test_what_is_stored_of_an_endpoint_is_read_where_the_defaults_of_what_it_does_not_use_are_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = to_json(Serving(name="chat", run="serve $PORT"))
+    for settings, attribute, default in ((Batching, "max_batch_size", 64), (Scale, "concurrency", 8.0)):
+        defaults = settings.__init__.__kwdefaults__ or {}
+        monkeypatch.setattr(settings.__init__, "__kwdefaults__", {**defaults, attribute: default})
+    spec = from_json(stored)
+    assert isinstance(spec, Serving)
+    assert (spec.batching.max_batch_size, spec.scale.concurrency) == (64, 8.0)
+
+
+def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> None:
+    stored = json.loads(to_json(Serving(name="chat", predictor="predict:Classifier", replicas=0, most_replicas=2)))
+    assert stored["batching"] == {"max_batch_size": 32, "max_latency_s": 0.05}
+    assert stored["scale"] == {"concurrency": 4.0, "window_s": 60.0, "idle_s": 300.0}
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,8 @@ class Serving:
         probe: Path that answers once a replica is ready; None for the default.
         replicas: How many; the fewest where ``most_replicas`` is more.
         most_replicas: The most; None for ``replicas``, always.
-        batching: Of a predictor; None with a command.
+        scale: Where ``most_replicas`` is more; else its default.
+        batching: Of a predictor; its default with a command.
         timeout_s: Seconds in which a request is to be answered.
         ready_within_s: Seconds in which a new revision's replica has to be ready.
         max_concurrency: Requests that one replica is given at once; None for no bound.
@@ -193,6 +194,14 @@ class Serving:
     def most(self) -> int:
         """The most replicas that there may be, not counting those of a rollout."""
         return self.replicas if self.most_replicas is None else self.most_replicas
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Attributes that mean nothing beside the others, and have their defaults."""
+        return (
+            *(("batching",) if self.predictor is None else ()),
+            *(("scale",) if self.most_replicas is None else ()),
+        )
 
     @property
     def probe_path(self) -> str:

@@ -261,7 +261,7 @@ class Store:
 
         with self._transaction():
             before, after = json.loads(to_json(self.get(uid).spec)), json.loads(to_json(spec))
-            names = ", ".join(name for name in after if after[name] != before.get(name))
+            names = ", ".join(name for name in after if after[name] != before.get(name, after[name]))
             reason = Reason(code=Code.SPEC_CHANGED, message=f"its spec changed: {names}")
             self._db.execute("UPDATE workloads SET spec = ?, version = version + 1 WHERE uid = ?", (to_json(spec), uid))
             self._record(uid, spec.name, Event(type=CHANGED, reason=reason), now)

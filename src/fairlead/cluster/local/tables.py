@@ -1,8 +1,10 @@
 """The tables of the local cluster's database, and their rows as values."""
 
+import re
 from dataclasses import dataclass
 
 from fairlead.cluster.records import load, load_all, with_detail
+from fairlead.errors import ClusterError, InvalidSpec
 from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.specs.formats.serialization import from_json, workload_spec
 from fairlead.specs.training import Training
@@ -77,15 +79,30 @@ class PodRow:
 
 def workload_of(row: tuple[object, ...]) -> AnyWorkload:
     uid, text, intent, version, status, progress, created_at, kind, parent = row
+    try:
+        spec = workload_spec(str(text))
+    except InvalidSpec as error:
+        raise ClusterError(_unreadable(str(uid), str(kind), str(text), error)) from error
     return Workload(
         uid=str(uid),
-        spec=workload_spec(str(text)),
+        spec=spec,
         intent=Intent(str(intent)),
         version=int(str(version)),
         status=with_detail(str(kind), upgraded(load(Status, str(status)))),
         progress=progress_of(progress),
         created_at=float(str(created_at)),
         parent=None if parent is None else str(parent),
+    )
+
+
+def _unreadable(uid: str, kind: str, text: str, error: InvalidSpec) -> str:
+    """Say whose spec cannot be read, and how to go on: nothing is decided over others while it counts unseen."""
+    found = re.search(r'"name":"([^"]*)"', text)
+    name = uid if found is None else f"{found[1]} ({uid})"
+    problem = "; ".join(error.problems).removeprefix("<stored spec>: ")
+    return (
+        f"The {kind} {name} was kept by another version of Fairlead, and this one refuses its spec: {problem}. "
+        "Delete it with the version that kept it, or go on with that version."
     )
 
 

@@ -1,6 +1,7 @@
 """Specs as compact JSON for a database: every attribute in its base unit, exact both ways, without YAML.
 
-Defaults are written out, so that what is stored keeps its meaning when a later version has other defaults.
+Defaults are written out, so that what is stored keeps its meaning when a later version has other defaults; but not of
+what means nothing in that spec: a later version with another default would refuse it as given.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _HOMES = {
 def to_json(spec: WorkloadSpec | Pipeline | Team | Pool) -> str:
     """The spec on one line."""
     content = {"kind": type(spec).__name__, **_flat(spec)}
+    for name in getattr(spec, "unused", ()):
+        del content[name]
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
