@@ -232,6 +232,22 @@ def test_a_revision_that_is_never_ready_takes_nothing_and_says_why() -> None:
     assert world.said == f"2 of 2 replicas of r1 are ready; r2 was given up: {why}"
 
 
+def test_a_revision_has_its_whole_time_again_after_its_endpoint_stood_still() -> None:
+    world = World(spec(ready_within="30s"), start_s=lambda replica: 20.0 if replica.run.startswith("slow") else 2.0)
+    world.run(4)
+    world.change(spec(ready_within="30s", run="slow $PORT"))
+    world.run(5)
+    # As it is once it was suspended for an hour, and resumed.
+    world.now += 3_600
+    world.serving = replace(world.serving, status=replace(world.serving.status, phase=Phase.PENDING))
+    slow = next(name for name in world.names if name.startswith("r2"))
+    world.replicas[slow] = replace(world.replicas[slow], created_at=world.now)
+    world.run(10)
+    assert "RevisionFailed" not in " ".join(world.events)
+    world.run(15)
+    assert world.ready == [slow]
+
+
 def test_a_corrected_revision_follows_one_that_was_given_up() -> None:
     world = World(spec(ready_within="5s"), start_s=broken_at_first)
     world.run(4)

@@ -90,6 +90,8 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     """Bring replicas of the revision that is to serve, and let others go."""
     spec, before = serving.spec, detail_of(serving)
     detail = _asked(spec, before, now)
+    if serving.status.phase is Phase.PENDING:
+        detail = _count_anew(detail, now)
     replicas = replicas_of(detail, family)
     detail = _note_ready(detail, replicas, now)
     detail, gave_up = _give_up(serving, detail, family, now)
@@ -203,6 +205,15 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     rest = [each for each in others if each not in kept][-(MOST_REVISIONS - 1 - len(kept)) :]
     revisions = tuple(sorted((*kept, *rest, revision), key=lambda each: each.number))
     return replace(detail, revisions=revisions, asked=revision.number, target=revision.number)
+
+
+def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
+    """Give a revision that has yet to show itself its whole time where the endpoint stood still meanwhile."""
+    waits = detail.revision(detail.target)
+    if waits is None or waits.ready_at is not None:
+        return detail
+    revisions = tuple(replace(each, created_at=now) if each is waits else each for each in detail.revisions)
+    return replace(detail, revisions=revisions)
 
 
 def _note_ready(detail: ServingDetail, replicas: list[ReplicaState], now: float) -> ServingDetail:
