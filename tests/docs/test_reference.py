@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.main import EPILOG, EXIT_CODES
+from fairlead.specs.constraints import Text
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.keys import KINDS
 from fairlead.specs.tables.field_types import Key, Section, SectionMap
@@ -43,6 +44,15 @@ INSTEAD = {("Serving", "run"): "predictor"}
 # What the examples of a step's keys speak of.
 OTHER_STEP = "prepare: {run: a, outputs: [rows, shards]}"
 OF_STEP = {"gate": "outputs: [accuracy]", "when": "needs: [prepare]", "each_of": "needs: [prepare]"}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_name_may_be_as_long_as_its_key_says(kind: str) -> None:
+    section = KINDS[kind]
+    (name,) = (key for key in section.keys if key.name == "name")
+    rule = section.rules["name"]
+    assert isinstance(rule, Text)
+    assert f"digits and dashes, at most {rule.max_length}" in name.doc
 
 
 @pytest.mark.parametrize("page", PARTS)

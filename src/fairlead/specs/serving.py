@@ -31,7 +31,7 @@ SET = (
 )  # fmt: skip
 
 SERVING_RULES: Constraints = {
-    "name": NAME,
+    "name": replace(NAME, max_length=NAME_MOST),
     "team": NAME,
     "model": PATH,
     "run": TRAINING_RULES["run"],
@@ -230,8 +230,6 @@ class Serving:
         yield from env_problems(self.env)
         yield from labels_problems(self.labels)
         yield from (("env", f"{quote(name)} is set for each replica; remove it") for name in SET if name in self.env)
-        if len(self.name) > NAME_MOST:
-            yield "name", f"{quote(self.name)} has {len(self.name)} characters; give at most {NAME_MOST}"
         if self.run is None and self.predictor is None:
             yield "run", "missing; give the command of a server, or `predictor`, such as `predict:Classifier`"
         if self.run is not None and self.predictor is not None:

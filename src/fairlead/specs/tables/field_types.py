@@ -314,12 +314,12 @@ TAINT = Single(
 )
 
 
-def name_key(*, example: str, more: str = "", also: tuple[str, ...] = ()) -> Key:
+def name_key(*, example: str, most: int = 50, more: str = "", also: tuple[str, ...] = ()) -> Key:
     """The key of a document's own name; ``more`` is what there is to say of it besides its form."""
     return Key(
         name="name",
         kind=TEXT,
-        doc=f"Lower-case letters, digits and dashes, at most 50{more}.",
+        doc=f"Lower-case letters, digits and dashes, at most {most}{more}.",
         attributes=("name",),
         example=example,
         required=True,

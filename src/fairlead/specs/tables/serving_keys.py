@@ -133,7 +133,7 @@ SERVING = Section(
     type=serving.Serving,
     rules=serving.SERVING_RULES,
     keys=(
-        name_key(example="chat", also=("service", "service_name", "endpoint", "title", "id")),
+        name_key(example="chat", most=serving.NAME_MOST, also=("service", "service_name", "endpoint", "title", "id")),
         *_of_a_run("team", "labels"),
         Key(
             name="model",

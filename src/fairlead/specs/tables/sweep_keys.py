@@ -137,7 +137,7 @@ SWEEP = Section(
     type=sweep.Sweep,
     rules=sweep.SWEEP_RULES,
     keys=(
-        name_key(example="learning-rates", also=("sweep_name", "title", "id")),
+        name_key(example="learning-rates", most=sweep.NAME_MOST, also=("sweep_name", "title", "id")),
         team_key(),
         labels_key("Names and values of your own, which its runs have too."),
         Key(
