@@ -4,13 +4,18 @@ import logging
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from fairlead.cluster.local import endpoints as module
+from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.endpoints import Endpoints, gateway_url
 from fairlead.cluster.local.home import Home
+from fairlead.control import supervisor
+from fairlead.control.pass_counts import PassCounts
 from fairlead.runtime.podfiles import write_json
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
@@ -101,3 +106,12 @@ def test_the_door_moves_where_it_is_asked_to_be_and_else_stays_where_it_was(
     again.update(ENDPOINT)
     assert port_of(home) == before
     again.update(NOTHING)
+
+
+def test_runs_start_and_stop_also_where_the_gateway_cannot_be_told(tmp_path: Path) -> None:
+    agent, untold = Mock(), Mock(is_open=True)
+    agent.observe.return_value = 0
+    untold.update.side_effect = OSError(28, "No space left on device")
+    with closing(LocalCluster.open(tmp_path)) as cluster, pytest.raises(OSError, match="No space left"):
+        supervisor._step(cluster, agent, untold, PassCounts())
+    agent.act.assert_called_once()
