@@ -8,11 +8,14 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.serving import asked_revision, detail_of
+from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload
 
 LOOK_S = 0.2
 NUDGE_S = 1.0
+# How long nothing is said of replicas that are not ready yet, as most soon are.
+PATIENCE_S = 3.0
 # What was asked last; what comes after it is what becomes of that.
 ASKED = ("Submitted", "Changed")
 
@@ -47,12 +50,17 @@ def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[
 
 
 def await_ready(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False) -> int:
-    """Wait until endpoints serve what was asked of them last; 1 where one will not, or is over."""
+    """Wait until endpoints serve what was asked of them last, and say what their replicas wait for.
+
+    Returns:
+        1 where one will not, is over, or is the first revision and not ready in its time; else 0.
+    """
     return max([_await(cluster, run, json_=json_) for run in runs], default=0)
 
 
 def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
     name, nudge_at = run.spec.name, 0.0
+    tell_at, waits = time.monotonic() + PATIENCE_S, {""}
     told = max((event.id for event in cluster.events(run.uid) if event.type in ASKED), default=0)
     while True:
         now = cast("Workload[Serving]", cluster.get(run.uid))
@@ -73,6 +81,15 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
                 message(f"{name} serves {asked.name} at {url}")
                 message(f"`fairlead status {name}` shows it, `fairlead stop {name}` ends it.")
                 return 0
+        why = now.status.reason.message
+        if asked is not None and detail.serving is None and time.time() >= asked.created_at + now.spec.ready_within_s:
+            within = format_duration(now.spec.ready_within_s)
+            message(f"{name} is not ready after {within}, and goes on trying: {why}")
+            message(f"`fairlead logs {name}` shows why. Correct the spec and run it again, or `fairlead stop {name}`.")
+            return 1
+        if time.monotonic() >= tell_at and why not in waits and not json_:
+            waits.add(why)
+            message(f"{name}: {why}")
         if time.monotonic() >= nudge_at:
             cluster.nudge()
             nudge_at = time.monotonic() + NUDGE_S
