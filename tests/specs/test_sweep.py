@@ -67,6 +67,7 @@ def test_values_get_into_the_command_the_variables_and_a_table_of_all() -> None:
         ),
         ({"trials": ""}, "lr has no end of values"),
         ({"sampler": "grid"}, "grid needs values that are listed"),
+        ({"objective": ""}, "without a `sampler` it is grid where no `objective` is given"),
         ({"objective": "", "prune": "asha"}, "`prune` needs an `objective`"),
         ({"objective": "", "sampler": "tpe"}, "tpe learns from an `objective`"),
         ({"prune": "hyperband"}, "has to know how many steps"),

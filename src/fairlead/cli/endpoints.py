@@ -1,5 +1,6 @@
 """Endpoints as commands show them: where they are asked for, how much is asked, and that they are ready."""
 
+import re
 import time
 from typing import Any, cast
 
@@ -87,8 +88,9 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
             message(f"{name} is not ready after {within}, and goes on trying: {why}")
             message(f"`fairlead logs {name}` shows why. Correct the spec and run it again, or `fairlead stop {name}`.")
             return 1
-        if time.monotonic() >= tell_at and why not in waits and not json_:
-            waits.add(why)
+        kind = re.sub(r"\d+", "", why)  # ports, exit codes and waits change with each start, and say no more
+        if time.monotonic() >= tell_at and kind not in waits and not json_:
+            waits.add(kind)
             message(f"{name}: {why}")
         if time.monotonic() >= nudge_at:
             cluster.nudge()

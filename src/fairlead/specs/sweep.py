@@ -217,10 +217,11 @@ class Sweep:
     def _search_problems(self, space: tuple[Parameter, ...]) -> Iterable[tuple[str, str]]:
         endless = [parameter.name for parameter in space if parameter.listed is None]
         if self.chosen_sampler is Sampler.GRID and endless:
+            why = "" if self.sampler is not None else "; without a `sampler` it is grid where no `objective` is given"
             yield (
                 "sampler",
                 f"grid needs values that are listed, and {endless[0]} is any number of a range; list them, such as "
-                "`0.1 | 0.01`, or use another sampler",
+                f"`0.1 | 0.01`, or use another sampler{why}",
             )
         elif self.trials is None and endless:
             yield "trials", f"missing; {endless[0]} has no end of values, so give how many trials there are to be"
