@@ -53,3 +53,18 @@ def test_an_endpoint_that_never_serves_is_told_with_its_reason_until_its_time_is
     end, remedy = clock.said[-2:]
     assert end.startswith("broken is not ready after 2m, and goes on trying: 0 of 1 replica of r1 is ready; broken-r1")
     assert "`fairlead logs broken` shows why" in remedy
+
+
+def test_an_endpoint_that_is_run_again_as_it_is_is_not_told_as_changed(desk: Path, call: Call) -> None:
+    (desk / "hello.yaml").write_text(
+        "{kind: Serving, name: hello, run: 'exec python -m http.server $PORT --bind 127.0.0.1', resources: {cpu: 0.05}}"
+    )
+    assert "hello: RevisionReady" in call("run", "hello.yaml").err
+    again = call("run", "hello.yaml")
+    assert again.code == 0
+    assert again.err.startswith("Nothing has changed of hello.\nhello serves r1 at http://")
+    assert call("suspend", "hello").code == 0
+    suspended = call("run", "hello.yaml")
+    assert suspended.code == 1
+    assert suspended.err.endswith("`fairlead resume hello` lets it serve again.\n")
+    assert "RolloutStarted" not in suspended.err

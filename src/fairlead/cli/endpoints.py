@@ -62,7 +62,9 @@ def await_ready(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool 
 def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
     name, nudge_at = run.spec.name, 0.0
     tell_at, waits = time.monotonic() + PATIENCE_S, {""}
-    told = max((event.id for event in cluster.events(run.uid) if event.type in ASKED), default=0)
+    begun = asked_revision(cast("Workload[Serving]", run))
+    is_settled = begun is not None and begun.ready_at is not None  # what became of it was told when it was asked
+    told = max((event.id for event in cluster.events(run.uid) if is_settled or event.type in ASKED), default=0)
     while True:
         now = cast("Workload[Serving]", cluster.get(run.uid))
         for event in cluster.events(run.uid, after=told):
@@ -72,6 +74,8 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
         asked, detail = asked_revision(now), detail_of(now)
         if now.status.phase.is_final or now.status.phase is Phase.SUSPENDED:
             message(f"{name} is {now.status.phase.value}: {now.status.reason.message}")
+            if now.status.phase is Phase.SUSPENDED:
+                message(f"`fairlead resume {name}` lets it serve again.")
             return 1
         if asked is not None and asked.failed is not None:
             message(f"{name} was not changed: {asked.failed}")

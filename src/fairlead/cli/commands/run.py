@@ -122,11 +122,12 @@ def _run(
     for wanted in admitted:
         if wanted.taken is not None and not json_:
             message(wanted.taken)
-        changed = _is_changed(cluster, wanted.spec)
+        before = _before(cluster, wanted.spec)
         workload = submit(cluster, wanted)
         submitted.append(workload)
-        if changed and not json_:
-            message(f"Changed {workload.spec.name}{cluster.where(workload)}.")
+        if before is not None and not json_:
+            what = "Changed" if before.spec != workload.spec else "Nothing has changed of"
+            message(f"{what} {workload.spec.name}{cluster.where(workload)}.")
         elif not json_:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
@@ -157,10 +158,10 @@ def _is_endpoint(spec: WorkloadSpec) -> bool:
     return type(spec).__name__ == "Serving"
 
 
-def _is_changed(cluster: ClusterClient, spec: WorkloadSpec) -> bool:
-    """Whether an endpoint of that name is there, which gets the spec."""
+def _before(cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
+    """The endpoint of that name as it is before it gets the spec; None where there is none."""
     going = cluster.unfinished(spec.team) if _is_endpoint(spec) else ()
-    return any(each.spec.name == spec.name and _is_endpoint(each.spec) for each in going)
+    return next((each for each in going if each.spec.name == spec.name and _is_endpoint(each.spec)), None)
 
 
 def _tell_triggers(spec: Training) -> None:
@@ -195,7 +196,7 @@ def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:
         return
     going = (run for team in {spec.team for spec in specs} for run in cluster.unfinished(team))
     taken = {(run.spec.team, run.spec.name) for run in going}
-    names = [spec.name for spec in specs if (spec.team, spec.name) in taken and not _is_changed(cluster, spec)]
+    names = [spec.name for spec in specs if (spec.team, spec.name) in taken and _before(cluster, spec) is None]
     if names:
         raise NameTaken(
             f"{', '.join(names)}: not finished under that name, so that none of the {len(specs)} runs was submitted. "
