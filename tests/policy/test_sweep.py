@@ -1,12 +1,13 @@
 """What becomes of a sweep: which trials it submits, which it stops, and how it ends."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from fairlead.policy.kinds.parents import families_of
-from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge
+from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge, trials_of
 from fairlead.policy.search.trials import draw
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.search_space import Value
@@ -212,3 +213,15 @@ def test_draws_are_even_and_follow_from_their_keys() -> None:
     assert draw("seed", 7) == drawn[7]
     assert all(0.0 <= each < 1.0 for each in drawn)
     assert [sum(part <= each * 4 < part + 1 for each in drawn) > 430 for part in range(4)] == [True] * 4
+
+
+def test_nothing_is_kept_of_trials_that_were_judged() -> None:
+    world = World(spec(trials="3"))
+    world.run()
+    # As they are read anew, so that nobody else has them.
+    ended = tuple(replace(each) for each in world.trials.values())
+    family = families_of(Snapshot(nodes=(), workloads=(), pods=(), parents=(world.sweep,), ended=ended))
+    trial = family["parent"].children["0"]
+    before = sys.getrefcount(trial)
+    assert [each.number for each in trials_of(world.sweep, family["parent"])] == [0, 1, 2]
+    assert sys.getrefcount(trial) == before

@@ -23,9 +23,6 @@ from fairlead.text.quantities import describe_duration, plural
 
 # Of those that one pass submits; the next pass goes on.
 MOST_AT_ONCE = 100
-# Records of trials that are kept from one judgement to the next, which are functions of what they were made of.
-MOST_KNOWN = 20_000
-_KNOWN: dict[str, tuple[AnyWorkload, tuple[str | None, bool], TrialRecord]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,18 +100,11 @@ def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
     """The trials that are there, by their numbers; those that somebody deleted are missing."""
     pruned = set(detail_of(sweep).pruned)
     metric = None if sweep.spec.objective is None else sweep.spec.objective.metric
-    records = []
-    for name, child in family.children.items():
-        if name.isdigit():
-            number = int(name)
-            # Of thousands most are the very values that they were the last time.
-            known = _KNOWN.get(child.uid)
-            asked = (metric, number in pruned)
-            if known is None or known[0] is not child or known[1] != asked:
-                known = _KNOWN[child.uid] = child, asked, _record(metric, number, child, asked[1])
-            records.append(known[2])
-    while len(_KNOWN) > MOST_KNOWN:
-        _KNOWN.pop(next(iter(_KNOWN)))
+    records = [
+        _record(metric, int(name), child, int(name) in pruned)
+        for name, child in family.children.items()
+        if name.isdigit()
+    ]
     records.sort(key=attrgetter("number"))
     return records
 
