@@ -121,6 +121,32 @@ def test_a_damaged_checkpoint_makes_no_version(cluster: LocalCluster, tmp_path: 
     assert list((cluster.home.artefacts / INCOMING).iterdir()) == []
 
 
+def test_pushing_again_puts_back_what_was_damaged(cluster: LocalCluster, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "kept", 5, "w5")
+    (tmp_path / "weights").write_text("w")
+    for name, source in (("churn", tmp_path / "kept"), ("plain", tmp_path / "weights")):
+        pushed, _ = push(cluster, name, str(source))
+        path = resolve(cluster, f"{name}@1").path
+        damaged = path / "weights" if path.is_dir() else path
+        text = damaged.read_text()
+        damaged.chmod(0o600)
+        damaged.write_text("")  # as a power cut may leave it
+        assert push(cluster, name, str(source)) == (pushed, False)
+        assert damaged.read_text() == text
+    assert list((cluster.home.artefacts / INCOMING).iterdir()) == []
+
+
+def test_what_is_pushed_is_on_the_disk_before_a_row_names_it(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(os.fstat(fd).st_ino))
+    checkpoint(tmp_path / "kept", 5, "w5")
+    pushed, _ = push(cluster, "churn", str(tmp_path / "kept"))
+    kept = cluster.home.artefact(pushed.digest)
+    assert {path.stat().st_ino for path in (*kept.rglob("*"), kept, kept.parent)} <= synced
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [

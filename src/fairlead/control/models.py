@@ -4,6 +4,7 @@ The content is copied beside the outputs of pipelines, by its hash, and only the
 is killed in between leaves content that no row names, or half a copy that the next push removes.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,11 +20,11 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.models import ResolvedModel, find_version, resolve
 from fairlead.cluster.local.space import used_bytes
-from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.artefacts import Artefacts, content_digest
 from fairlead.control.pipelines.lineage import find, lineage_of
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import Conflict, InvalidSpec, NotFound
-from fairlead.runtime.checkpoint.directory import Directory
+from fairlead.runtime.checkpoint.directory import Directory, sync_directory
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, verify
 from fairlead.runtime.checkpoint.store import STEP_NAME, step_name
 from fairlead.runtime.podfiles import take_lock
@@ -229,7 +230,7 @@ def _of_path(path: Path) -> _Source:
                 shutil.copytree(path, copy, symlinks=True)
             else:
                 shutil.copy2(path, copy)
-            return store.keep(copy)
+            return _keep(store, copy)
 
     return _Source(keep=keep, content=content, lineage=lineage)
 
@@ -244,7 +245,35 @@ def _copy_checkpoint(store: Artefacts, path: Path, step: int) -> str:
             verify(place / step_name(step), manifest, manifest.files)
         except (DamagedError, FileNotFoundError, shutil.Error) as error:
             raise Conflict(f"The checkpoint {path} is damaged, or has made way for a newer one: {error}") from error
-        return store.keep(place)
+        return _keep(store, place)
+
+
+def _keep(store: Artefacts, copy: Path) -> str:
+    """Move a copy into the store, which outlives a power cut then; its hash.
+
+    Content of that hash that was damaged since makes way for it.
+    """
+    digest = content_digest(copy)
+    kept = store.path(digest)
+    if os.path.lexists(kept) and not _is_whole(kept, digest):
+        kept.rename(copy.with_name("damaged"))
+    for path in (*(copy.rglob("*") if copy.is_dir() else ()), copy):
+        if path.is_dir() and not path.is_symlink():
+            sync_directory(path)
+        elif path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    store.keep(copy)
+    sync_directory(kept.parent)
+    sync_directory(store.root)
+    return digest
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        return content_digest(path) == digest
+    except OSError:  # a disk that cannot read it any more
+        return False
 
 
 class _Incoming:
@@ -269,11 +298,12 @@ def _remove_leftovers(root: Path) -> None:
     """Remove copies that somebody began who was killed."""
     for path in root.iterdir() if root.is_dir() else ():
         # One without a lock is being made just now, or never got further.
-        if not (path / "lock").exists():
-            if time.time() - path.stat().st_mtime > 60.0:
+        with contextlib.suppress(FileNotFoundError):  # whoever made it is done with it just now
+            if not (path / "lock").exists():
+                if time.time() - path.stat().st_mtime > 60.0:
+                    shutil.rmtree(path, ignore_errors=True)
+                continue
+            lock = take_lock(path / "lock")
+            if lock is not None:
                 shutil.rmtree(path, ignore_errors=True)
-            continue
-        lock = take_lock(path / "lock")
-        if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+                os.close(lock)
