@@ -1,5 +1,6 @@
 """The launchers of runs that end and are resumed while the launcher is still on its way out."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -93,3 +94,38 @@ def test_what_has_nothing_to_preload_needs_no_launcher(launchers: Spawned, tmp_p
     until((tmp_path / "shim.lock").exists, "shim")
     assert not launchers.has_ended("uid")
     assert launchers.made == []
+
+
+def test_pods_of_one_command_that_import_other_modules_first_share_no_launcher(
+    launchers: Spawned, tmp_path: Path
+) -> None:
+    spec = _spec(tmp_path)
+    assert launchers.start(_trial(0), spec, tmp_path / "0")
+    (tmp_path / "train.py").write_text("import numpy\nimport torch\n")
+    assert launchers.start(_trial(1), spec, tmp_path / "1")
+    assert launchers.start(_trial(2), spec, tmp_path / "2")
+    assert len(launchers.made) == 2
+
+
+def test_replicas_with_other_predictors_share_no_launcher(launchers: Spawned, tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport torch\n")
+    (tmp_path / "tensors.py").write_text("import torch\n")
+    for number, predictor in enumerate(("tensors:Model", "plain:Model", "tensors:Model")):
+        spec = _spec(tmp_path, "python3 -m fairlead.runtime.serving", FAIRLEAD_PREDICTOR=predictor)
+        assert launchers.start(_trial(number), spec, tmp_path / str(number))
+    assert len(launchers.made) == 2
+
+
+def test_a_launcher_that_died_over_a_request_is_let_go(tmp_path: Path) -> None:
+    class Deaf(Spawned):
+        """Launchers that end without a look at what they are asked, just after it was seen that they live."""
+
+        def _spawn(self, uid: str, argv: tuple[str, ...], spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            return process
+
+    launchers = Deaf(Home(tmp_path))
+    assert not launchers.start(RUN, _spec(tmp_path), tmp_path / "pod")
+    launchers.reap(set())
+    launchers.close()

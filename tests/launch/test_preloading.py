@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,16 @@ def test_our_server_beside_a_namesake_of_what_it_imports_is_not_preloaded(tmp_pa
     (tmp_path / "aiohttp.py").touch()
     preload = find_preload(None, "fairlead.runtime.serving", str(tmp_path), "model:Model")
     assert (preload.modules, preload.why) == ((), f"{tmp_path / 'aiohttp.py'} may stand in for the module of its name")
+
+
+def test_a_program_that_comes_through_a_pipe_is_left_to_its_interpreter(tmp_path: Path) -> None:
+    pipe = tmp_path / "train.py"
+    os.mkfifo(pipe)
+    # Somebody may write there, so that even a reader who opened it would only have to wait.
+    writer = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        os.write(writer, b"import torch\n")
+        assert find_preload("train.py", None, str(tmp_path)) == ((), f"{pipe} is no file", str(tmp_path))
+        assert os.read(writer, 64) == b"import torch\n"
+    finally:
+        os.close(writer)

@@ -52,6 +52,8 @@ def find_preload(script: str | None, module: str | None, workdir: str, predictor
     found: list[str] = []
     why = f"no file of the module {module} is in {workdir}"
     for index, path in enumerate(files):
+        if not os.path.isfile(path):  # reading a pipe or a terminal would wait, and take from the program
+            return Preload((), f"{path} is no file", first)
         try:
             with open(path, "rb") as file:
                 tree = ast.parse(file.read(), path)

@@ -1,5 +1,6 @@
 """Processes that start pods: warm launchers where a command allows it, otherwise one that makes shims of any pod."""
 
+import contextlib
 import json
 import logging
 import os
@@ -30,7 +31,7 @@ class _Launcher:
 
     Attributes:
         family: Uid of the parent whose runs it starts, or of the one run that has none.
-        program: What the pods that it starts have in common.
+        program: What the pods that it starts have in common, the modules that it imports for them first.
         users: Uids of the runs whose pods it started last.
     """
 
@@ -60,9 +61,11 @@ class Launchers:
         if workload.spec.may_fork and workload.spec.setup is None:
             plan = plan_launch(spec["command"], "auto", spec["env"])
             if isinstance(plan, Fork):
-                found = find_preload(plan.script, plan.module, spec["workdir"])
+                predictor = spec["env"].get("FAIRLEAD_PREDICTOR", "")
+                found = find_preload(plan.script, plan.module, spec["workdir"], predictor)
                 if found.modules:
-                    return self._start_warm(workload, (plan.interpreter, *plan.flags), spec, pod_dir)
+                    argv, program = (plan.interpreter, *plan.flags), (found.modules, *_program(spec))
+                    return self._start_warm(workload, argv, program, spec, pod_dir)
                 why = found.why
         return self._start_shim(workload.uid, why, pod_dir)
 
@@ -134,8 +137,15 @@ class Launchers:
         self._last[uid] = self._shims
         return _ask(self._shims, {"pod": str(pod_dir), "why": why})
 
-    def _start_warm(self, workload: Workload, argv: tuple[str, ...], spec: dict[str, Any], pod_dir: Path) -> bool:
-        family, program = workload.parent or workload.uid, _program(spec)
+    def _start_warm(
+        self,
+        workload: Workload,
+        argv: tuple[str, ...],
+        program: tuple[object, ...],
+        spec: dict[str, Any],
+        pod_dir: Path,
+    ) -> bool:
+        family = workload.parent or workload.uid
         for each in self._warm:
             each.users.discard(workload.uid)
         live = (each for each in self._warm if each.process.poll() is None)
@@ -155,7 +165,8 @@ class Launchers:
     def _let_go(self, process: subprocess.Popen[bytes]) -> None:
         """Tell a launcher that no more pods come; it ends by itself."""
         if process.stdin is not None and not process.stdin.closed:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # closing sends what it has not read, and it may be gone
+                process.stdin.close()
 
     def _spawn(self, uid: str, argv: tuple[str, ...], spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         with open(
