@@ -18,8 +18,12 @@ from fairlead.cluster.local import agent
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.port import LogLine
+from fairlead.policy.kinds.parents import submit
 from fairlead.runtime.podfiles import read_json, take_lock, write_json
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Launch, Training
+from fairlead.state.plan import Change
 from fairlead.state.snapshot import PodPhase
 from tests.builders import change, members, notices, plan, training
 from tests.cluster.contract import ClusterContract
@@ -185,3 +189,18 @@ def test_a_pod_whose_shim_starts_while_it_is_looked_at_is_not_lost(
     for descriptor in shim:
         assert descriptor is not None
         os.close(descriptor)
+
+
+def test_a_child_gets_no_environment_but_that_of_its_parent(harness: LocalHarness) -> None:
+    (spec,) = parse("kind: Sweep\nname: rates\nparameters: {lr: 0.1 | 0.2}\ntrial: {run: train}\n")
+    assert isinstance(spec, Sweep)
+    sweep, home = harness.cluster.submit(spec), harness.cluster.home
+    order = submit(sweep, "0", harness.program())
+    assert harness.cluster.apply(plan(Change(workload_uid=sweep.uid, version=sweep.version, submit=(order,))))[0]
+    (child,) = harness.cluster.children(sweep.uid)
+    assert read_json(home.environment(child.uid)) == dict(os.environ)
+    home.environment(sweep.uid).unlink()
+    order = submit(sweep, "1", harness.program())
+    assert harness.cluster.apply(plan(Change(workload_uid=sweep.uid, version=sweep.version + 1, submit=(order,))))[0]
+    other = next(each for each in harness.cluster.children(sweep.uid) if each.uid != child.uid)
+    assert not home.environment(other.uid).exists()

@@ -14,8 +14,10 @@ import pytest
 
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.store import Store
 from fairlead.cluster.output import LogQuery
-from fairlead.errors import NameTaken, NotFound
+from fairlead.control import supervisor
+from fairlead.errors import ClusterError, NameTaken, NotFound
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Launch, Retry, Training
@@ -433,3 +435,23 @@ def test_deleting_stops_first_and_leaves_nothing(desk: Desk) -> None:
     assert not desk.cluster.home.run(run.uid).exists()
     with pytest.raises(NotFound):
         desk.cluster.store.get(run.uid)
+
+
+def test_a_log_that_cannot_be_written_back_just_now_does_not_end_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def relieve(_: Store) -> None:
+        asked.append("relieve")
+        raise ClusterError("The state database cannot be used: disk I/O error.")
+
+    monkeypatch.setattr(Store, "relieve", relieve)
+    monkeypatch.setattr(supervisor, "IDLE_EXIT_S", 0.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    cluster = LocalCluster.open(tmp_path)
+    try:
+        supervisor._serve(cluster.home, cluster)  # returns, as there is nothing to do
+    finally:
+        cluster.close()
+    assert asked

@@ -144,8 +144,9 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
                     raise
                 live, changed, unfinished, wait_s = 0, False, True, TROUBLE_WAIT_S
             if not told and time.monotonic() >= reserve_at:
-                with contextlib.suppress(NoRoom):
-                    # While there is room: on a full disk what the log still holds may be more than the reserve.
+                with contextlib.suppress(ClusterError):
+                    # While there is room: on a full disk what the log still holds may be more than the reserve. Any
+                    # trouble that lasts is the next step's, which has patience.
                     cluster.store.relieve()
                 hold_reserve(home)
                 reserve_at = time.monotonic() + RESERVE_EVERY_S

@@ -785,7 +785,9 @@ class LocalCluster:
             # Where both were one file already, that left both names.
             linked.unlink(missing_ok=True)
         except OSError:  # a file system without links, or that gives a file only so many
-            self._keep_environment(uid, read_json(self.home.environment(parent)))
+            environ = read_json(self.home.environment(parent))
+            if environ is not None:  # otherwise whoever starts its pod says so: ours is another one
+                self._keep_environment(uid, environ)
 
     def _remove_files(self, uid: str) -> None:
         """Remove what goes with a run before that is recorded: all its files; its checkpoints while it runs."""
