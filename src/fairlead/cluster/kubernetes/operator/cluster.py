@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import cast
 
@@ -96,6 +96,8 @@ class KubernetesCluster:
         self._shown: Snapshot | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
+        self._refused: dict[str, str] = {}
+        self._untold: dict[str, str] = {}
         self._outlook = outlook
         self._meanwhile = meanwhile
 
@@ -386,8 +388,31 @@ class KubernetesCluster:
         return True
 
     def _carry_out(self, change: Change) -> bool:
-        """Try again where only a quiet write, or somebody's label, came in between."""
-        return any(self._try(change) for _ in range(TRIES))
+        """Try again where only a quiet write, or somebody's label, came in between.
+
+        What the API server refuses a child, as a quota or a webhook makes it do, holds up its parent and nobody else.
+        """
+        try:
+            done = any(self._try(change) for _ in range(TRIES))
+        except _ChildRefusedError as refused:
+            self._note_refusal(change.workload_uid, str(refused))
+            return False
+        if done and (change.submit or change.children):
+            with self._lock:
+                self._refused.pop(change.workload_uid, None)
+        return done
+
+    def _note_refusal(self, parent: str, said: str) -> None:
+        with self._lock:
+            if self._refused.get(parent) != said:
+                self._refused[parent] = self._untold[parent] = said
+
+    def take_refusals(self) -> list[tuple[AnyObject, str]]:
+        """The parents of children that the API server refuses, and its words, each time that these are others."""
+        with self._lock:
+            untold, self._untold = self._untold, {}
+        found = ((self.view.find_any(uid), said) for uid, said in untold.items())
+        return [(parent, said) for parent, said in found if parent is not None]
 
     def _try(self, change: Change) -> bool:
         found = self.view.find_any(change.workload_uid)
@@ -402,9 +427,10 @@ class KubernetesCluster:
             if held is None:
                 return False
             found = held
-        if not self._submit_children(found, change.submit):
-            return False
-        self._ask_children(each for each in change.children if each.intent is Intent.RUN)
+        with _of_children():
+            if not self._submit_children(found, change.submit):
+                return False
+            self._ask_children(each for each in change.children if each.intent is Intent.RUN)
         now = time.time()
         live = {pod.uid for pod in everyone(self.view, found) if not pod.phase.is_final}
         change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
@@ -412,7 +438,8 @@ class KubernetesCluster:
         state = changed(replace(found, state=state), change, now, event_id=self._next_event(now))
         if not self.write(found, state):
             return False
-        self._ask_children(each for each in change.children if each.intent is not Intent.RUN)
+        with _of_children():
+            self._ask_children(each for each in change.children if each.intent is not Intent.RUN)
         return True
 
     def _submit_children(self, found: AnyObject, orders: tuple[SubmitChild, ...]) -> bool:
@@ -465,6 +492,7 @@ class KubernetesCluster:
         with self._lock:
             self._progress.pop(found.uid, None)
             self._told.pop(found.uid, None)
+            self._refused.pop(found.uid, None)
         return True
 
     def _let_go(self, found: AnyObject) -> AnyObject | None:
@@ -550,6 +578,20 @@ class KubernetesCluster:
         if self._view is not None:
             self._view.cache_of(found.kind).put(content)
         return _run_of(found)
+
+
+class _ChildRefusedError(ClusterError):
+    """The API server refuses what a change asks of a child."""
+
+
+@contextmanager
+def _of_children() -> Iterator[None]:
+    try:
+        yield
+    except ClusterError as error:
+        if isinstance(error, ApiError) or isinstance(error.__cause__, ApiError):
+            raise _ChildRefusedError(str(error)) from error
+        raise  # no answer: nobody else gets one either
 
 
 def items_of(client: Client, kind: str, namespace: str | None, query: dict[str, str] | None = None) -> Iterator[Object]:

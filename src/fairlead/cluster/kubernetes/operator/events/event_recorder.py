@@ -85,6 +85,12 @@ def refusal_of(found: AnyObject, now: float) -> EventRecord:
     )
 
 
+def child_refusal_of(found: AnyObject, said: str, now: float) -> EventRecord:
+    """What is told of a workload that the API server refuses a child."""
+    name, regarding = f"{found.name}.{found.uid[:8]}.children", _regarding(found)
+    return EventRecord(regarding=regarding, name=name, reason="ChildRefused", note=said, at=now, is_warning=True)
+
+
 def _regarding(found: AnyObject) -> Regarding:
     return {
         "apiVersion": API_VERSION,
