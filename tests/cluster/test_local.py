@@ -19,7 +19,7 @@ from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.port import LogLine
 from fairlead.policy.kinds.parents import submit
-from fairlead.runtime.podfiles import read_json, take_lock, write_json
+from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Launch, Training
@@ -28,6 +28,7 @@ from fairlead.state.snapshot import PodPhase
 from tests.builders import change, members, notices, plan, training
 from tests.cluster.contract import ClusterContract
 from tests.cluster.family_contract import FamilyContract
+from tests.waiting import until
 
 PASS_S = 0.01
 PATIENCE_S = 30.0
@@ -127,9 +128,13 @@ class LocalHarness:
         """End every pod, and see every shim out before the lock goes."""
         if (self.cluster.home.path / "runs").is_dir():
             self._end_all()
-            psutil.wait_procs(set(psutil.Process().children()) - self._others, timeout=PATIENCE_S)
+            # Those that were forked are no children of this process.
+            locks = list((self.cluster.home.path / "runs").glob("*/pods/*/shim.lock"))
+            until(lambda: not any(map(is_locked, locks)), "end of all shims", timeout_s=PATIENCE_S)
+        # Before the wait: what forks shims ends with its agent only.
         for each in self._agents:
             each.close()
+        psutil.wait_procs(set(psutil.Process().children()) - self._others, timeout=PATIENCE_S)
         self.cluster.close()
         if self._lock is not None:
             os.close(self._lock)
