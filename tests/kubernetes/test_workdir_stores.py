@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.client.pending_uploads import STORED, UPLOADS
 from fairlead.cluster.kubernetes.client.workdir_stores import receiving
-from fairlead.cluster.kubernetes.client.workdir_upload import is_same, send
+from fairlead.cluster.kubernetes.client.workdir_upload import HERE, is_same, send
 from fairlead.cluster.kubernetes.manifests import workdir
 from fairlead.cluster.kubernetes.manifests.roles import render_binding, render_roles
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle
@@ -61,7 +61,7 @@ class Person:
 
     def run(self, name: str, program: str) -> str:
         """Submit it; what its object says of the working directory."""
-        spec = replace(gang(self.namespace, name, gpus=0), checkpoint=Checkpoint(to=f"{PLACE}/"))
+        spec = replace(gang(self.namespace, name, gpus=0), workdir=HERE, checkpoint=Checkpoint(to=f"{PLACE}/"))
         send(self.client, spec, self.write(program), self.cluster.submit)
         return str(self.plane.request("GET", f"{self.runs}/{name}")["metadata"]["annotations"][WORKDIR])
 
