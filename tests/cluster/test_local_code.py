@@ -386,3 +386,11 @@ def test_a_home_directory_is_told_of_beforehand(desk: Desk, monkeypatch: pytest.
     (note,) = desk.cluster.prepare(wanted, desk.project).notes
     assert note.startswith("snapshot: the code is not kept, and edits reach the run: ")
     assert desk.cluster.prepare(replace(wanted, snapshot=False), desk.project).notes == ()
+
+
+def test_a_state_directory_is_no_project(desk: Desk) -> None:
+    # Whoever opens and closes a database beside SQLite takes the locks of its own process on it away.
+    home = desk.cluster.home.path
+    index = snapshots.Index(home / "index.json")
+    with pytest.raises(snapshots.Unfit, match="is the state directory of Fairlead"):
+        snapshots.take(home, desk.code.objects, index, without=home)

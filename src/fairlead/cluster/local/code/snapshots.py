@@ -134,6 +134,9 @@ def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> S
     """
     if (problem := no_project(directory)) is not None:
         raise Unfit(problem)
+    if os.path.abspath(directory) == os.path.abspath(without):
+        # Reading the database by another way than its own would also take the supervisor's locks on it away.
+        raise Unfit(f"{directory} is the state directory of Fairlead")
     found: list[tuple[str, os.stat_result]] = []
     left_out: list[str] = []
     num_bytes = 0
