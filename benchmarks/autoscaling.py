@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.candidates import replica_scaling
+from benchmarks.data import folder_of
 
 SLO_S = 0.72
 SEED = 42
@@ -300,7 +301,9 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 def main(given: Sequence[str] | None = None) -> None:
     """Parse, simulate, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=_folder, default=Path("../shared/traces/faro"), help="folder of the arrivals")
+    parser.add_argument(
+        "--data", type=folder_of("faro"), default=Path("../shared/traces/faro"), help="folder of the arrivals"
+    )
     parser.add_argument("--replicas", type=_numbers, default=[16, 24, 32], help="budgets (default 16,24,32)")
     parser.add_argument("--policies", type=_names, default=list(POLICIES), help="rules (default all)")
     parser.add_argument("--gate", choices=["both", "on", "off"], default="both", help="with the gate (default both)")
@@ -366,7 +369,7 @@ def simulate(counts: np.ndarray, places: int, policy: Policy, *, gate: bool, see
 
 
 def draw_arrivals(counts: np.ndarray, seed: int) -> list[list[float]]:
-    """When the requests of each service arrive, seconds, sorted."""
+    """Return the arrivals of each service's requests, seconds, sorted."""
     rng = np.random.default_rng(seed)
     arrivals: list[list[float]] = [[] for _ in range(counts.shape[1])]
     for minute, row in enumerate(counts):
@@ -385,11 +388,6 @@ def _draws(shape: tuple[float, float, float], rng: np.random.Generator) -> list[
     fixed, median, sigma = shape
     drawn: list[float] = (fixed + median * rng.lognormal(0.0, sigma, POOL)).tolist()
     return drawn
-
-
-def _folder(text: str) -> Path:
-    folder = Path(text)
-    return folder / "faro" if (folder / "faro").is_dir() else folder
 
 
 def _numbers(text: str) -> list[int]:

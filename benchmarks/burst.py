@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.candidates.bursting import Held, Job, Waits, book, leaving
+from benchmarks.data import folder_of
 
 NODES, SIZE = 4, 8
 DOLLARS = 2.5
@@ -35,7 +36,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the cloud cost, and the average wait of all jobs."""
+    """Cost of the cloud and average wait of all jobs."""
 
     cloud_cost_usd: float
     average_wait_h: float
@@ -44,7 +45,9 @@ class Figures:
 def main(given: Sequence[str] | None = None) -> None:
     """Parse, replay, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=_folder, default=Path("../shared/traces/starburst"), help="folder of the traces")
+    parser.add_argument(
+        "--data", type=folder_of("starburst"), default=Path("../shared/traces/starburst"), help="folder of the traces"
+    )
     parser.add_argument("--allowed", type=float, help="hours a job may wait on average (default: as published)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     arguments = parser.parse_args(given)
@@ -139,11 +142,6 @@ def replay(arrivals: Sequence[Arrival], allowed_h: float | None) -> Figures:
                 waited_h += now - each.job.arrived_h
                 waiting.remove(each.job)
     return Figures(cloud_cost_usd=cost, average_wait_h=waited_h / max(1, len(arrivals)))
-
-
-def _folder(text: str) -> Path:
-    folder = Path(text)
-    return folder / "starburst" if (folder / "starburst").is_dir() else folder
 
 
 def _print(file: str, policy: str, figures: Figures, *, as_json: bool) -> None:

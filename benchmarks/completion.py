@@ -26,6 +26,7 @@ from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
 from benchmarks.candidates.jobs import Job
 from benchmarks.candidates.queueing import choose
+from benchmarks.data import folder_of
 from benchmarks.production import RULES, in_production
 
 
@@ -98,7 +99,7 @@ def _in_production(arguments: argparse.Namespace, policy: str, name: str, trace:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=_folder, default=DEFAULT_DATA, help="folder of the traces")
+    parser.add_argument("--data", type=folder_of("muri"), default=DEFAULT_DATA, help="folder of the traces")
     parser.add_argument("--traces", type=lambda text: text.split(","), default=list(TRACES))
     parser.add_argument("--sharing", choices=("off", "on"), default="off", help="whether jobs of ours may share")
     parser.add_argument(
@@ -124,11 +125,6 @@ def _names(allowed: Sequence[str]) -> Callable[[str], list[str]]:
         return names
 
     return parse
-
-
-def _folder(text: str) -> Path:
-    folder = Path(text)
-    return folder / "muri" if (folder / "muri").is_dir() else folder
 
 
 def _print(

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.data import folder_of
 from fairlead.policy.capacity.spot_schedule import SpotProblem, Use, solve
 
 WORK_H = 48.0
@@ -85,7 +86,9 @@ class Score:
 def main(given: Sequence[str] | None = None) -> None:
     """Parse, replay, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=_folder, default=Path("../shared/traces/spot"), help="folder of the traces")
+    parser.add_argument(
+        "--data", type=folder_of("spot"), default=Path("../shared/traces/spot"), help="folder of the traces"
+    )
     parser.add_argument("--policies", default="fairlead,uniform-progress,greedy", help="comma-separated; also optimum")
     parser.add_argument("--prices", action="store_true", help="also at other prices")
     parser.add_argument("--changeovers", action="store_true", help="also with other change-overs and deadlines")
@@ -321,11 +324,6 @@ def _must_hurry(now: Moment, changeover: float, tick: float) -> bool:
     """Whether a tick more without on-demand could make it late."""
     pending = now.pending if now.use is Use.ON_DEMAND else changeover
     return now.left - now.work < tick + 2 * changeover and now.left - now.work - pending < tick + changeover
-
-
-def _folder(text: str) -> Path:
-    folder = Path(text)
-    return folder / "spot" if (folder / "spot").is_dir() else folder
 
 
 def _print(policy: str, zone: str, variant: Variant, score: Score, *, as_json: bool) -> None:

@@ -15,12 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.candidates.text_serving import BLOCK, Engine, Request, Served, fit, simulate
+from benchmarks.data import folder_of
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Parse, fit, simulate, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=_folder, default=Path("../shared/traces/vllm"), help="folder of the runs")
+    parser.add_argument(
+        "--data", type=folder_of("vllm"), default=Path("../shared/traces/vllm"), help="folder of the runs"
+    )
     parser.add_argument("--max-tokens", type=int, default=2048, help="tokens a step, as configured (default 2048)")
     parser.add_argument("--max-seqs", type=int, default=128, help="requests at once, as configured (default 128)")
     parser.add_argument("--evaluations", type=int, default=240, help="simulations of the search (default 240)")
@@ -96,11 +99,6 @@ def metrics(requests: Sequence[Request], served: Served) -> dict[str, float]:
         "latency_median": 1e3 * float(np.median(whole)),
         "latency_p99": 1e3 * float(np.percentile(whole, 99)),
     }
-
-
-def _folder(text: str) -> Path:
-    folder = Path(text)
-    return folder / "vllm" if (folder / "vllm").is_dir() else folder
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Booking:
-    """When and where a job will start."""
+    """Start of a job: its time and its place."""
 
     job: Job
     start_h: float

@@ -28,7 +28,7 @@ BETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class Verdict(StrEnum):
-    """What becomes of the new version."""
+    """Outcome for the new version."""
 
     GO_ON = "go on"
     PROMOTE = "promote"
@@ -77,7 +77,7 @@ class CanaryTest:
 
     @property
     def verdict(self) -> Verdict:
-        """What is known by now."""
+        """Return the verdict of all requests so far."""
         if self.blamed:
             return Verdict.ROLL_BACK
         if all(each.most >= 1.0 / BETA for each in self._fine.values()):

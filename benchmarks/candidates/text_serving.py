@@ -34,7 +34,7 @@ GRAPH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """When a request came, seconds, and its tokens in and out."""
+    """Arrival of a request, seconds, and its tokens in and out."""
 
     arrived_s: float
     prompt: int
