@@ -125,7 +125,7 @@ class WorkloadHandle(Generic[SpecT]):
         return self.status
 
     def events(self) -> tuple[EventRecord, ...]:
-        """What happened to it, oldest first; what happened to children is told by theirs."""
+        """Return what happened to it, oldest first; what happened to children is told by theirs."""
         return self._cluster.events(self.uid)
 
     def stop(self) -> None:

@@ -23,7 +23,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What an axis shows, and whether in equal ratios; that needs positive numbers."""
+    """Describe what an axis shows, and whether in equal ratios; that needs positive numbers."""
 
     name: str
     is_log: bool = False

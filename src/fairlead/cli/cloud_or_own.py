@@ -17,7 +17,7 @@ from fairlead.traces.reading import read_trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How long each node was busy, the busiest first, in milliseconds of so many."""
+    """Hours that each node was busy, the busiest first, in milliseconds of so many."""
 
     name: str
     busy_ms: tuple[int, ...]
@@ -87,7 +87,7 @@ def _load(name: str, busy: list[int], length_ms: int) -> Load:
 
 
 def _alone(load: Load, way: Payment, rate: int) -> int:
-    """What the load costs if all nodes are paid for in one way."""
+    """Compute what the load costs if all nodes are paid for in one way."""
     busy_ms = [load.length_ms] * len(load.busy_ms) if way.is_fixed else load.busy_ms
     return cheapest_mix(busy_ms, load.length_ms, {Payment.ON_DEMAND: rate}).microusd
 

@@ -27,7 +27,7 @@ def is_endpoint(workload: AnyWorkload) -> bool:
 
 
 def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, Any]:
-    """What there is to say of an endpoint besides its state: where it is, who serves, and how much is asked."""
+    """Describe an endpoint beyond its state: where it is, who serves, and how much is asked."""
     serving = cast("Workload[Serving]", workload)
     detail, demand = detail_of(serving), None
     url = None

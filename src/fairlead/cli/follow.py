@@ -35,7 +35,7 @@ MOST_WAITING = 100_000
 
 
 class View(Protocol):
-    """What is made of what happens to runs."""
+    """Shows what happens to runs."""
 
     def __enter__(self) -> "View": ...
 
@@ -109,7 +109,7 @@ def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> 
 
 
 class _Watch:
-    """What is new of one run: its state, and its output and events in their order.
+    """Reads what is new of one run: its state, and its output and events in their order.
 
     An event comes after the output that was there when it happened: it is held back until the reader has been through
     all pods once more since the event was seen.
@@ -135,7 +135,7 @@ class _Watch:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an event waits for the output before it."""
+        """Return whether an event waits for the output before it."""
         return bool(self._events)
 
     def look(self) -> AnyWorkload:
@@ -185,7 +185,8 @@ class _Watch:
             yield from self._released(is_over=is_over)
 
     def _is_last(self, is_over: bool) -> bool:
-        """Whether only the event is left with which the run ended: whatever the clocks say, no output follows it."""
+        """Return whether only the event is left with which the run ended: whatever the clocks say, no output follows
+        it."""
         return is_over and len(self._events) == 1
 
     def _released(self, *, is_over: bool) -> Iterator[LogLine | EventRecord]:

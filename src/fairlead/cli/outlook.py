@@ -1,4 +1,4 @@
-"""When a run that waits will start and what it will cost, as far as that can be told."""
+"""Estimates when a run that waits will start and what it will cost, as far as that can be told."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
-    """When it starts at the latest, as Unix time; None when it does not wait, or nobody can tell."""
+    """Return when it starts at the latest, as Unix time; None when it does not wait, or nobody can tell."""
     if workload.intent is not Intent.RUN or workload.status.phase not in (Phase.PENDING, Phase.RESTARTING):
         return None
     # Here and not above: only what waits needs it.
@@ -35,7 +35,7 @@ def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
 
 
 def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
-    """What a run with `spot: auto` is expected to cost if it is submitted now; None for any other, or unknown nodes."""
+    """Estimate what a run with `spot: auto` costs if it is submitted now; None for any other, or unknown nodes."""
     if not spec.capacity.auto:
         return None
     try:
@@ -45,7 +45,7 @@ def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
 
 
 def describe_expectation(found: Expectation) -> str:
-    """What it costs, beside what it would on on-demand alone, and when it is done."""
+    """Tell what it costs, beside what it would on on-demand alone, and when it is done."""
     done = f"done by {describe_time(found.done_by)} at the latest"
     if found.cost is None or found.saved is None:
         return f"{done}; what it costs is not known, as nobody says what spot and on-demand nodes cost here"
@@ -55,7 +55,7 @@ def describe_expectation(found: Expectation) -> str:
 
 
 def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ...]:
-    """What a run would cost that is submitted now, by kinds of nodes; nothing where no price is known."""
+    """Estimate what a run would cost that is submitted now, by kinds of nodes; nothing where no price is known."""
     # Here and not above: only what plans needs it.
     from fairlead.policy.queue.cost_forecast import forecasts
 

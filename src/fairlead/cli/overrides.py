@@ -28,7 +28,7 @@ set_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What the options say. Of two that say the same one is refused, whatever they say.
+    """The options' settings. Of two that say the same one is refused, whatever they say.
 
     Attributes:
         settings: ``KEY=VALUE`` of any key.
@@ -122,7 +122,7 @@ def override_options(command: Command) -> Command:
 
 
 def _overlap(setting: "Setting", path: tuple[str, ...]) -> bool:
-    """Whether a setting gives that key, all that it is in or part of what it holds."""
+    """Return whether a setting gives that key, all that it is in or part of what it holds."""
     length = min(len(setting.path), len(path))
     return setting.path[:length] == path[:length]
 

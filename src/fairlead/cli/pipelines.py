@@ -1,4 +1,4 @@
-"""How the steps of a pipeline look to people, and as JSON."""
+"""Formats the steps of a pipeline for people, and as JSON."""
 
 from dataclasses import asdict
 from pathlib import Path

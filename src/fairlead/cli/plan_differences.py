@@ -1,4 +1,4 @@
-"""What ``plan --diff`` shows: how a file differs from what ran last, for people and for pull requests."""
+"""Shows, for ``plan --diff``, how a file differs from what ran last, for people and for pull requests."""
 
 import os
 import time
@@ -26,7 +26,7 @@ TEXT, MARKDOWN = "text", "markdown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How one spec differs.
+    """The differences of one spec.
 
     Attributes:
         head: The whole in a sentence.
@@ -87,7 +87,7 @@ def _what(spec: WorkloadSpec) -> tuple[str, str]:
 
 
 def steps_of(spec: Training) -> tuple[Preview, ...]:
-    """What would become of each step of a pipeline.
+    """Tell what would become of each step of a pipeline.
 
     Raises:
         ClusterError: Code or an input cannot be read.
@@ -104,7 +104,7 @@ def steps_of(spec: Training) -> tuple[Preview, ...]:
 
 
 def would_change(steps: Sequence[Preview]) -> bool:
-    """Whether anything would run or fail."""
+    """Return whether anything would run or fail."""
     return any(each.foreseen not in (Foreseen.UNCHANGED, Foreseen.SKIP) for each in steps)
 
 

@@ -72,7 +72,7 @@ def bars(what: str, rows: Sequence[Bar], names: Sequence[tuple[int, str]], *, to
 
 
 def legend(names: Sequence[tuple[int, str]]) -> str:
-    """What colours stand for."""
+    """Draw what colours stand for."""
     items = "".join(f"<li><i class='fill{colour}'></i>{html.escape(name)}</li>" for colour, name in names)
     return f"<ul class='legend'>{items}</ul>"
 

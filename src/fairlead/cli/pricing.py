@@ -90,5 +90,5 @@ def owned_node(
 
 
 def describe_terms(node: OwnedNode) -> str:
-    """What an hour of it is made of."""
+    """Tell what an hour of it is made of."""
     return ", ".join(f"{name} {describe_dollars(rate / MICROUSD)}" for name, rate in node.terms.items() if rate)

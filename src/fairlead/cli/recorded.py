@@ -64,7 +64,7 @@ def record_history(target: Target) -> "tuple[Recording, tuple[Team, ...]]":
 
 
 def remarks(recording: "Recording") -> list[str]:
-    """What was estimated or left out, as sentences."""
+    """List what was estimated or left out, as sentences."""
     found = []
     if recording.num_censored:
         found.append(

@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[float]):
-    """How long something is kept, in the words of files; in seconds."""
+    """A time for which something is kept, in the words of files; in seconds."""
 
     name = "duration"
 

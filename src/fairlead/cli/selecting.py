@@ -138,7 +138,7 @@ def names_or_selection(*, phases: Iterable[Phase], what: str) -> Callable[[Comma
 
 
 def is_by_selection(names: tuple[str, ...], selection: Selection, *, everything: bool) -> bool:
-    """Whether runs are chosen by what they are, and not by their names.
+    """Return whether runs are chosen by what they are, and not by their names.
 
     Raises:
         click.UsageError: By both, or by neither.
@@ -205,7 +205,7 @@ def confirm(question: str, *, yes: bool, told: bool = True) -> None:
 
 
 def describe_runs(runs: list[AnyWorkload]) -> str:
-    """How many they are and which, as far as that can be taken in."""
+    """Tell how many runs they are and which, as far as that can be taken in."""
     names = [run.spec.name for run in runs]
     named = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
     return named if len(runs) == 1 else f"{len(runs)} runs: {named}"

@@ -1,4 +1,4 @@
-"""How runs look to people, and the same as JSON."""
+"""Formats runs for people, and the same as JSON."""
 
 import json
 import shutil

@@ -26,7 +26,7 @@ files_type = click.Path(readable=False, allow_dash=True)
 
 
 def is_spec_file(argument: str) -> bool:
-    """Whether an argument names a spec file, by its ending, or the standard input."""
+    """Return whether an argument names a spec file, by its ending, or the standard input."""
     return argument == STDIN or argument.endswith(ENDINGS)
 
 

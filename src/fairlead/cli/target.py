@@ -1,4 +1,4 @@
-"""Which cluster a command speaks to: options that every such command has, and what follows from them.
+"""Finds the cluster that a command speaks to: options that every such command has, and what follows from them.
 
 Nothing of Kubernetes is imported until a command asks for it.
 """
@@ -79,7 +79,7 @@ class Target:
         return open_kubernetes(context=self.context, namespace=self.namespace, options=self.options)
 
     def access(self) -> "Access":
-        """How to reach the Kubernetes cluster; its namespace is the one that is meant.
+        """Find the way to the Kubernetes cluster; its namespace is the one that is meant.
 
         Raises:
             ClusterError: No such context, or it cannot be used.
@@ -110,7 +110,7 @@ def kubernetes_options(command: Command) -> Command:
 
 
 def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target:
-    """What is meant by options and variables; an option on the command line outweighs the environment.
+    """Find the cluster that options and variables mean; an option on the command line outweighs the environment.
 
     Args:
         values: Of ``cluster``, ``context`` and ``namespace``; empty text counts as nothing.
@@ -144,7 +144,7 @@ def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target
 
 
 def target_in(context: click.Context) -> Target:
-    """What the options of a command line mean, as far as it was read; for completion too."""
+    """Find the cluster that the options of a command line mean, as far as it was read; for completion too."""
     known = {name for name in VARIABLES if name in context.params}
     given = frozenset(name for name in known if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
     values = {name: context.params[name] for name in known}

@@ -1,4 +1,4 @@
-"""What a command that waits tells of a cluster in trouble: once when it begins, and once when it is over."""
+"""Warns, in a command that waits, of a cluster in trouble: once when it begins, and once when it is over."""
 
 from fairlead.cli.show import message
 from fairlead.cluster.client import ClusterClient

@@ -149,7 +149,7 @@ def flush() -> None:
 
 
 def _is_end(run: AnyWorkload, event: EventRecord) -> bool:
-    """Whether ``end`` will say of the run what the event says."""
+    """Return whether ``end`` will say of the run what the event says."""
     state = run.status
     return state.phase.is_final and event.type == state.phase.value and event.at >= state.since
 
@@ -159,7 +159,7 @@ def _say_event(run: AnyWorkload, event: EventRecord, with_name: bool) -> str:
 
 
 def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
-    """How a run ended, and what to do next."""
+    """Tell how a run ended, and what to do next."""
     name, state = run.spec.name, run.status
     told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason)}"
     if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:

@@ -71,7 +71,7 @@ def _wait(cluster: ClusterClient) -> None:
 
 
 def _is_there(cluster: ClusterClient, uid: str) -> bool:
-    """Whether a run that is not in the listing any more still is."""
+    """Return whether a run that is not in the listing any more still is."""
     try:
         cluster.get(uid)
     except NotFound:

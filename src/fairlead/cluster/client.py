@@ -1,4 +1,4 @@
-"""What faces need of a cluster beyond its workloads: names, pods, output, and whether anybody looks after it.
+"""The port of faces beyond a cluster's workloads: names, pods, output, and whether anybody looks after it.
 
 The command line and the Python API speak to this alone; which cluster is behind it is chosen once.
 """
@@ -60,7 +60,7 @@ class ClusterClient(WorkloadStore, Protocol):
     """
 
     def snapshot(self) -> Snapshot:
-        """What a loop would see, to plan with; as ``Cluster.snapshot``."""
+        """Take a snapshot as a loop would see it, to plan with; as ``Cluster.snapshot``."""
         ...
 
     def wait(self, timeout_s: float) -> None:
@@ -69,7 +69,7 @@ class ClusterClient(WorkloadStore, Protocol):
 
     @property
     def has_containers(self) -> bool:
-        """Whether programs run in images of their own, with their own ``/dev/shm``."""
+        """Return whether programs run in images of their own, with their own ``/dev/shm``."""
         ...
 
     def in_its_team(self, spec: Spec) -> Spec:
@@ -114,7 +114,8 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
-        """Whether a workload has the files that are in a directory now; True where it sees the directory itself."""
+        """Return whether a workload has the files that are in a directory now; True where it sees the directory
+        itself."""
         ...
 
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
@@ -126,11 +127,11 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def goodput_of(self, workload: Workload) -> Goodput | None:
-        """Where the time of a workload went so far; None where nobody keeps that."""
+        """Return where the time of a workload went so far; None where nobody keeps that."""
         ...
 
     def nodes(self) -> tuple[Node, ...]:
-        """What there is, held by others or not."""
+        """Return the nodes that there are, held by others or not."""
         ...
 
     def get(self, uid: str) -> AnyWorkload:
@@ -199,11 +200,11 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
-        """What is not there any more of a workload's output, as far as that can be told at once."""
+        """List the output of a workload that is not there any more, as far as that can be told at once."""
         ...
 
     def code(self, uid: str) -> KeptCode:
-        """What is kept of a workload's code, and what it ran with.
+        """Return what is kept of a workload's code, and what it ran with.
 
         Raises:
             NotFound: No such workload.
@@ -211,7 +212,8 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def where(self, workload: AnyWorkload) -> str:
-        """Where a workload is, as the end of a sentence with a blank before it; nothing for the only place there is."""
+        """Tell where a workload is, as the end of a sentence with a blank before it; nothing for the only place there
+        is."""
         ...
 
     def named(self, *workloads: AnyWorkload) -> str:
@@ -219,7 +221,7 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def kept_at(self, workload: AnyWorkload) -> str:
-        """Where what is kept of a workload can be looked at by hand."""
+        """Tell where what is kept of a workload can be looked at by hand."""
         ...
 
     def space_of(self, workload: AnyWorkload) -> int | None:
@@ -235,7 +237,7 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def keeps(self) -> Retention:
-        """What is kept of workloads that are over without anybody asking; nothing said where this face cannot tell.
+        """Tell what is kept of ended workloads without anybody asking; nothing said where this face cannot tell.
 
         Raises:
             ClusterError: The setting cannot be read.
@@ -251,7 +253,7 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def trouble(self) -> str | None:
-        """Why what is told now may be old, such as an outage; None while all is well."""
+        """Tell why what is shown now may be old, such as an outage; None while all is well."""
         ...
 
     def another(self) -> ClusterClient:

@@ -20,7 +20,7 @@ def environment(
     checkpoint_to: str | None,
     master: tuple[str, int],
 ) -> dict[str, str]:
-    """What all ranks of a pod have in common; each rank's own numbers are added where it is started.
+    """Make the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
 
     Args:
         index: Of the pod in its gang, from 0.
@@ -62,7 +62,7 @@ def environment(
 
 
 def _replica(spec: Replica, pod_uid: str, port: int) -> dict[str, str]:
-    """What the server of an endpoint finds: where it is to listen, and what it is to serve."""
+    """Make the variables of an endpoint's server: where it is to listen, and what it is to serve."""
     return {
         "PORT": str(port),
         "FAIRLEAD_MODEL": spec.model_path,
@@ -77,7 +77,7 @@ def _replica(spec: Replica, pod_uid: str, port: int) -> dict[str, str]:
 
 
 def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: int) -> dict[str, str]:
-    """What torchrun would set; programs take themselves for one of several ranks by it, even where there is one."""
+    """Make torchrun's variables; programs take themselves for one of several ranks by them, even where there is one."""
     spec = workload.gang
     return {
         "WORLD_SIZE": str(spec.world_size),

@@ -1,4 +1,4 @@
-"""What somebody who looked found: a value that a person reads and a program can count."""
+"""A finding of somebody who looked: a value that a person reads and a program can count."""
 
 from dataclasses import dataclass
 

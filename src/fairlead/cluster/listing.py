@@ -52,9 +52,9 @@ class PagedClient(ClusterClient, Protocol):
         ...
 
     def num_kept(self) -> int:
-        """How many workloads are kept, over or not."""
+        """Count the workloads that are kept, over or not."""
         ...
 
     def num_unfinished(self) -> "Mapping[Phase, int]":
-        """How many workloads are not over, by phase; phases of none are missing."""
+        """Count the workloads that are not over, by phase; phases of none are missing."""
         ...

@@ -14,7 +14,7 @@ MOST_NAMED = 3
 
 
 def is_run_name(given: str) -> bool:
-    """Whether ``checkpoint.from`` names a run; a directory has a slash, or is written as ``./NAME``."""
+    """Return whether ``checkpoint.from`` names a run; a directory has a slash, or is written as ``./NAME``."""
     return NAME.problem(given) is None
 
 

@@ -24,7 +24,7 @@ _CLOCK = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d{1,6})?)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """Which lines are asked for. Notes about missing output come with them, whatever the pattern.
+    """A choice of lines of output. Notes about missing output come with them, whatever the pattern.
 
     Attributes:
         ranks: Only these; None for all.
@@ -43,7 +43,7 @@ class LogQuery:
     tail: int | None = None
 
     def is_wanted(self, line: LogLine) -> bool:
-        """Whether a line of the attempt is asked for, but for ``tail``."""
+        """Return whether a line of the attempt is asked for, but for ``tail``."""
         if self.ranks is not None and line.rank not in self.ranks and not (line.rank < 0 and line.stream == NOTE):
             return False
         if self.since is not None and line.at < self.since:
@@ -57,7 +57,7 @@ EVERYTHING = LogQuery()
 
 
 class Watermark:
-    """How far one thread that follows output has come, for another that waits for it.
+    """A time up to which one thread that follows output has come, for another that waits for it.
 
     Attributes:
         wanted: The Unix time up to which output is waited for; set by the one that waits.
@@ -135,7 +135,7 @@ def read_counts(text: str | bytes) -> dict[int, tuple[int, int]] | None:
 
 
 def missing(counted: Counts, seen: Counts, attempt: int, why: str) -> Iterator[Dropped]:
-    """What was dropped of each rank between what was seen and what the shim has counted."""
+    """Count what was dropped of each rank between what was seen and what the shim has counted."""
     for rank, (lines, num_bytes) in sorted(counted.items()):
         seen_lines, seen_bytes = seen.get(rank, (0, 0))
         if lines > seen_lines:
@@ -159,7 +159,7 @@ class Gaps:
 
     @property
     def seen(self) -> Counts:
-        """What was written so far, as far as it is known."""
+        """Count what was written so far, as far as it is known."""
         return self._seen
 
     def take(self, line: LogLine) -> tuple[Dropped, ...]:

@@ -55,7 +55,7 @@ class LogLine:
 
 
 class Cluster(Protocol):
-    """What a loop needs of a cluster: look, change, wait.
+    """The port of loops: look, change, wait.
 
     A pod that was created is started at most once, whatever dies meanwhile, and exactly once unless it is told to stop
     before. It ends by itself, by its stop notice, or is Lost when nobody can say how its ranks ended; its phase only
@@ -97,7 +97,7 @@ class Cluster(Protocol):
 
 
 class WorkloadStore(Protocol):
-    """What people and programs ask of a cluster's workloads: keep one, want something of it, look at all."""
+    """The port of people and programs: keep a workload, want something of it, look at all."""
 
     def submit(self, spec: Spec) -> Workload[Spec]:
         """Keep a new workload, Pending, wanted to run, with the event ``Submitted``; no uid is ever given twice.

@@ -50,7 +50,7 @@ class Invocation(NamedTuple):
 
 
 def read_command(command: str) -> Invocation | None:
-    """What a command starts; None when a shell has a say in it."""
+    """Read what a command starts; None when a shell has a say in it."""
     words = simple_words(command)
     if words is None or needs_shell(words):
         return None
@@ -63,7 +63,7 @@ def read_command(command: str) -> Invocation | None:
 
 
 def workdir_problem(workdir: Path) -> str | None:
-    """Why no program can run in a directory of this machine; None when one can."""
+    """Tell why no program can run in a directory of this machine; None when one can."""
     if not workdir.exists():
         parent = next(each for each in workdir.parents if each.exists())
         return (
@@ -77,7 +77,7 @@ def workdir_problem(workdir: Path) -> str | None:
 
 
 def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
-    """Why a run's checkpoints cannot be kept at its ``checkpoint.to`` on this machine; None when they can.
+    """Tell why a run's checkpoints cannot be kept at its ``checkpoint.to`` on this machine; None when they can.
 
     Args:
         workdir: To which a relative directory is relative.
@@ -103,7 +103,7 @@ def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> 
 
 
 def pod_place_problem(spec: Training) -> str | None:
-    """Why the pods of a cluster can keep no checkpoints at a run's ``checkpoint.to``, as far as its words tell."""
+    """Tell why the pods of a cluster can keep no checkpoints at a run's ``checkpoint.to``, as far as its words tell."""
     to = spec.checkpoint.to
     if to is None:
         return None
@@ -116,7 +116,7 @@ def pod_place_problem(spec: Training) -> str | None:
 
 
 def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
-    """Why a run's command cannot start on this machine; None when it may.
+    """Tell why a run's command cannot start on this machine; None when it may.
 
     Args:
         workdir: An existing directory.
@@ -134,7 +134,7 @@ def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -
 
 
 def packed_problem(spec: Training, workdir: Path, packed: Collection[str]) -> tuple[str, bool] | None:
-    """Why a command cannot start where only packed files of a directory are, and whether that is certain.
+    """Tell why a command cannot start where only packed files of a directory are, and whether that is certain.
 
     Not certain is what an image or a volume may have instead; None when nothing speaks against it.
     """
@@ -240,7 +240,7 @@ def _module_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) ->
 
 
 def _submodule_problem(module: str, workdir: Path) -> str | None:
-    """What a module's own package in the directory lacks; None when it is found, or only an import could tell."""
+    """Tell what a module's own package in the directory lacks; None when it is found, or only an import could tell."""
     directory = workdir
     for place, part in enumerate(module.split(".")):
         found = _entries_of(part, directory)

@@ -59,7 +59,7 @@ class TooMany(Exception):
 
 
 class Ignored:
-    """What rules said of paths before, so that the next walk need not load what reads rules, which takes 0.1 s of CPU.
+    """Earlier answers of rules, so that the next walk need not load what reads rules, which takes 0.1 s of CPU.
 
     Args:
         known: By a hash of the rules, the answer of each path.
@@ -72,11 +72,11 @@ class Ignored:
 
     @property
     def is_changed(self) -> bool:
-        """Whether something was asked that was not known."""
+        """Return whether something was asked that was not known."""
         return self._asked
 
     def ask(self, path: str, rules: Rules) -> bool:
-        """Whether git would ignore a path; that of a directory ends with a slash."""
+        """Return whether git would ignore a path; that of a directory ends with a slash."""
         token = rules[-1].token
         said = self._known.get(token, {}).get(path)
         if said is None:
@@ -86,7 +86,7 @@ class Ignored:
         return said
 
     def told(self) -> dict[str, dict[str, bool]]:
-        """What was asked this time, to be known the next time."""
+        """Return the paths that were asked this time, to be known the next time."""
         return self._used
 
 
@@ -181,7 +181,7 @@ def _rules(directory: str, outer: Rules) -> "IgnoreFile | None":
 
 
 def _is_ignored(path: str, rules: Rules) -> bool:
-    """Whether git would ignore it: the last rule that speaks of it decides, inner files after outer ones."""
+    """Return whether git would ignore it: the last rule that speaks of it decides, inner files after outer ones."""
     for file in reversed(rules):
         said = file.spec.check_file(path[len(file.base) :]).include
         if said is not None:

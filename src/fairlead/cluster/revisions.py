@@ -14,7 +14,7 @@ MOST_DIFF_BYTES = 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """Where a working directory stands.
+    """The git commit of a working directory, and how it differs from it.
 
     Attributes:
         commit: None before the first one.
@@ -36,7 +36,7 @@ class Revision:
 
 
 def read_revision(directory: Path) -> Revision | None:
-    """What git says of a directory; None where it has no say, or takes too long."""
+    """Read what git says of a directory; None where it has no say, or takes too long."""
     if repository(os.path.abspath(directory)) is None:
         return None
     said = _git(directory, "status", "--porcelain=v2", "--branch", "--untracked-files=no")

@@ -10,7 +10,7 @@ FINISHED = frozenset(phase for phase in Phase if phase.is_final)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which runs are meant.
+    """A choice of runs.
 
     Attributes:
         phases: Any of these; all of them when it is empty.
@@ -21,7 +21,7 @@ class Selection:
     labels: tuple[tuple[str, str | None], ...] = ()
 
     def matches(self, run: AnyWorkload) -> bool:
-        """Whether a run is one of them."""
+        """Return whether a run is one of them."""
         if self.phases and run.status.phase not in self.phases:
             return False
         own = run.spec.labels

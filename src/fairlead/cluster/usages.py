@@ -1,4 +1,4 @@
-"""What runs use of the machines that they are on, as values; how it is found out is each cluster's own."""
+"""Values for what runs use of the machines that they are on; how it is found out is each cluster's own."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Whether a cluster takes a spec at all: what it leaves open is filled in, what cannot be honoured is refused."""
+"""Admits a spec to a cluster: what it leaves open is filled in, what cannot be honoured is refused."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an operator tells of itself over HTTP: whether it lives, whether it is ready, and its numbers for Prometheus."""
+"""Tells over HTTP whether an operator lives, whether it is ready, and its numbers for Prometheus."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ STUCK_S = 120.0
 
 @dataclass(slots=True)
 class Health:
-    """What the loop says of itself as it goes.
+    """The loop's word of itself as it goes.
 
     Attributes:
         beat_at: When the loop last came round, by ``time.monotonic``.
@@ -30,7 +30,7 @@ class Health:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop comes round."""
+        """Return whether the loop comes round."""
         return time.monotonic() - self.beat_at < STUCK_S
 
 

@@ -9,7 +9,7 @@ from fairlead.specs.training import Training
 
 
 def read_config(spec: Training, directory: Path | None) -> dict[str, Any] | None:
-    """What the ``config.json`` of ``model`` holds; None when it names none.
+    """Read the ``config.json`` of ``model``; None when it names none.
 
     Args:
         directory: To which the name is relative; None for the run's working directory.

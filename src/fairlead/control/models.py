@@ -41,7 +41,7 @@ INCOMING = "incoming"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """What becomes a version.
+    """The files that become a version.
 
     Attributes:
         keep: Brings the content into the store; its hash.

@@ -55,7 +55,7 @@ SWITCH_S = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSettings:
-    """How an operator runs.
+    """Settings of an operator.
 
     Attributes:
         namespace: Namespace of its Lease.

@@ -1,4 +1,4 @@
-"""What came of a simulation, and its figures: waits, completion times, goodput, cost. All times in seconds."""
+"""Sums up a simulation, and its figures: waits, completion times, goodput, cost. All times in seconds."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ Steps = list[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What became of one run. Times are seconds after the beginning of the trace.
+    """The outcome of one run. Times are seconds after the beginning of the trace.
 
     Attributes:
         held: When it held its nodes, as (from, to).
@@ -36,7 +36,7 @@ class Simulated:
 
     @property
     def started_s(self) -> float | None:
-        """When it was first placed."""
+        """Return the time at which it was first placed."""
         return self.held[0][0] if self.held else None
 
     @property
@@ -51,7 +51,7 @@ class Simulated:
 
     @property
     def num_interruptions(self) -> int:
-        """How often it lost its nodes and got some again."""
+        """Count how often it lost its nodes and got some again."""
         return max(0, len(self.held) - 1)
 
     @property
@@ -92,7 +92,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What is said of a set of runs. A mean or a percentile of nothing is None.
+    """The figures of a set of runs. A mean or a percentile of nothing is None.
 
     Attributes:
         unfinished: Runs whose work was not done in the end: nothing could start them, they came to their

@@ -33,7 +33,7 @@ class Distribution:
 
 @dataclass(slots=True)
 class PassCounts:
-    """What the loop did.
+    """Counts what the loop did.
 
     Attributes:
         decisions: Seconds that each decision took.

@@ -34,7 +34,7 @@ _POOL_LABELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """How long a run held its nodes; at least so long where it is not over."""
+    """The time that a run held its nodes; a lower bound of it if the run is not over."""
 
     lasted_s: float
     is_over: bool
@@ -94,7 +94,7 @@ def record(
 
 
 def expected_s(run: Seen, history: Sequence[Seen]) -> float:
-    """How long a run takes in all: what it took, or the median for those that have lasted as long.
+    """Estimate how long a run takes in all: what it took, or the median for those that have lasted as long.
 
     Where the history knows no end that late, as long again as it has lasted already.
     """
@@ -142,7 +142,8 @@ def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
 
 
 def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
-    """How long it held its nodes, by its events where they go back to its start, else from its start to its end."""
+    """Find how long it held its nodes, by its events where they go back to its start, else from its start to its
+    end."""
     status = run.status
     if status.started_at is None:
         return Seen(lasted_s=0.0, is_over=status.phase.is_final)
@@ -163,7 +164,7 @@ def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
 
 
 def _bare(spec: Training) -> Training:
-    """What a trace says of a run: its place in the queue, its size, and what it saves."""
+    """Write a run as a trace does: its place in the queue, its size, and what it saves."""
     asked = spec.resources
     return Training(
         name=spec.name,
@@ -200,7 +201,7 @@ def _spot_taints(node: Node) -> tuple[Taint, ...]:
 
 
 def _stem(node: Node) -> str:
-    """What a pool of such nodes is called."""
+    """Name a pool of such nodes."""
     labelled = next((node.labels[label] for label in _POOL_LABELS if node.labels.get(label)), None)
     hardware = f"{node.gpus[0].model}x{len(node.gpus)}" if node.gpus else "cpu"
     return re.sub(r"[^a-z0-9]+", "-", (labelled or hardware).lower())[:40].strip("-") or "nodes"

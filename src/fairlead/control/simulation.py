@@ -40,7 +40,7 @@ HOPELESS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What a simulation assumes beside the trace and the pools.
+    """Assumptions of a simulation beside the trace and the pools.
 
     Attributes:
         seed: The same seed, trace and pools give the same outcome.
@@ -147,7 +147,7 @@ def expected(arrivals: Sequence[Arrival], factor: float) -> tuple[Arrival, ...]:
 
 
 def never_fits(arrivals: Sequence[Arrival], pools: Sequence[Pool]) -> tuple[Reason, ...]:
-    """Why some runs could not run even on the empty cluster; one reason for each shape."""
+    """Tell why some runs could not run even on the empty cluster; one reason for each shape."""
     nodes = _nodes_of(pools)
     shapes = {(a.spec.nodes, a.spec.resources, a.spec.capacity): a.spec for a in arrivals}
     reasons = (why_never(complete(spec, nodes).spec, nodes) for spec in shapes.values())
@@ -159,7 +159,7 @@ def _nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
 
 
 def _program(arrival: Arrival, programs: Programs) -> Program:
-    """How a run goes: its own line of the trace outweighs what is assumed of all."""
+    """Tell how a run goes: its own line of the trace outweighs what is assumed of all."""
     start_up_s, checkpoint_s, save_s = arrival.start_up_s, arrival.checkpoint_s, arrival.save_s
     return Program(
         duration_s=arrival.duration_s,

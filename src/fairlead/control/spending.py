@@ -1,4 +1,4 @@
-"""What became of the GPU time of a simulation, and what it cost, by run and by pool."""
+"""Divides the GPU time of a simulation by what became of it, and what it cost, by run and by pool."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from fairlead.specs.pool import CapacityType, Pool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Where GPU time went that runs held, in GPU-seconds or GPU-hours.
+    """Uses of GPU time that runs held, in GPU-seconds or GPU-hours.
 
     Attributes:
         useful: Work that lasted.
@@ -55,7 +55,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """What there was of one pool, and what it was for.
+    """The size of one pool, and what it was used for.
 
     Attributes:
         node_hours: Of its nodes while they were there.
@@ -77,7 +77,7 @@ class Uses:
 
 
 def spent_by(pods: Iterable[PodTime], prices: dict[str, float] | None = None) -> Spent:
-    """Where the GPU-seconds of some pods went.
+    """Divide the GPU-seconds of some pods by where they went.
 
     Args:
         prices: Dollars for a GPU-second, by pool.
@@ -103,7 +103,7 @@ def prices_of(pools: Iterable[Pool]) -> dict[str, float]:
 
 
 def uses_of(pools: Sequence[Pool], nodes: Iterable[NodeTime], pods: Iterable[PodTime]) -> dict[str, Uses]:
-    """What there was of each pool, by name."""
+    """Sum up what there was of each pool, by name."""
     there: defaultdict[tuple[str, bool], float] = defaultdict(float)
     for node in nodes:
         there[pool_of(node.node), node.up] += (node.until - node.since) / 3600

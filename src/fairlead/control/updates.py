@@ -33,7 +33,7 @@ class Update:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing changes."""
+        """Return whether nothing changes."""
         return not self.differences and self.new_files is None
 
     def updated(self) -> Workload:
@@ -52,7 +52,7 @@ def plan_update(
     ignore: frozenset[str] = frozenset(),
     source: str = "--set",
 ) -> Update:
-    """What a changed spec would change of a run that is to go on; nothing is sent.
+    """Plan what a changed spec would change of a run that is to go on; nothing is sent.
 
     Args:
         settings: Keys given anew.

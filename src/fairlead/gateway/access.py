@@ -1,4 +1,4 @@
-"""Who may ask for a service, and how often."""
+"""Decides who may ask for a service, and how often."""
 
 import hashlib
 import hmac

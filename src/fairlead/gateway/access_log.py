@@ -12,7 +12,7 @@ _FLUSH_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class Entry:
-    """What is told of one request.
+    """A request as the log tells it.
 
     Attributes:
         status: 499 when the client went away first.

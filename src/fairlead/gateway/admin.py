@@ -1,4 +1,4 @@
-"""What operators ask, on a port of its own on loopback: metrics in Prometheus's format, and health."""
+"""Answers operators, on a port of its own on loopback: metrics in Prometheus's format, and health."""
 
 import asyncio
 from collections.abc import Iterator

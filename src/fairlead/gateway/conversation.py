@@ -487,7 +487,7 @@ class Conversation:
 
 
 def _refusal_of(upload: "asyncio.Task[None]") -> Refused | None:
-    """Why an upload was broken off, when the client is to blame."""
+    """Tell why an upload was broken off, when the client is to blame."""
     if not upload.done() or upload.cancelled():
         return None
     error = upload.exception()

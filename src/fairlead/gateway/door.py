@@ -34,7 +34,7 @@ _LAME_DUCK_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line says.
+    """Settings from the command line.
 
     Attributes:
         directory: Where routes.json is, and demand.json and the access log go.

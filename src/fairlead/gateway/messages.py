@@ -52,7 +52,7 @@ class Refused(Exception):
 
 
 class Malformed(Exception):
-    """What came is not HTTP/1.1 as it has to be."""
+    """A message that is not HTTP/1.1 as it has to be."""
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ def read_response(head: bytes, *, method: bytes) -> Response:
 
 
 class Body:
-    """What follows a head, piece by piece as it comes; extensions and trailers of chunks are dropped."""
+    """The body behind a head, piece by piece as it comes; extensions and trailers of chunks are dropped."""
 
     __slots__ = ("_in_chunk", "_left", "_trailer", "_wire", "done", "length", "read")
 
@@ -180,7 +180,7 @@ class Body:
         self.read = 0
 
     def at_hand(self) -> bytes:
-        """What can be taken without waiting; may be empty before the end.
+        """Take what is there without waiting; may be empty before the end.
 
         Raises:
             Malformed: chunks are not as they have to be.
@@ -262,7 +262,7 @@ def chunk(piece: bytes) -> bytes:
 
 
 def phrase(status: int) -> bytes:
-    """What a status is called."""
+    """Return the words of a status."""
     try:
         return HTTPStatus(status).phrase.encode()
     except ValueError:

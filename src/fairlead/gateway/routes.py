@@ -1,4 +1,4 @@
-"""What routes.json says: which services there are, who may ask for them, and which replicas are ready."""
+"""Reads routes.json: which services there are, who may ask for them, and which replicas are ready."""
 
 import json
 import re
@@ -77,7 +77,7 @@ class Routes:
 
 
 def read_routes(text: str | bytes) -> Routes:
-    """What a routes.json says. Keys that are not known are left: a newer supervisor may write more.
+    """Read a routes.json. Keys that are not known are left: a newer supervisor may write more.
 
     Raises:
         InvalidSpec: it is no such file; every mistake is named.

@@ -1,4 +1,4 @@
-"""Which replica a request goes to: revisions by weight, least outstanding, broken ones left out, and who waits.
+"""Chooses the replica of a request: revisions by weight, least outstanding, broken ones left out, and who waits.
 
 Nothing here reads a clock or a socket: `now` is given, in seconds of a clock that only goes forward.
 """
@@ -91,7 +91,7 @@ class Revision(Generic[T]):
 
 
 class Given(NamedTuple, Generic[T]):
-    """What a request got: one of the replica's places is taken until `Service.release`."""
+    """A replica given to a request: one of its places is taken until `Service.release`."""
 
     revision: Revision[T]
     replica: Replica[T]
@@ -148,7 +148,7 @@ class Service(Generic[T]):
         self._touched.add(self)
 
     def has_replicas(self) -> bool:
-        """Whether any replica is there to serve: none means asleep, starting or failed."""
+        """Return whether any replica is there to serve: none means asleep, starting or failed."""
         return any(revision.replicas and revision.weight and not revision.shadow for revision in self.revisions)
 
     def take(self, now: float) -> Given[T] | None:
@@ -235,7 +235,7 @@ class Service(Generic[T]):
             self.release(waiter.result(), now)
 
     def failed(self) -> Refused:
-        """What is answered while no revision can serve."""
+        """Make the answer while no revision can serve."""
         return Refused(503, f"{self.name}: {self.route.failure}", retry_after_s=10)
 
     def _occupy(self, revision: Revision[T], replica: Replica[T], now: float) -> Given[T]:

@@ -1,4 +1,4 @@
-"""What is counted: requests by the second, by revision and by status, and how long they took."""
+"""Counts requests by the second, by revision and by status, and how long they took."""
 
 from bisect import bisect_left
 from collections import Counter, deque
@@ -55,7 +55,7 @@ class RevisionTally:
 
 
 class ServiceTally:
-    """What is counted of one service since this gateway began. Times are seconds since the epoch.
+    """Counts of one service since this gateway began. Times are seconds since the epoch.
 
     Attributes:
         in_flight: Requests that have arrived and are not over, waiting ones included.

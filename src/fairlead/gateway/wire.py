@@ -136,8 +136,8 @@ class Wire(asyncio.Protocol):
         self._marked = self.sent
 
     def unseen(self) -> bool:
-        """Whether the other side has reset the connection before its kernel acknowledged any byte written since `mark`:
-        what was written has certainly not been read. False where that cannot be known.
+        """Return whether the other side has reset the connection before its kernel acknowledged any byte written since
+        `mark`: what was written has certainly not been read. False where that cannot be known.
         """
         return self._unseen if self._unseen is not None else self._look_unseen()
 

@@ -1,4 +1,4 @@
-"""What a pod did while it held its part of a node: its life, divided without gap or overlap."""
+"""Divides a pod's life, while it held its part of a node, by what it did, without gap or overlap."""
 
 from collections.abc import Iterator
 from itertools import pairwise

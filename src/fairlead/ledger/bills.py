@@ -31,7 +31,7 @@ class Stretch(Generic[Key]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line(Generic[Key]):
-    """What one payer pays on one node for one use.
+    """An amount that one payer pays on one node for one use.
 
     Attributes:
         unit_ms: Units of the node times milliseconds, of which ``WHOLE`` times ``HOUR_MS`` are an hour of the node.

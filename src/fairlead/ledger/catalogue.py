@@ -40,7 +40,7 @@ def read_catalogue(text: str) -> tuple[Instance, ...]:
 
 
 def source_of(text: str) -> str:
-    """What the first lines of a table say of it; empty if they say nothing."""
+    """Read what the first lines of a table say of it; empty if they say nothing."""
     return " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
 
 

@@ -9,7 +9,7 @@ from fairlead.ledger.usage import Interval, Use
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Where the time of a run went, by the intervals that its bill is made from.
+    """The useful and the lost time of a run, by the intervals that its bill is made from.
 
     Attributes:
         ratio: Productive part of all that was held, each interval weighted by its part of the node as on the bill; of

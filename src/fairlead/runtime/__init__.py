@@ -1,1 +1,1 @@
-"""What runs inside a pod. Standard library only at import time; torch, numpy and fsspec only where they are used."""
+"""Runs inside a pod. Standard library only at import time; torch, numpy and fsspec only where they are used."""

@@ -1,4 +1,4 @@
-"""How the ranks decide together: does a stop notice stand, is a checkpoint due, at which step.
+"""Lets the ranks decide together: does a stop notice stand, is a checkpoint due, at which step.
 
 Every rank calls in at the same steps; the maximum over the ranks is the verdict, so that one notice on one rank stops
 all of them at the same step. The exchange costs a fraction of a millisecond; where steps are so fast that this would
@@ -22,7 +22,7 @@ PROBES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What all ranks know after an exchange.
+    """The common knowledge of all ranks after an exchange.
 
     Attributes:
         stop: A stop notice came to some rank.

@@ -160,7 +160,7 @@ def _is_named(path: str, digest: str) -> bool:
 
 
 def _unfinished(path: str) -> str:
-    """Where this pod writes it; another pod may write the same archive just now."""
+    """Return where this pod writes it; another pod may write the same archive just now."""
     return f"{path}.{socket.gethostname()}.part"
 
 

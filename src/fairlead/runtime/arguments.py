@@ -1,4 +1,4 @@
-"""What a program may give ``run.progress`` and ``run.checkpoint``, checked where it calls them.
+"""Checks what a program gives ``run.progress`` and ``run.checkpoint``, where it calls them.
 
 Called in every step, so that the usual value costs one comparison. Nothing here reads a tensor of a device but one that
 is given as a count.

@@ -1,4 +1,4 @@
-"""How the ranks of a run talk to each other, apart from the training's own traffic.
+"""Channels between the ranks of a run, apart from the training's own traffic.
 
 Three channels with one face: nobody to talk to, a gloo group of torch.distributed, and a star of sockets around rank
 0 for programs without it. A channel is used by one thread at a time; two threads use two channels.

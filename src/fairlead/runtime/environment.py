@@ -1,4 +1,4 @@
-"""What a process finds in its environment, read once: torchrun's variables and Fairlead's own."""
+"""Reads a process's environment once: torchrun's variables and Fairlead's own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

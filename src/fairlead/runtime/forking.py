@@ -33,7 +33,7 @@ UID_ROOM = 64
 
 
 def is_of_pod(name: str) -> bool:
-    """Whether a variable may differ between pods that come from one interpreter."""
+    """Return whether a variable may differ between pods that come from one interpreter."""
     return name in _OF_POD_TOO or name.startswith(_OF_POD)
 
 
@@ -87,7 +87,7 @@ class Warm:
         self._said = _drain(self._noise[0]), _drain(self._noise[1])
 
     def refusal(self) -> str | None:
-        """Why no rank may be forked now; None if it may. To be asked in the process that will be forked."""
+        """Tell why no rank may be forked now; None if it may. To be asked in the process that will be forked."""
         if self._trouble is not None:
             return self._trouble
         if processes.num_threads() != 1:
@@ -105,7 +105,7 @@ class Warm:
         return None
 
     def differs(self, pod: Mapping[str, Any]) -> str | None:
-        """Why this process cannot become a rank of the pod; None if it can."""
+        """Tell why this process cannot become a rank of the pod; None if it can."""
         if (pod.get("command"), pod.get("workdir")) != (self._command, self._workdir):
             return "the launcher was started for another command"
         if not _is_here(self._workdir):
@@ -197,7 +197,7 @@ def _descriptors() -> set[str]:
 
 
 def _is_here(directory: str) -> bool:
-    """Whether the path still leads to this process's own directory."""
+    """Return whether the path still leads to this process's own directory."""
     try:
         return os.path.samestat(os.stat(directory), os.stat("."))
     except OSError:

@@ -1,4 +1,4 @@
-"""What a container of Fairlead's runs: `python runtime.pyz run` for the ranks, `... report DIRECTORY` beside them.
+"""The entry of Fairlead's containers: `python runtime.pyz run` for the ranks, `... report DIRECTORY` beside them.
 
 Needs nothing but a Python from 3.9 on: no package, no network, no root. `run` makes a pod's directory out of its
 instructions, becomes its shim, and leaves a record of the end as the container's termination message. `report` writes

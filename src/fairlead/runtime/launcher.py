@@ -212,7 +212,7 @@ def _become_warm(pod_dir: str, state: _State) -> str | None:
 
 
 class _State:
-    """What one interpreter hands to the next across execve, in a variable of the environment."""
+    """The state that one interpreter hands to the next across execve, in a variable of the environment."""
 
     def __init__(self) -> None:
         self.requests = self.replies = -1

@@ -35,7 +35,7 @@ Plan = Union[Fork, Exec]
 
 
 def plan_launch(command: str, launch: str, env: Mapping[str, str]) -> Plan:
-    """How to start the command in this environment; launch is "auto" or "exec"."""
+    """Choose how to start the command in this environment; launch is "auto" or "exec"."""
     words = simple_words(command)
     if words is None:
         return Exec(_shell(command, env), "the command needs a shell")
@@ -60,13 +60,13 @@ def plan_launch(command: str, launch: str, env: Mapping[str, str]) -> Plan:
 
 
 def interpreter_for(command: str, env: Mapping[str, str]) -> tuple[str, ...] | None:
-    """What starts the command's interpreter, to put a script of ours behind; None if a launcher is of no use."""
+    """Find what starts the command's interpreter, to put a script of ours behind; None if a launcher is of no use."""
     plan = plan_launch(command, "auto", env)
     return (plan.interpreter, *plan.flags) if isinstance(plan, Fork) else None
 
 
 def needs_shell(words: Sequence[str]) -> bool:
-    """Whether the first word is no program: a shell has it built in, or it sets a variable."""
+    """Return whether the first word is no program: a shell has it built in, or it sets a variable."""
     return words[0] in _SHELL_WORDS or re.match(r"[A-Za-z_]\w*\+?=", words[0]) is not None
 
 

@@ -29,7 +29,7 @@ class Links:
         return self._agreement
 
     def saving(self) -> Channel:
-        """What saves and restores go through."""
+        """Return the group that saves and restores go through."""
         if self._saving is None:
             self._open()
         assert self._saving is not None
@@ -71,6 +71,6 @@ class Links:
 
 
 def _torch_distributed() -> bool:
-    """Whether the program has set up torch.distributed; never the first to import it."""
+    """Return whether the program has set up torch.distributed; never the first to import it."""
     dist: Any = sys.modules.get("torch.distributed")
     return dist is not None and bool(dist.is_available()) and bool(dist.is_initialized())

@@ -153,7 +153,7 @@ class MetricLines:
         return max(0.0, steps / (self._updated_at - self._first[0]))
 
     def _is_of_program(self) -> bool:
-        """Whether the rank reports by itself, so that its report is not to be replaced."""
+        """Return whether the rank reports by itself, so that its report is not to be replaced."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 return bool(json.loads(file.read()).get("source") != SOURCE)

@@ -1,4 +1,4 @@
-"""How a step of training is split over the ranks of a run, as its spec says or `parallel: auto` has chosen."""
+"""Tells how a step of training is split over the ranks of a run, as its spec says or `parallel: auto` has chosen."""
 
 import json
 from dataclasses import dataclass

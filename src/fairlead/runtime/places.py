@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is an object store and no directory."""
+    """Return whether a place is an object store and no directory."""
     return "://" in place and not place.startswith("file://")
 
 

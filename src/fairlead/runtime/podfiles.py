@@ -67,7 +67,7 @@ def take_lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock; False if there is no such file.
+    """Return whether some process holds the lock; False if there is no such file.
 
     A shared lock is tried, so two who ask do not see each other.
     """

@@ -106,7 +106,7 @@ class Log:
         _say(b"-# " + counts.tell() + b"\n")
 
     def _append(self, data: bytes, least: int, now: float) -> int:
-        """How many bytes of whole lines were written: as many as the file has room for, at least the first line.
+        """Append whole lines and return how many bytes: as many as the file has room for, at least the first line.
 
         Args:
             least: The size of the first line.

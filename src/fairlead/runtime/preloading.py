@@ -23,7 +23,7 @@ _SERVER_IMPORTS = ("aiohttp.web", "numpy", "prometheus_client")
 
 
 class Preload(NamedTuple):
-    """What to import before forking.
+    """Modules to import before forking.
 
     Attributes:
         modules: Full names in the order of import; empty when nothing is to be preloaded.
@@ -37,7 +37,7 @@ class Preload(NamedTuple):
 
 
 def find_preload(script: str | None, module: str | None, workdir: str, predictor: str = "") -> Preload:
-    """What to preload for a script, as given on its command line, or for the module of -m.
+    """Find what to preload for a script, as given on its command line, or for the module of -m.
 
     Args:
         predictor: ``module:Class`` that our own server is to serve.
@@ -74,7 +74,7 @@ def find_preload(script: str | None, module: str | None, workdir: str, predictor
 
 
 def _find_server_preload(predictor: str, workdir: str) -> Preload:
-    """What our server imports, and then what the predictor's module imports first."""
+    """Find what our server imports, and then what the predictor's module imports first."""
     first, found = os.path.realpath(workdir), list(_SERVER_IMPORTS)
     for path in _files_of(predictor.partition(":")[0], workdir):
         try:
@@ -143,7 +143,7 @@ def shadowed(directory: str, names: Iterable[str]) -> str | None:
 
 
 def _names_optimizer(tree: ast.Module) -> bool:
-    """Whether the file speaks of torch.optim anywhere."""
+    """Return whether the file speaks of torch.optim anywhere."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr == "optim":
             return True

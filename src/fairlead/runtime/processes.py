@@ -1,4 +1,4 @@
-"""What a pod asks of the kernel about processes: tie one to its parent, adopt orphans, find and end descendants.
+"""Asks the kernel about processes: tie one to its parent, adopt orphans, find and end descendants.
 
 Linux gives all of it; elsewhere the ties are missing and only what is found by process group ends.
 """
@@ -113,7 +113,7 @@ def show_in_environment(variable: str, value: str) -> None:
 
 
 def num_oom_kills(cgroup: str | None) -> int:
-    """How many processes the kernel has killed in the cgroup for want of memory, v1 or v2."""
+    """Count the processes that the kernel has killed in the cgroup for want of memory, v1 or v2."""
     for name in ("memory.events", "memory.oom_control") if cgroup is not None else ():
         with contextlib.suppress(OSError), open(os.path.join(str(cgroup), name)) as file:
             for line in file:

@@ -1,4 +1,4 @@
-"""What a rank tells Fairlead about itself: a small file that is replaced a few times a second, and a list of events.
+"""Reports a rank to Fairlead from inside: a small file, replaced a few times a second, and a list of events.
 
 Nothing here raises because of a full disk or a lost directory: a report that cannot be written costs the report, not
 the training. Tensors are turned into numbers only when a report is really written: on a GPU that waits for the
@@ -197,7 +197,7 @@ class Reporter:
 
 
 class Counted:
-    """How much was worked through in the last seconds."""
+    """A count of what was worked through in the last seconds."""
 
     def __init__(self) -> None:
         self._unit = "steps"

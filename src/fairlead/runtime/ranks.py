@@ -1,4 +1,4 @@
-"""How one rank's process begins: what every child of a shim does before any code of the user's runs.
+"""Begins one rank's process: what every child of a shim does before any code of the user's runs.
 
 A child is in a session of its own, dies with its shim, is in the pod's cgroup, has /dev/null, its two pipes and nothing
 else open, and signals as a fresh process has them.
@@ -51,14 +51,14 @@ def enter(parent: int, cgroup: str | None, out: int, err: int) -> None:
 
 
 def rank_environment(rank: int, local_rank: int, common: Mapping[str, str]) -> dict[str, str]:
-    """What a rank has beside the variables of its pod; nothing where those do not say how many ranks there are."""
+    """Make a rank's variables beside those of its pod; nothing where those do not say how many ranks there are."""
     if "WORLD_SIZE" not in common:
         return {}
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": str(rank)}
 
 
 def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | None:
-    """What a command that runs beside a rank of a ``pod.json`` is given; None if the pod has no such rank.
+    """Make the environment of a command beside a rank of a ``pod.json``; None if the pod has no such rank.
 
     It is the rank's own but for where it reports, so that nothing said there is taken for the rank's.
     """

@@ -1,4 +1,4 @@
-"""What a pod says of itself to those outside, who see only its log and its termination message. Standard library only.
+"""Tells those outside about a pod, who see only its log and its termination message. Standard library only.
 
 Both are one line of JSON with short keys. The readers are in ``fairlead.cluster.kubernetes.operator.pods.pod_reports``.
 """
@@ -24,8 +24,8 @@ MOST_EVENTS = 20
 
 
 def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
-    """How the pod ended, in at most 4,096 bytes: every rank's end, how far they came, and as much as fits of what the
-    first one wrote last.
+    """Pack how the pod ended, in at most 4,096 bytes: every rank's end, how far they came, and as much as fits of what
+    the first one wrote last.
 
     Args:
         pod_dir: Where the ranks reported; None when none was started.
@@ -87,7 +87,8 @@ def first_failed(ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def pack_report(pod_dir: str) -> str:
-    """What the ranks of a pod say now: the lowest rank's report, the newest sign of life, and the latest events."""
+    """Pack what the ranks of a pod say now: the lowest rank's report, the newest sign of life, and the latest
+    events."""
     started = podfiles.read_json(os.path.join(pod_dir, "started.json")) or {}
     reports = _reports(pod_dir)
     packed: dict[str, Any] = {"form": FORM, "started_at": started.get("at"), "active_at": active_at(pod_dir)}

@@ -1,4 +1,4 @@
-"""How often a run saves under `checkpoint.every: auto`: by what a save costs and how often the run fails, as seen.
+"""Chooses how often a run saves under `checkpoint.every: auto`: by a save's cost and the run's failures, as seen.
 
 The time between two saves is that of J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
 restart dumps", Future Generation Computer Systems 22 (2006), equation 37, which refines the square root of J. W. Young,
@@ -76,7 +76,7 @@ class Interval:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is known what a save costs."""
+        """Return whether it is known what a save costs."""
         return self._blocked_s is not None
 
     @property

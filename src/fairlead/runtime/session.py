@@ -122,7 +122,7 @@ class Run:
 
     @property
     def world_size(self) -> int:
-        """How many processes the run has."""
+        """Return how many processes the run has."""
         return self._environment.world_size
 
     @property
@@ -137,7 +137,7 @@ class Run:
 
     @property
     def parallel(self) -> Split:
-        """How a step is split over the ranks, as the spec's ``parallel`` says; plain data parallelism without it.
+        """Return how a step is split over the ranks, as the spec's ``parallel`` says; without it, by data alone.
 
         Raises:
             Misuse: The split is of another number of ranks, or is still to be chosen.
@@ -167,12 +167,13 @@ class Run:
 
     @property
     def attempt(self) -> int:
-        """How often the run was started before: 0 the first time."""
+        """Return how often the run was started before: 0 the first time."""
         return self._environment.attempt
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a stop notice came to this rank; the next ``checkpoint`` that the ranks agree on ends the program."""
+        """Return whether a stop notice came to this rank; the next ``checkpoint`` that the ranks agree on ends the
+        program."""
         return self._stop_at is not None
 
     def resume(self, *, load: Callable[[Path], object] | None = None, **state: object) -> int:

@@ -183,7 +183,8 @@ class Shim:
         return f"the `setup` step failed with {how}" + (f": {last}" if last else ""), tail
 
     def _try_place(self) -> str | None:
-        """Why checkpoints cannot be kept where they are to be, as a sentence; None when they can, or later may."""
+        """Try the place of checkpoints, and tell in a sentence why none can be kept there; None when they can, or later
+        may."""
         env = self._pod["env"]
         place = env.get("FAIRLEAD_CHECKPOINT_TO")
         if not place or not self._pod.get("trial"):
@@ -270,7 +271,7 @@ class Shim:
                 podfiles.write_json(os.path.join(env["FAIRLEAD_RUN_DIR"], "params.json"), values, durably=False)
 
     def _metric_lines(self, rank: int) -> MetricLines | None:
-        """What reads the output of a rank for metrics; None when nobody asked for that."""
+        """Make the reader of a rank's output for metrics; None when nobody asked for that."""
         wanted = self._pod.get("metrics")
         if wanted is None or rank == _SETUP:
             return None
@@ -376,7 +377,7 @@ class Shim:
         self._end_within(grace_s)
 
     def _is_silent(self) -> bool:
-        """Whether a stop notice that gives no reason may come because the run hangs, as on Kubernetes.
+        """Return whether a stop notice that gives no reason may come because the run hangs, as on Kubernetes.
 
         A pod is told nothing there but to stop; its own ranks' silence has to say why.
         """
@@ -463,7 +464,7 @@ class Shim:
         self._keep("exit.json", {"at": time.time(), **record})
 
     def _whereabouts(self, rank: int) -> dict[str, Any] | None:
-        """Where a rank was when the run hung, and its last step; None of one that had ended."""
+        """Tell where a rank was when the run hung, and its last step; None of one that had ended."""
         taken = (self._stacks or {}).get(rank)
         if taken is None:
             return None
@@ -531,7 +532,7 @@ def _wake(_number: int, _frame: object) -> None:
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether the process exists and we may end it; waiting for any other would be for ever."""
+    """Return whether the process exists and we may end it; waiting for any other would be for ever."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):
@@ -540,7 +541,8 @@ def _is_ours(pid: int) -> bool:
 
 
 def _is_of_run(variable: str) -> bool:
-    """Whether a variable belongs to the run, not to the machine: a supervisor must not look like a process of a pod."""
+    """Return whether a variable belongs to the run, not to the machine: a supervisor must not look like a process of a
+    pod."""
     prefixes = ("FAIRLEAD_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_", "LOCAL_")
     return variable != "FAIRLEAD_HOME" and variable.startswith(prefixes)
 

@@ -106,7 +106,7 @@ def take(
 def _ask(
     pids: Mapping[int, int], files: Callable[[int], str], wait: Callable[[float], None], until: float
 ) -> dict[int, str]:
-    """What one process of each rank answers, all asked at the same moment; "" of one that is silent."""
+    """Ask one process of each rank, all at the same moment; "" of one that is silent."""
     starts = {rank: _size(files(rank)) for rank in pids}
     for pid in pids.values():
         processes.kill([pid], SIGNAL)
@@ -222,7 +222,7 @@ def _command(pid: int) -> str:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a child still runs: who else waits for all children may have its end already."""
+    """Return whether a child still runs: who else waits for all children may have its end already."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
@@ -247,7 +247,7 @@ def _read(path: str, start: int, most: int) -> str:
 
 
 def _without_noise(text: str) -> list[str]:
-    """What gdb says of a process, without what it says of itself."""
+    """Keep what gdb says of a process, without what it says of itself."""
     lines = text.splitlines()
     first = next((at for at, line in enumerate(lines) if line.startswith(("Thread ", "Process "))), 0)
     return [line for line in lines[first:] if line.strip()]
@@ -300,7 +300,7 @@ _WRAPPERS = ("wrapper", "inner", "decorate_context")
 
 
 def whereabouts(frames: Sequence[Frame]) -> dict[str, str | None]:
-    """Where a rank is, of its frames, innermost first.
+    """Find where a rank is, of its frames, innermost first.
 
     Returns:
         ``place``: the innermost call of the program's own code, as in "load_batch (train.py:42)"; None if unknown.

@@ -40,12 +40,12 @@ def main(place: str) -> int:
 
 
 def is_store(place: str) -> bool:
-    """Whether a place is an object store and no directory, as ``places.is_url`` has it."""
+    """Return whether a place is an object store and no directory, as ``places.is_url`` has it."""
     return "://" in place and not place.startswith("file://")
 
 
 def directory_problem(place: str) -> OSError | None:
-    """Why a directory cannot be written to, or cannot be made; None when it can."""
+    """Tell why a directory cannot be written to, or cannot be made; None when it can."""
     path = os.path.abspath(os.path.expanduser(place[len("file://") :] if place.startswith("file://") else place))
     while not os.path.exists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
@@ -67,7 +67,7 @@ def directory_problem(place: str) -> OSError | None:
 def store_problem(
     place: str, tried_by: Sequence[str], env: Mapping[str, str], *, is_its_own: bool, within_s: float = ANSWER_S
 ) -> str | None:
-    """Why an object store cannot be written to; None when it can, or when that cannot be told.
+    """Tell why an object store cannot be written to; None when it can, or when that cannot be told.
 
     Args:
         tried_by: What runs this module's ``main`` when the place is put behind it.

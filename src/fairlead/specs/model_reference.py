@@ -54,7 +54,7 @@ def read_reference(text: str) -> ModelReference | None:
 
 
 def stage_problem(stage: str) -> str | None:
-    """Why a word cannot be a stage; None when it can."""
+    """Tell why a word cannot be a stage; None when it can."""
     if stage in (BEST, LATEST):
         return f"{quote(stage)} is no stage: which version is {stage} follows from the versions; choose another word"
     return STAGE.problem(stage)

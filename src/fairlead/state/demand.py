@@ -1,4 +1,4 @@
-"""What is asked of an endpoint, as the gateway in front of its replicas counts it."""
+"""Requests for an endpoint, as the gateway in front of its replicas counts them."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Second:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionTraffic:
-    """What became of the requests that one revision got, since the gateway has counted.
+    """Outcomes of the requests that one revision got, since the gateway has counted.
 
     Attributes:
         errors: Of ``requests``, those that were answered with a status of 500 or more, or not at all.
@@ -35,7 +35,7 @@ class RevisionTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What is asked of one endpoint.
+    """Requests for one endpoint.
 
     Attributes:
         since: When it began to be counted.

@@ -1,4 +1,4 @@
-"""Why something is as it is: a code for programs, a sentence for people, and where there is one, the remedy."""
+"""Reasons why something is as it is: a code for programs, a sentence for people, and if there is one, the remedy."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -27,7 +27,7 @@ class Point:
 
 
 def usual_goal(metric: str) -> Goal:
-    """Which way is good for a metric of that name, as far as a name tells."""
+    """Tell which way is good for a metric of that name, as far as a name tells."""
     return Goal.MINIMIZE if any(word in metric.lower() for word in LOW_IS_GOOD) else Goal.MAXIMIZE
 
 

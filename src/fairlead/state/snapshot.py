@@ -29,7 +29,7 @@ WHOLE_MILLI = 1000
 
 
 class Phase(StrEnum):
-    """Where a workload is in its life; the legal moves are in ``fairlead.policy.kinds.lifecycle``."""
+    """A phase of a workload's life; the legal moves are in ``fairlead.policy.kinds.lifecycle``."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -57,7 +57,7 @@ class Intent(StrEnum):
 
 
 class PodPhase(StrEnum):
-    """Where a pod is in its life. Succeeded, Failed, Lost and Refused mean that none of its processes is alive.
+    """A phase of a pod's life. Succeeded, Failed, Lost and Refused mean that none of its processes is alive.
 
     One that is Refused never came to be: a quota of the cluster has no room for it now.
     """
@@ -155,7 +155,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """Where one rank's main thread was when its run hung, as its stack told.
+    """The place of one rank's main thread when its run hung, as its stack told.
 
     Attributes:
         place: The innermost call of the program's own code, as in "load_batch (train.py:42)"; None if unknown.

@@ -1,4 +1,4 @@
-"""What a trace says of one run."""
+"""A run as a trace describes it."""
 
 from dataclasses import dataclass
 

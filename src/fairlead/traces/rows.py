@@ -63,7 +63,7 @@ def arrival_of(
 
 
 def profile_of(measured_s: Sequence[float], where: str) -> Profile:
-    """What an iteration is made of: all of it, loading, computing and communicating, in seconds.
+    """Divide an iteration into its parts: all of it, loading, computing and communicating, in seconds.
 
     Raises:
         InvalidSpec: A part is missing, or an iteration takes no time.

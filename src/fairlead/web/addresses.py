@@ -53,7 +53,7 @@ def split(address: str) -> tuple[str, dict[str, str]]:
 
 
 def answer(path: str, question: Question) -> Answer:
-    """What a view shows.
+    """Answer with what a view shows.
 
     Raises:
         BadRequest: The query asks for what there is not.

@@ -1,4 +1,4 @@
-"""What the queue looks like from here, found seldom enough to be cheap."""
+"""Estimates starts by the queue as it looks from here, found seldom enough to be cheap."""
 
 from fairlead.errors import NotAllowed
 from fairlead.policy.queue.start_outlook import Outlook, outlook
@@ -7,7 +7,7 @@ from fairlead.web.view import Question
 
 
 def snapshot_of(question: Question) -> Snapshot:
-    """What a loop would see now.
+    """Take a snapshot as a loop would see it now.
 
     Raises:
         NotAllowed: Not ours to see.

@@ -31,7 +31,7 @@ class Readers:
         self.threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reader")
 
     def look(self, address: str) -> tuple[int, Rendered]:
-        """What there is to see at an address, and the status of HTTP that says so. Runs in one of the threads."""
+        """Read what there is to see at an address, and the status of HTTP that says so. Runs in one of the threads."""
         now = time.time()
         try:
             path, query = split(address)

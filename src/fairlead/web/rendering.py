@@ -54,7 +54,7 @@ def render(answer: Answer, now: float) -> Rendered:
 
 
 def refusal(title: str, message: str) -> Rendered:
-    """Why there is nothing to see."""
+    """Render why there is nothing to see."""
     main = environment().get_template("refusal.html").render(title=title, message=message)
     return Rendered(title=title, main=main, digest="", look_again_s=60.0)
 

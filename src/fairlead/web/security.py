@@ -1,4 +1,4 @@
-"""Who may read the page, and what a browser may do with it.
+"""Decides who may read the page, and what a browser may do with it.
 
 The page listens on loopback and has no password, so three things stand between it and others: a name other than this
 machine's in the Host header is refused (another site's page whose name was pointed here, DNS rebinding), no answer may
@@ -32,7 +32,7 @@ _TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
 
 
 def is_known_host(header: str | None) -> bool:
-    """Whether a Host header names this machine, with any port or none."""
+    """Return whether a Host header names this machine, with any port or none."""
     if header is None:
         return False
     name, colon, port = header.rpartition(":")
@@ -42,7 +42,7 @@ def is_known_host(header: str | None) -> bool:
 
 
 def is_own_site(headers: Mapping[str, str]) -> bool:
-    """Whether a request comes from the page itself, from a person or from no browser, by the browser's own word.
+    """Return whether a request comes from the page itself, from a person or from no browser, by the browser's own word.
 
     A link from elsewhere may lead here; nothing of here may be loaded into another page.
     """
@@ -52,7 +52,7 @@ def is_own_site(headers: Mapping[str, str]) -> bool:
 
 
 def is_known_user(peer: tuple[str, int] | None, own: tuple[str, int] | None) -> bool:
-    """Whether a connection over loopback is of our user or of root; True where this machine cannot tell.
+    """Return whether a connection over loopback is of our user or of root; True where this machine cannot tell.
 
     Args:
         peer: Address and port of the other end, as our socket says.

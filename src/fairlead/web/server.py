@@ -150,7 +150,7 @@ class Page:
 
 
 def _refusal(request: web.Request) -> web.Response | None:
-    """Why a request is not answered at all; None when it is."""
+    """Tell why a request is not answered at all; None when it is."""
     if not is_known_host(request.headers.get("Host")):
         return _plain(421, "This page answers to localhost and 127.0.0.1 only.")
     if not is_own_site(request.headers):

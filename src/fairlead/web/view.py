@@ -1,4 +1,4 @@
-"""What every view of the page is made of: the question that an address asks, and the content that answers it."""
+"""The parts of every view of the page: the question that an address asks, and the content that answers it."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Paced:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is looked at, by whom nothing is changed.
+    """A question about what is looked at; asking changes nothing.
 
     Attributes:
         query: Of the address, the last value of each name.

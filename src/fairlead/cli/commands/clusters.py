@@ -44,7 +44,7 @@ def _row(each: "Overview", chosen: str | None) -> tuple[str, ...]:
 
 
 def describe_operator(operator: "Operator | None") -> str:
-    """Whether somebody looks after runs, in a few words."""
+    """Tell whether somebody looks after runs, in a few words."""
     if operator is None:
         return "-"
     if operator.unknown:

@@ -68,7 +68,8 @@ def _here() -> list[Finding]:
 
 
 def _policy(cluster: LocalCluster) -> Finding:
-    """Whether the files that somebody may have put into the state directory can be read, and what they say."""
+    """Check whether the files that somebody may have put into the state directory can be read, and tell what they
+    say."""
     home = cluster.home
     try:
         rules = read_rules(home.policy)

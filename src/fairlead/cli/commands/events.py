@@ -43,7 +43,7 @@ def _uids(cluster: ClusterClient, named: list[AnyWorkload]) -> frozenset[str]:
 
 
 def _coming(cluster: ClusterClient, named: list[AnyWorkload], after: int) -> Iterator[list[EventRecord]]:
-    """What happens from now on; ends when all of the named runs are over."""
+    """Yield events from now on; ends when all of the named runs are over."""
     while True:
         over = bool(named) and all(_is_over(cluster, run.uid) for run in named)
         uids = _uids(cluster, named)

@@ -147,7 +147,7 @@ def format_line(
 
 
 def is_terminal() -> bool:
-    """Whether output goes to a terminal."""
+    """Return whether output goes to a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -171,7 +171,7 @@ def _check(run: Workload, query: LogQuery) -> None:
 
 
 def _in_order(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> Iterable[Line]:
-    """What there is now, merged by time."""
+    """Yield the lines that there are now, merged by time."""
 
     def of(run: Workload) -> Iterator[Line]:
         return ((run, line) for line in cluster.logs(run.uid, query))
@@ -183,7 +183,7 @@ def _in_order(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> 
 
 
 def _as_they_come(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> Iterator[Line]:
-    """What there is and what comes, until all runs are over."""
+    """Yield the lines that there are and those that come, until all runs are over."""
     if len(runs) == 1:
         yield from ((runs[0], line) for line in cluster.logs(runs[0].uid, query, follow=True))
         return

@@ -116,7 +116,7 @@ def told(version: ModelVersion) -> dict[str, Any]:
 
 
 def origin(version: ModelVersion) -> str:
-    """Where a version came from, in a few words."""
+    """Tell where a version came from, in a few words."""
     lineage = version.lineage
     kind = lineage.get("kind")
     if kind == "run":

@@ -150,7 +150,7 @@ def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> 
 
 
 def _shown(spec: WorkloadSpec) -> "Spec | WorkloadSpec":
-    """What a person has asked for: of a pipeline's run, the pipeline."""
+    """Return the spec that a person asked for: of a pipeline's run, the pipeline."""
     if not is_pipeline(spec):
         return spec
     from fairlead.control.pipelines.submission import pipeline_of
@@ -201,7 +201,7 @@ def _named(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Admissi
 
 
 def _decide(cluster: ClusterClient, specs: list[WorkloadSpec]) -> list[tuple[Status, float | None]]:
-    """What the loop would decide on new runs at its next pass, and when they would start at the latest."""
+    """Decide on new runs as the loop would at its next pass, and tell when they would start at the latest."""
     now = time.time()
     fresh = _fresh(JUST_SUBMITTED.message, now)
     # Submitted one after the other, as `run` would, so that each waits behind those before it.
@@ -218,7 +218,7 @@ def _decide(cluster: ClusterClient, specs: list[WorkloadSpec]) -> list[tuple[Sta
 
 
 def decide_on(cluster: ClusterClient, asked: Sequence[AnyWorkload], now: float) -> list[tuple[Status, float | None]]:
-    """What the loop would decide on runs that wait, in place of those of their uids, and when they would start."""
+    """Decide as the loop would on runs that wait, in place of those of their uids, and tell when they would start."""
     try:
         snapshot = cluster.snapshot()
     except NotAllowed as error:
@@ -233,7 +233,7 @@ def decide_on(cluster: ClusterClient, asked: Sequence[AnyWorkload], now: float) 
 
 
 def describe_outcome(name: str, status: Status, starts_at: float | None) -> list[str]:
-    """What would happen to a run that is asked for, in sentences."""
+    """Tell what would happen to a run that is asked for, in sentences."""
     if status.reason.code is UNKNOWN:
         return [f"{name}: its start cannot be predicted: {status.reason.message}"]
     verb = "it would start at once" if status.phase in (Phase.STARTING, Phase.RUNNING) else "it would wait"

@@ -35,7 +35,7 @@ def render(files: tuple[str, ...], pods: bool) -> int:
 
 
 def _created(spec: Training) -> list[dict[str, Any]]:
-    """What the operator creates; the node, the uid and the resource of a GPU are known only then."""
+    """Render what the operator creates; the node, the uid and the resource of a GPU are known only then."""
     from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
     from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod

@@ -95,7 +95,7 @@ def _waits_for_resume(run: AnyWorkload) -> bool:
 
 
 def _can_be_resumed(run: AnyWorkload) -> bool:
-    """Whether it is not wanted to run, and can."""
+    """Return whether it is not wanted to run, and can."""
     try:
         check_intent(run, Intent.RUN)
     except Conflict:

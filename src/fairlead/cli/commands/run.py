@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class _Submission:
-    """How far a submission has come, for who interrupts it.
+    """The state of a submission, for somebody who interrupts it.
 
     Attributes:
         wanted: All that is to be submitted, once all of it was admitted.
@@ -47,7 +47,7 @@ class _Submission:
     submitted: list[AnyWorkload] = field(default_factory=list)
 
     def say(self) -> str:
-        """What was submitted and what was not."""
+        """Say what was submitted and what was not."""
         if self.cluster is None or not self.wanted:
             return "Interrupted; nothing was submitted."
         doubt, left = "", self.wanted[len(self.submitted) :]

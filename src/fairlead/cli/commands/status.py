@@ -249,7 +249,7 @@ def _goodput(spent: "Goodput") -> str:
 
 
 def _common_facts(workload: AnyWorkload) -> list[tuple[str, str]]:
-    """What there is to say of workloads of all kinds."""
+    """Yield facts that workloads of all kinds have."""
     spec, state = workload.spec, workload.status
     team = "" if spec.team == "default" else f", team {spec.team}"
     facts = [("id", f"{workload.uid}{team}")]
@@ -261,7 +261,7 @@ def _common_facts(workload: AnyWorkload) -> list[tuple[str, str]]:
 
 
 def _size(workload: Workload) -> str:
-    """How many ranks and nodes it has; of an elastic gang also how many it may have."""
+    """Format how many ranks and nodes it has; of an elastic gang also how many it may have."""
     spec, gang = workload.spec, workload.gang
     if spec.most_nodes is None:
         return f"{gang.world_size} on {describe_nodes(spec)}"

@@ -1,4 +1,4 @@
-"""What a node hands out of its GPUs: whole devices, MIG slices, or time slices; and which resource a grant stands for.
+"""Reads what a node hands out of its GPUs: whole devices, MIG slices, or time slices; and which resource a grant means.
 
 A device of placement is called ``RESOURCE#NUMBER``, so that a grant says what to ask the node for.
 """
@@ -55,18 +55,18 @@ def gpus_of(
 
 
 def resource_of(gpu_uuids: Iterable[str]) -> DeviceResource | None:
-    """What to ask a node for that was granted these devices; None for none."""
+    """Name what to ask a node for that was granted these devices; None for none."""
     names = [uuid.partition("#")[0] for uuid in gpu_uuids]
     return DeviceResource(name=names[0], count=len(names)) if names else None
 
 
 def is_device(name: str) -> bool:
-    """Whether a resource is a GPU or a part of one."""
+    """Return whether a resource is a GPU or a part of one."""
     return name in WHOLE or name == SHARED or _MIG.fullmatch(name) is not None
 
 
 def _sharing(name: str, labels: Mapping[str, str], milli: int) -> Sharing | None:
-    """How whoever has one item is kept apart from others on the same device; None where there are none."""
+    """Tell how whoever has one item is kept apart from others on the same device; None where there are none."""
     if milli == WHOLE_MILLI:
         return None
     if labels.get(STRATEGY) == Sharing.MPS:

@@ -1,4 +1,4 @@
-"""What the objects of a run are called, and the labels by which they are found. Every name fits in a DNS label."""
+"""Names the objects of a run, and the labels by which they are found. Every name fits in a DNS label."""
 
 import re
 
@@ -21,7 +21,7 @@ AUTOSCALER_STATUS = "cluster-autoscaler-status"
 
 
 def is_object_name(text: str) -> bool:
-    """Whether an object can have the name, so that it may stand in the path of a request."""
+    """Return whether an object can have the name, so that it may stand in the path of a request."""
     return re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text) is not None
 
 

@@ -49,7 +49,7 @@ MESSAGE_LOST = "its supervising process was killed, which ended its ranks"
 
 @dataclass(slots=True)
 class _Attempt:
-    """What this agent remembers of a pod; losing it costs nothing but a repeated signal."""
+    """The agent's memory of a pod; losing it costs nothing but a repeated signal."""
 
     requested_at: float | None = None
     notified: tuple[float, float] | None = None
@@ -270,7 +270,7 @@ class Agent:
         self._tidy(pod)
 
     def _tidy(self, pod: Pod) -> None:
-        """What a pod leaves behind when it is over: only its log and its records."""
+        """Remove what a pod leaves behind when it is over: all but its log and its records."""
         path = self._home.pod(pod.workload_uid, pod.uid)
         try:
             (path / "pod.json").unlink(missing_ok=True)

@@ -159,7 +159,7 @@ class LocalCluster:
         )
 
     def _demand(self, seen: Snapshot) -> "Mapping[str, Demand]":
-        """What the gateway counts of the endpoints that are there, by their uids."""
+        """Read what the gateway counts of the endpoints that are there, by their uids."""
         if not seen.parents or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
             return {}
         # Here and not above: what only lists runs needs neither.
@@ -182,7 +182,7 @@ class LocalCluster:
         return self._teams_read[1]
 
     def _spending(self, workloads: tuple[Workload, ...], teams: "tuple[Team, ...]") -> Spending | None:
-        """What was spent where somebody has a limit; None where nobody has one or no price is set."""
+        """Sum up what was spent where somebody has a limit; None where nobody has one or no price is set."""
         bounded = [run.uid for run in workloads if run.spec.max_cost is not None]
         has_budgets = any(team.budget is not None for team in teams)
         # Whoever asks what would become of a run may mean one with a limit that is not among them yet.
@@ -422,7 +422,7 @@ class LocalCluster:
         return self.store.revise(found.uid, spec, time.time())
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
-        """Where an endpoint is asked for; None while there is no gateway, or it is over."""
+        """Return the address of an endpoint; None while there is no gateway, or it is over."""
         # Here and not above: what only lists runs asks for none.
         from fairlead.cluster.local.endpoints import gateway_url
         from fairlead.policy.serving.routes import public_names
@@ -462,7 +462,7 @@ class LocalCluster:
             self._code().keep(uid, run, time.time())
 
     def code(self, uid: str) -> "KeptCode":
-        """What is kept of a workload's code, and what it ran with."""
+        """Return what is kept of a workload's code, and what it ran with."""
         return self._code().shown(uid)
 
     def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload[Any]:
@@ -543,11 +543,11 @@ class LocalCluster:
         return self.store.page(listing)
 
     def num_kept(self) -> int:
-        """How many workloads are kept."""
+        """Count the workloads that are kept."""
         return self.store.num_kept()
 
     def num_unfinished(self) -> "Mapping[Phase, int]":
-        """How many workloads are not over, by phase."""
+        """Count the workloads that are not over, by phase."""
         return self.store.num_unfinished()
 
     def names(self) -> tuple[str, ...]:
@@ -667,7 +667,7 @@ class LocalCluster:
         return None if found is None else str(found)
 
     def supervisor_alive(self) -> bool:
-        """Whether a supervisor holds its lock."""
+        """Return whether a supervisor holds its lock."""
         return is_locked(self.home.lock)
 
     def supervisor_pid(self) -> int | None:
@@ -678,7 +678,7 @@ class LocalCluster:
         return int(text) if text.isdigit() else None
 
     def supervisor_answers(self, timeout_s: float) -> bool:
-        """Whether the supervisor that holds the lock answers within so many seconds."""
+        """Return whether the supervisor that holds the lock answers within so many seconds."""
         return self.ask_supervisor(timeout_s) is not None
 
     def ask_supervisor(self, timeout_s: float) -> bytes | None:
@@ -757,7 +757,7 @@ class LocalCluster:
         return tuple((pod.attempt, self.home.pod(uid, pod.uid)) for pod in self.store.pods(uid))
 
     def _is_over(self, uid: str) -> bool:
-        """Whether a workload ended and starts again only for a person, who then gives an environment anew."""
+        """Return whether a workload ended and starts again only for a person, who then gives an environment anew."""
         workload = self.store.get(uid)
         return workload.status.phase.is_final and workload.intent is not Intent.RUN
 

@@ -1,4 +1,4 @@
-"""What the system says of the disk of the state directory, in words that help."""
+"""Explains what the system says of the disk of the state directory, in words that help."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def explained(path: Path, error: OSError) -> ClusterError:
-    """What the system says of a write to the state directory, with the place, the numbers and the remedy."""
+    """Explain what the system says of a write to the state directory, with the place, the numbers and the remedy."""
     other = "or set FAIRLEAD_HOME to a directory on another disk"
     if error.errno in NO_ROOM:
         remedy = f"Remove files from that disk, {other}."
@@ -61,7 +61,7 @@ def _say_full(path: Path, error: OSError) -> str:
 
 
 def _say_owner(path: Path) -> str:
-    """Whose it is, where that can be seen."""
+    """Say whose it is, where that can be seen."""
     try:
         seen = path.stat()
     except OSError:

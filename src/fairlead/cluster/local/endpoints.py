@@ -52,7 +52,7 @@ class Endpoints:
 
     @property
     def is_open(self) -> bool:
-        """Whether something is still to be closed, or the gateway to be told, once there are no endpoints."""
+        """Return whether something is still to be closed, or the gateway to be told, once there are no endpoints."""
         if self._written is None:
             # Left by the supervisor before, perhaps with a gateway.
             return self._home.serving.exists()
@@ -142,13 +142,13 @@ class Endpoints:
 
 
 def gateway_url(home: Home) -> str | None:
-    """Where endpoints are asked for; None before the first gateway was started."""
+    """Return the address of endpoints; None before the first gateway was started."""
     found = read_json(home.serving / "port.json")
     return None if found is None else f"http://127.0.0.1:{found['port']}"
 
 
 def read_demand(home: Home, names: Iterable[str]) -> dict[str, Demand]:
-    """What is asked of endpoints, by the names that requests call them; empty where nobody counts."""
+    """Read what is asked of endpoints, by the names that requests call them; empty where nobody counts."""
     found = read_json(home.serving / "demand.json")
     if found is None or not isinstance(found.get("services"), dict):
         return {}

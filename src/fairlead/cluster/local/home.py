@@ -1,4 +1,4 @@
-"""Where the local cluster keeps its files, and their modes. Everything is private to the user."""
+"""The files of the local cluster, and their modes. Everything is private to the user."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ class Home:
 
     @property
     def keep(self) -> Path:
-        """What is kept of runs that are over, if somebody says so there."""
+        """Read what is kept of runs that are over, if somebody says so there."""
         return self.path / "keep"
 
     @property
@@ -73,22 +73,22 @@ class Home:
         return self.path / "artefacts"
 
     def artefact(self, digest: str) -> Path:
-        """Where the content of that hash is, or would be."""
+        """Return the path of the content of that hash, whether it is there or not."""
         return self.artefacts / digest[:2] / digest
 
     @property
     def triggers(self) -> Path:
-        """What `fairlead apply` has taken: two files each, what it is and how far it is."""
+        """Return the directory of what `fairlead apply` has taken: two files each, what it is and how far it is."""
         return self.path / "triggers"
 
     @property
     def serving(self) -> Path:
-        """What the gateway and the supervisor tell each other of endpoints."""
+        """Return the directory in which the gateway and the supervisor tell each other of endpoints."""
         return self.path / "serving"
 
     @property
     def has_triggers(self) -> bool:
-        """Whether anything is to be run by itself."""
+        """Return whether anything is to be run by itself."""
         return self.triggers.is_dir() and any(name.endswith(".json") for name in os.listdir(self.triggers))
 
     @property
@@ -111,7 +111,7 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        """Where a datagram wakes the supervisor."""
+        """Return the socket where a datagram wakes the supervisor."""
         inside = self.path / "supervisor.sock"
         if len(os.fsencode(inside)) <= MAX_SOCKET_PATH:
             return inside
@@ -124,7 +124,7 @@ class Home:
 
     @property
     def runs(self) -> Path:
-        """What is kept of runs beside the database, a directory each."""
+        """Return the directory of what is kept of runs beside the database, a directory each."""
         return self.path / "runs"
 
     def run(self, workload_uid: str) -> Path:
@@ -132,7 +132,7 @@ class Home:
         return self.runs / workload_uid
 
     def leftovers(self, workload_uid: str) -> Path:
-        """Where the files of a run are moved before they are removed."""
+        """Return the directory into which the files of a run are moved before they are removed."""
         return self.runs / f"{workload_uid}{LEFTOVERS}"
 
     def pod(self, workload_uid: str, pod_uid: str) -> Path:
@@ -140,11 +140,11 @@ class Home:
         return self.run(workload_uid) / "pods" / pod_uid
 
     def code(self, workload_uid: str) -> Path:
-        """What was kept of the run's code at its submission and each resumption."""
+        """Return the directory of what was kept of the run's code at its submission and each resumption."""
         return self.run(workload_uid) / "code.json"
 
     def environments(self, workload_uid: str) -> Path:
-        """What the newest attempts ran with: machine, GPUs, Python."""
+        """Return the file of what the newest attempts ran with: machine, GPUs, Python."""
         return self.run(workload_uid) / "ran.json"
 
     def environment(self, workload_uid: str) -> Path:

@@ -70,7 +70,7 @@ class Launchers:
         return self._start_shim(workload.uid, why, pod_dir)
 
     def has_ended(self, workload_uid: str) -> bool:
-        """Whether what was last asked to start a pod of the run is gone."""
+        """Return whether what was last asked to start a pod of the run is gone."""
         process = self._last.get(workload_uid)
         return process is None or process.poll() is not None
 
@@ -184,7 +184,7 @@ class Launchers:
 
 
 def _program(spec: Mapping[str, Any]) -> tuple[object, ...]:
-    """What pods have to have in common to be forked from one process."""
+    """Tell what pods have to have in common to be forked from one process."""
     env = tuple(sorted((name, value) for name, value in spec["env"].items() if not is_of_pod(name)))
     return spec["command"], spec["workdir"], env
 

@@ -1,4 +1,4 @@
-"""What was used and what it costs, in the local cluster's database. Its callers bring the transactions.
+"""Keeps what was used and what it costs, in the local cluster's database. Its callers bring the transactions.
 
 A pod that ends adds its intervals in the transaction in which it ends, cut at midnight UTC; a pod that lives is charged
 as its row says. So nothing is counted twice or lost, whoever dies when. Sums of each day stand beside the intervals, so
@@ -87,7 +87,7 @@ class LedgerTables:
         self.add(self.intervals(pod, spec, progress, end_ms, share))
 
     def intervals(self, pod: Pod, spec: Training, progress: Progress | None, end_ms: int, share: int) -> list[Interval]:
-        """What a pod held up to an end, by use."""
+        """Divide what a pod held up to an end, by use."""
         holder = Holder(
             uid=pod.workload_uid,
             run=spec.name,
@@ -149,7 +149,7 @@ class LedgerTables:
     def stretches(
         self, by: Grouping, start_ms: int, end_ms: int, live: Sequence[Interval], *, daily: bool = False
     ) -> list[Stretch[Payer]]:
-        """What was held within a window, for each node and price; with what pods hold that still live.
+        """List what was held within a window, for each node and price; with what pods hold that still live.
 
         Args:
             daily: Each row for each day by itself, UTC.
@@ -179,7 +179,7 @@ class LedgerTables:
         }
 
     def is_told(self, team: str, month: str, percent: int) -> bool:
-        """Whether that much of a budget, or more, was told of this month."""
+        """Return whether that much of a budget, or more, was told of this month."""
         row = self._db.execute(
             "SELECT 1 FROM budget_notices WHERE team = ? AND month = ? AND percent >= ?", (team, month, percent)
         ).fetchone()
@@ -199,7 +199,7 @@ class LedgerTables:
         return [(str(node), int(start), int(end)) for node, start, end in rows]
 
     def of_run(self, uid: str) -> list[Interval]:
-        """What the pods of a run held that are over."""
+        """List what the pods of a run held that are over."""
         rows = self._db.execute(
             "SELECT u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h.user "
             "FROM holders h JOIN usage u ON u.holder = h.id WHERE h.uid = ?",

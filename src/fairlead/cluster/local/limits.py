@@ -12,7 +12,7 @@ V2 = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
-    """Whether memory limits bind here.
+    """Says whether memory limits bind here.
 
     Attributes:
         parent: Directory in which groups of pods are made; None when limits do not bind.

@@ -98,7 +98,7 @@ class PodLog:
             os.close(fd)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        """What is not there any more."""
+        """List what is not there any more."""
         if not self._go_to(_oldest) or self._fd is None:
             return ()
         _, counts = _counts(_first_line(self._fd))
@@ -177,7 +177,7 @@ class PodLog:
                     return
 
     def _counted(self) -> Counts:
-        """What was written up to the end of the file that is held, by its first line and what follows it."""
+        """Count what was written up to the end of the file that is held, by its first line and what follows it."""
         assert self._fd is not None
         counts = dict(_counts(_first_line(self._fd))[1])
         for line in _reversed_lines(self._fd, _end_of_lines(self._fd)):
@@ -188,7 +188,7 @@ class PodLog:
         return counts
 
     def _notes(self, first_line: bytes, before: Counts) -> list[LogLine]:
-        """What a file's first line says of output that was dropped."""
+        """Yield what a file's first line says of output that was dropped."""
         at, counts = _counts(first_line)
         notes = [each.line(at) for each in missing(counts, before, self.attempt, self._why)]
         return [note for note in notes if self._query.is_wanted(note)]
@@ -251,7 +251,7 @@ def read_logs(
 
 
 def dropped_output(directories: Iterable[tuple[int, Path]], max_bytes: int) -> tuple[Dropped, ...]:
-    """What is not there any more of these pods' output, by attempt and directory."""
+    """List what is not there any more of these pods' output, by attempt and directory."""
     return tuple(
         each
         for attempt, directory in directories
@@ -260,7 +260,7 @@ def dropped_output(directories: Iterable[tuple[int, Path]], max_bytes: int) -> t
 
 
 def _merged(logs: Iterable[PodLog]) -> Iterator[LogLine]:
-    """What is new, by attempts and time; pods of an attempt are opened when it is its turn."""
+    """Yield what is new, by attempts and time; pods of an attempt are opened when it is its turn."""
     for _, group in groupby(logs, attrgetter("attempt")):
         pods = list(group)
         yield from pods[0].read() if len(pods) == 1 else heapq.merge(*(pod.read() for pod in pods), key=_at)

@@ -1,4 +1,4 @@
-"""Where on this machine a model is that somebody refers to: a version that was pushed, or a run's checkpoint."""
+"""Finds a model on this machine that somebody refers to: a version that was pushed, or a run's checkpoint."""
 
 import difflib
 import os
@@ -76,7 +76,7 @@ def resolve(cluster: "LocalCluster", text: str, team: str | None = None) -> Reso
 
 
 def path_of(cluster: "LocalCluster", text: str, team: str | None, base: Path) -> Path:
-    """Where on this machine a model is that is given by a reference or as a path.
+    """Find the place on this machine of a model that is given by a reference or as a path.
 
     Args:
         base: To which a relative path is relative.

@@ -44,12 +44,12 @@ def page(db: sqlite3.Connection, listing: Listing) -> tuple[AnyWorkload, ...]:
 
 
 def num_kept(db: sqlite3.Connection) -> int:
-    """How many workloads are kept."""
+    """Count the workloads that are kept."""
     return int(db.execute("SELECT count(*) FROM workloads").fetchone()[0])
 
 
 def num_unfinished(db: sqlite3.Connection) -> dict[Phase, int]:
-    """How many workloads are not over, by phase."""
+    """Count the workloads that are not over, by phase."""
     rows = db.execute(
         "SELECT phase, count(*) FROM workloads INDEXED BY one_unfinished_of_a_name WHERE final = 0 GROUP BY phase"
     ).fetchall()

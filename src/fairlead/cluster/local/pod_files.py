@@ -22,7 +22,7 @@ class NewEvents:
 
 
 def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:
-    """How the ranks of a pod ended, from its ``exit.json``."""
+    """Read how the ranks of a pod ended, from its ``exit.json``."""
     return tuple(
         RankExit(
             rank=int(rank["rank"]),
@@ -38,7 +38,7 @@ def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:
 
 
 def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:
-    """What the pod's lowest rank last reported, and when any rank last gave a sign of progress.
+    """Read what the pod's lowest rank last reported, and when any rank last gave a sign of progress.
 
     A rank that reports steps gives a sign with each report; of one that never reports, output is the sign.
     """

@@ -1,4 +1,5 @@
-"""What a pod's shim is told: the command, the ranks, the whole environment. Pure functions of run and pod."""
+"""Makes the instructions of a pod's shim: the command, the ranks, the whole environment. Pure functions of run and
+pod."""
 
 import hashlib
 import sys
@@ -21,7 +22,7 @@ LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEnvironment:
-    """What a pod needs to know of the machine it runs on.
+    """Facts that a pod needs to know of the machine it runs on.
 
     Attributes:
         environ: The submitter's environment.
@@ -83,7 +84,7 @@ def _digest(text: str) -> str:
 
 
 def checkpoint_place(home: Home, workload: Workload) -> str:
-    """Where the checkpoints of this run are: a place of its own, also among runs of the same name."""
+    """Return where the checkpoints of this run are: a place of its own, also among runs of the same name."""
     to = workload.spec.checkpoint.to
     if to is None:
         return str(home.run(workload.uid) / "checkpoints")

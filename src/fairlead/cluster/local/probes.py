@@ -20,7 +20,7 @@ MOST_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server said when last asked; ``problem`` is why it is not ready, as a sentence."""
+    """A server's last answer; ``problem`` is why it is not ready, as a sentence."""
 
     ready: bool
     problem: str | None = None
@@ -50,7 +50,7 @@ class Probes:
         self._thread: threading.Thread | None = None
 
     def knows(self, uid: str) -> bool:
-        """Whether a pod was added."""
+        """Return whether a pod was added."""
         return uid in self._targets
 
     def add(self, uid: str, port: int, path: str | None) -> None:
@@ -70,7 +70,7 @@ class Probes:
                 self._targets = {uid: target for uid, target in self._targets.items() if uid in uids}
 
     def answer(self, uid: str) -> Answer | None:
-        """What a pod answered last; None before the first answer, and for one without a probe."""
+        """Return what a pod answered last; None before the first answer, and for one without a probe."""
         target = self._targets.get(uid)
         return None if target is None else target.answer
 
@@ -120,7 +120,7 @@ class Probes:
 
 
 def _asked(port: int, path: str) -> Answer | None:
-    """What a server answers; None when it says nothing in time."""
+    """Ask a server; None when it says nothing in time."""
     where = f"GET {path} on port {port}"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:

@@ -1,4 +1,4 @@
-"""What the pods of this machine use: their processes by the system's own counters, GPUs by NVML."""
+"""Measures what the pods of this machine use: their processes by the system's own counters, GPUs by NVML."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What one machine keeps of runs that are over: a file of the state directory, if somebody put one there."""
+"""Reads what one machine keeps of runs that are over: a file of the state directory, if somebody put one there."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from fairlead.specs.quantities import parse_duration, parse_whole
 
 
 def read_keep(path: Path) -> Retention:
-    """What the file says is to be kept: a line ``for: 30d``, a line ``last: 20``, or both; all when there is none.
+    """Read what is to be kept: a line ``for: 30d``, a line ``last: 20``, or both; all when there is none.
 
     Raises:
         ClusterError: It says something else; nothing is removed then.

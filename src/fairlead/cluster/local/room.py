@@ -19,7 +19,7 @@ PLENTY_BYTES = 64 * NEEDED_BYTES
 
 
 def trouble(home: Home) -> ClusterError | None:
-    """Why nothing can be kept in the state directory now; None when it can."""
+    """Return why nothing can be kept in the state directory now; None when it can."""
     try:
         free = os.statvfs(home.path)
         _try_to_write(home.path, 4096 if free.f_bavail * free.f_frsize >= PLENTY_BYTES else NEEDED_BYTES)

@@ -1,4 +1,4 @@
-"""How much of a disk a directory takes."""
+"""Measures how much of a disk a directory takes."""
 
 import os
 from pathlib import Path

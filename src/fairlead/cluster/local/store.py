@@ -104,7 +104,7 @@ def _in_the_room_there_is(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What the agent saw of one pod, to be kept in one transaction."""
+    """An agent's observation of one pod, to be kept in one transaction."""
 
     row: PodRow
     progress: Progress | None = None
@@ -415,7 +415,7 @@ class Store:
                 self._record(uid, str(name[0]), event, now)
 
     def was_running(self, workdir: str, at: float) -> bool:
-        """Whether a pod of any workload was running in a working directory at a time."""
+        """Return whether a pod of any workload was running in a working directory at a time."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         with self._translated():
             rows = self._db.execute(
@@ -497,7 +497,7 @@ class Store:
             return {str(uid) for (uid,) in self._db.execute(ACTIVE)}
 
     def has_work(self) -> bool:
-        """Whether anything is unfinished, asked for or still alive."""
+        """Return whether anything is unfinished, asked for or still alive."""
         with self._translated():
             found = self._db.execute(
                 f"SELECT EXISTS (SELECT 1 FROM workloads WHERE {WANTED}) OR EXISTS (SELECT 1 FROM pods WHERE final = 0)"
@@ -505,7 +505,7 @@ class Store:
         return bool(found[0])
 
     def has_kind(self, kind: str) -> bool:
-        """Whether any unfinished workload is of a kind."""
+        """Return whether any unfinished workload is of a kind."""
         with self._translated():
             found = self._db.execute("SELECT EXISTS (SELECT 1 FROM workloads WHERE final = 0 AND kind = ?)", (kind,))
             return bool(found.fetchone()[0])
@@ -545,7 +545,7 @@ class Store:
         return tuple(workload_of(row) for row in rows if row is not None)
 
     def has(self, uid: str) -> bool:
-        """Whether there is such a workload."""
+        """Return whether there is such a workload."""
         with self._translated():
             return self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is not None
 
@@ -622,14 +622,14 @@ class Store:
             return pages.page(self._db, listing)
 
     def num_kept(self) -> int:
-        """How many workloads are kept."""
+        """Count the workloads that are kept."""
         with self._translated():
             from fairlead.cluster.local import pages  # here and not above: commands read no pages
 
             return pages.num_kept(self._db)
 
     def num_unfinished(self) -> dict[Phase, int]:
-        """How many workloads are not over, by phase."""
+        """Count the workloads that are not over, by phase."""
         with self._translated():
             from fairlead.cluster.local import pages  # here and not above: commands read no pages
 
@@ -773,12 +773,12 @@ class Store:
         return cost_of(held, changes)
 
     def held_by(self, uid: str, now: float) -> list[Interval]:
-        """What the pods of a run held up to now, by use."""
+        """Sum up what the pods of a run held up to now, by use."""
         with self._reading():
             return self._ledger.of_run(uid) + self._live_intervals(now, uid)
 
     def _live_intervals(self, now: float, uid: str | None = None) -> list[Interval]:
-        """What pods hold that live: all of them, or those of one run."""
+        """List what pods hold that live: all of them, or those of one run."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         of_run, values = ("", ()) if uid is None else (" AND p.workload_uid = ?", (uid,))
         rows = self._db.execute(

@@ -1,4 +1,4 @@
-"""What became of the time of every pod and every node. Seconds; times are Unix seconds.
+"""Accounts for the time of every pod and every node. Seconds; times are Unix seconds.
 
 Each second of a pod is in exactly one place of its ``PodTime``, and each second of a node is either up or down, so that
 the GPU-seconds of all of them together are what there was.
@@ -76,7 +76,7 @@ class Accounts:
         self._held[uid, attempt] = held_s
 
     def left_behind(self, uid: str, attempt: int, saved_s: float) -> None:
-        """What a gang has done is kept up to so much work."""
+        """Note that what a gang has done is kept up to so much work."""
         self._saved[uid, attempt] = saved_s
 
     def settled(self, now: float, live: Iterable[PodTime] = ()) -> "tuple[tuple[PodTime, ...], tuple[NodeTime, ...]]":
@@ -93,7 +93,7 @@ class Accounts:
 
 
 def gpus_of(grant: Grant, node: Node) -> float:
-    """How many GPUs a pod holds; a share of one counts as its part, an instance as what it is."""
+    """Count the GPUs that a pod holds; a share of one counts as its part, an instance as what it is."""
     shared = min(grant.gpu_milli, WHOLE_MILLI)
     held = (shared if gpu.divisible else gpu.milli for gpu in node.gpus if gpu.uuid in grant.gpu_uuids)
     return sum(held) / WHOLE_MILLI

@@ -46,11 +46,11 @@ class Autoscaler:
 
     @property
     def is_bringing(self) -> bool:
-        """Whether nodes are under way."""
+        """Return whether nodes are under way."""
         return bool(self._coming)
 
     def next_at(self, cluster: SimulatedCluster) -> float:
-        """When a node comes, or one has been idle for long enough."""
+        """Return when a node comes, or one has been idle for long enough."""
         if not self._groups:
             return math.inf
         comes = min((at for at, _ in self._coming.values()), default=math.inf)
@@ -93,7 +93,7 @@ class Autoscaler:
             self._seen = *seen[:3], tuple(self._coming)
 
     def _rooms(self, snapshot: Snapshot) -> dict[str, NodeCapacity]:
-        """What is free on nodes that are here, and on those under way."""
+        """Return the free capacity of nodes that are here, and of those under way."""
         rooms = {node.name: NodeCapacity.of(node) for node in snapshot.nodes if takes_pods(node)}
         for pod in snapshot.pods:
             if not pod.phase.is_final and pod.node in rooms:

@@ -84,7 +84,7 @@ class SimulatedCluster:
         return pickle.dumps(self._state)
 
     def num_starts(self, pod_uid: str) -> int:
-        """How often the ranks of a pod began."""
+        """Count how often the ranks of a pod began."""
         return self._state.num_starts.get(pod_uid, 0)
 
     @property
@@ -93,11 +93,11 @@ class SimulatedCluster:
         return self._state.num_created
 
     def is_empty(self, node: str) -> bool:
-        """Whether no live pod is on a node."""
+        """Return whether no live pod is on a node."""
         return not self._state.on_node.get(node)
 
     def accounts(self) -> tuple[tuple[PodTime, ...], tuple[NodeTime, ...]]:
-        """What became of the time of pods and nodes up to now; live pods as if they ended now and lost nothing."""
+        """Sum up the time of pods and nodes up to now; live pods as if they ended now and lost nothing."""
         state, now = self._state, self.clock.now()
         live = [self._course.time_of(run, now) for run in state.runs.values()]
         return state.accounts.settled(now, live)
@@ -111,7 +111,7 @@ class SimulatedCluster:
 
     @property
     def next_at(self) -> float:
-        """When something happens next if nobody does anything; infinity when nothing does."""
+        """Return when something happens next if nobody does anything; infinity when nothing does."""
         queue = self._state.queue
         return queue[0][0] if queue else math.inf
 

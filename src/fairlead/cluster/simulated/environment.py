@@ -26,12 +26,12 @@ class SimulatedEnvironment:
 
     @property
     def next_at(self) -> float:
-        """When something happens that waits for nobody; infinity when nothing does."""
+        """Return when something happens that waits for nobody; infinity when nothing does."""
         return min(self._weather.next_at, self._autoscaler.next_at(self._cluster))
 
     @property
     def may_help(self) -> bool:
-        """Whether nodes will come, or come back, even if no run asks for any more."""
+        """Return whether nodes will come, or come back, even if no run asks for any more."""
         return self._autoscaler.is_bringing or self._weather.brings_back
 
     def step(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""What can go wrong in a simulation, beyond what programs do themselves. A fault without its target does nothing."""
+"""Faults of a simulation, beyond what programs do themselves. A fault without its target does nothing."""
 
 import signal as signals
 from dataclasses import dataclass

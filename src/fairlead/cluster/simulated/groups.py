@@ -80,12 +80,12 @@ def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> 
 
 
 def programs_of(simulations: Iterable[Simulation]) -> Programs:
-    """What starting and saving cost."""
+    """Tell what starting and saving cost."""
     return next((each.programs for each in simulations if each.programs is not None), Programs())
 
 
 def interference_of(simulations: Iterable[Simulation]) -> Interference | None:
-    """What working beside others costs; None when nobody says anything."""
+    """Tell what working beside others costs; None when nobody says anything."""
     return next((each.interference for each in simulations if each.interference is not None), None)
 
 

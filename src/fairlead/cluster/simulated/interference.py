@@ -1,4 +1,4 @@
-"""How fast pods go beside each other, from what was measured: factors, or the stages of their iterations.
+"""Works out how fast pods go beside each other, from what was measured: factors, or the stages of their iterations.
 
 Where two to four runs that share a device all say what their iterations are made of, the model of
 ``policy/gpu/stage_interleaving.py`` tells; otherwise the factor of their number does.

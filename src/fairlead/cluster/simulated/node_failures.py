@@ -1,4 +1,4 @@
-"""What befalls nodes that nobody asks for: failures and their repair, and spot nodes that are taken away.
+"""Breaks nodes without anybody's asking: failures and their repair, and spot nodes that are taken away.
 
 Each node has a random stream of its own for each purpose, so that a change in one place moves nothing elsewhere. Times
 between are drawn when a node comes or is repaired, never ahead.
@@ -39,12 +39,12 @@ class Weather:
 
     @property
     def next_at(self) -> float:
-        """When something befalls a node."""
+        """Return when something befalls a node."""
         return self._queue[0][0] if self._queue else math.inf
 
     @property
     def brings_back(self) -> bool:
-        """Whether a node that is away or down will come back."""
+        """Return whether a node that is away or down will come back."""
         return any(
             turn in (_Turn.REPAIRED, _Turn.BACK) and self._lives.get(node) == life
             for _, _, turn, node, life in self._queue

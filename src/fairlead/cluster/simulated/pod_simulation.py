@@ -121,7 +121,7 @@ class Course:
             self._suffer_node(fault, at)
 
     def time_of(self, run: Run, at: float, *, saved: bool = False) -> PodTime:
-        """What became of the time of a pod that is over at ``at``."""
+        """Divide the time of a pod that is over at ``at`` by what became of it."""
         pod = self._state.pods[run.workload_uid][run.pod_uid]
         whole = PodTime(
             workload_uid=pod.workload_uid,
@@ -222,14 +222,14 @@ class Course:
         return replace(progress, checkpoint_step=step, checkpoint_at=at, stopped_step=step, updated_at=at)
 
     def _is_whole(self, run: Run) -> bool:
-        """Whether no member of its gang is gone, without which the others cannot save together."""
+        """Return whether no member of its gang is gone, without which the others cannot save together."""
         pods = self._state.pods[run.workload_uid]
         attempt = pods[run.pod_uid].attempt
         gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
         return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
 
     def _respeed(self, node: str, at: float) -> None:
-        """Who works on a node has changed, and with it the pace of all gangs that have a member there."""
+        """Change the pace of all gangs that have a member on a node, since who works there has changed."""
         state, measured = self._state, self._state.interference
         if measured is None:
             return

@@ -1,4 +1,4 @@
-"""How the programs of workloads behave in a simulation."""
+"""Describes how the programs of workloads behave in a simulation."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from fairlead.specs.training import Training
 
 
 class OnTerm(StrEnum):
-    """What ranks do at the stop notice."""
+    """The ranks' answer to the stop notice."""
 
     EXIT = "exit"
     CHECKPOINT = "checkpoint"
@@ -19,7 +19,7 @@ class OnTerm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """How one start of a gang goes when nobody interferes; all its pods do the same.
+    """The course of one start of a gang when nobody interferes; all its pods do the same.
 
     Attributes:
         duration_s: Seconds of work in all; what a checkpoint holds is not repeated by the next start. May be infinite.
@@ -53,7 +53,7 @@ class Program:
 
     @property
     def hangs(self) -> bool:
-        """Whether it never ends by itself although its work is finite."""
+        """Return whether it never ends by itself although its work is finite."""
         return self.hangs_after_s is not None and self.hangs_after_s < self.duration_s
 
     def __post_init__(self) -> None:

@@ -92,7 +92,7 @@ class Run:
         return self._reached_at(work, now)
 
     def progress(self, now: float) -> Progress | None:
-        """What rank 0 last said; None when the program reports nothing or has not begun."""
+        """Return what rank 0 last said; None when the program reports nothing or has not begun."""
         step_s = self.program.step_s
         if step_s is None or self.started_at is None:
             return None
@@ -110,7 +110,7 @@ class Run:
         )
 
     def _reached_at(self, work_s: float, now: float) -> float:
-        """When so much work was done, had it always gone at the pace of now."""
+        """Compute when so much work was done, had it always gone at the pace of now."""
         return min(now, self.since + (self._effort_for(work_s) - self.effort_s) / self.speed)
 
     @property

@@ -17,7 +17,7 @@ from fairlead.state.snapshot import AnyWorkload, Completed, Intent, Node, Pod, W
 
 
 class Due(StrEnum):
-    """What the queue holds for a time to come."""
+    """An entry of the queue, for a time to come."""
 
     START = "start"
     END = "end"
@@ -127,7 +127,7 @@ class State:
         self.events_of[workload.uid].append(self.last_event)
 
     def has_namesake(self, workload: AnyWorkload) -> bool:
-        """Whether another unfinished workload has the name."""
+        """Return whether another unfinished workload has the name."""
         return bool(self.names.get(_name(workload), set()) - {workload.uid})
 
     def take_name(self, workload: AnyWorkload) -> None:

@@ -46,7 +46,7 @@ def read_local(cluster: LocalCluster) -> Readings:
 
 
 def counts_of(cluster: LocalCluster) -> PassCounts | None:
-    """What the supervisor says that it did; None while none answers, or one of another version."""
+    """Ask the supervisor what it did; None while none answers, or one of another version."""
     if not cluster.supervisor_alive():
         return None
     answer = cluster.ask_supervisor(ANSWER_S)
@@ -57,7 +57,7 @@ def counts_of(cluster: LocalCluster) -> PassCounts | None:
 
 
 def read_gpus(node: str, gpus: tuple[Gpu, ...]) -> tuple[GpuReading, ...]:
-    """What NVML says of the devices of this machine; nothing where there are none or NVML does not answer."""
+    """Read what NVML says of the devices of this machine; nothing where there are none or NVML does not answer."""
     if not gpus or (sys.platform == "linux" and not any(map(os.path.exists, DRIVERS))):
         return ()
     import pynvml

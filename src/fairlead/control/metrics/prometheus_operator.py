@@ -1,4 +1,5 @@
-"""What ``install --monitoring`` adds: objects of the Prometheus operator, and dashboards for Grafana's sidecar."""
+"""Makes what ``install --monitoring`` adds: objects of the Prometheus operator, and dashboards for Grafana's
+sidecar."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What metrics are made from: a cluster at one instant, with what is known of its money and its devices."""
+"""Reads what metrics are made from: a cluster at one instant, with what is known of its money and its devices."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ POOL_LABELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUsage:
-    """What a run used so far; None where nobody keeps that, or no price is known."""
+    """A run's usage so far; None where nobody keeps that, or no price is known."""
 
     goodput: Goodput | None = None
     cost_microusd: int | None = None
@@ -71,7 +71,7 @@ def pool_of(node: Node) -> str:
 
 
 def dollars_per_hour(pods: Iterable[Pod], nodes: Mapping[str, Node]) -> float | None:
-    """What live pods cost an hour, divided as bills are; None where no price is known of any of their nodes."""
+    """Sum up what live pods cost an hour, divided as bills are; None where no price is known of any of their nodes."""
     amount, is_priced = 0.0, False
     for pod in pods:
         node = nodes.get(pod.node)

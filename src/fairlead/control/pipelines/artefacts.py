@@ -26,11 +26,11 @@ class Artefacts:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Where the content of that hash is, or would be."""
+        """Return the path of the content of that hash, whether it is there or not."""
         return self.root / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        """Whether the content of that hash is there."""
+        """Return whether the content of that hash is there."""
         return os.path.lexists(self.path(digest))
 
     def keep(self, source: Path) -> str:
@@ -57,7 +57,8 @@ class Artefacts:
 
 
 def read_value(path: Path) -> Any:
-    """What conditions read of an output: JSON, or text without the line break at its end; None for what is large."""
+    """Read what conditions see of an output: JSON, or text without the line break at its end; None for what is
+    large."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > VALUE_BYTES:

@@ -10,7 +10,7 @@ DRIVER = "fairlead.control.pipelines.driver"
 
 
 def is_pipeline(spec: WorkloadSpec) -> TypeGuard[Training]:
-    """Whether a workload is a run that carries out a pipeline."""
+    """Return whether a workload is a run that carries out a pipeline."""
     return isinstance(spec, Training) and f" -m {DRIVER} " in spec.run
 
 

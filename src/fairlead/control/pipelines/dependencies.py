@@ -1,4 +1,5 @@
-"""What a task depends on: its command, code, inputs and environment, each as a hash or text under a name for people."""
+"""Lists what a task depends on: its command, code, inputs and environment, each as a hash or text under a name for
+people."""
 
 import fnmatch
 import hashlib
@@ -104,7 +105,7 @@ class Dependencies:
         return self._files
 
     def _is_pipeline(self, found: Found) -> bool:
-        """Whether a file describes a pipeline: what it says of a step is a dependency of that step by itself."""
+        """Return whether a file describes a pipeline: what it says of a step is a dependency of that step by itself."""
         if not found.path.endswith((".yaml", ".yml", ".json")) or found.status.st_size > SPEC_BYTES:
             return False
         return _PIPELINE.search((self._workdir / found.path).read_bytes()) is not None

@@ -48,7 +48,7 @@ _OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a driver is given.
+    """The surroundings that a driver is given.
 
     Attributes:
         workdir: Where the steps run.
@@ -241,7 +241,8 @@ class Driver:
         return env
 
     def _handed_path(self, task: Task, need: str, output: str) -> Path:
-        """Where a task finds an output of another; of a step that is fanned out, a directory of links by number."""
+        """Return where a task finds an output of another; of a step that is fanned out, a directory of links by
+        number."""
         made = self._progress.steps[need]
         if made[0].index is None:
             return self._artefacts.path(made[0].outputs[output])

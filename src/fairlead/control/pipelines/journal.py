@@ -1,4 +1,4 @@
-"""How far a pipeline's run is: one line for each change of a task, appended before anything follows from it.
+"""Records how far a pipeline's run is: one line for each change of a task, appended before anything follows from it.
 
 Whatever is killed, the next driver reads it and goes on. Half a line at the end was never acted on and is dropped.
 """

@@ -1,4 +1,4 @@
-"""What a pipeline would do now, step by step, without running anything."""
+"""Foretells what a pipeline would do now, step by step, without running anything."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from fairlead.specs.pipeline import Pipeline
 
 
 class Foreseen(StrEnum):
-    """What would become of a task."""
+    """The expected end of a task."""
 
     RUN = "run"
     UNCHANGED = "unchanged"

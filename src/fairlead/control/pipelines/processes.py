@@ -70,7 +70,7 @@ class Programs:
 
     @property
     def num_running(self) -> int:
-        """How many programs live."""
+        """Count the programs that live."""
         return len(self._running)
 
     def start(self, name: str, command: str, *, workdir: Path, env: Mapping[str, str]) -> None:

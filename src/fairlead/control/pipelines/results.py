@@ -1,4 +1,4 @@
-"""What tasks returned, by what they depended on: the cache of steps, and the lineage of artefacts."""
+"""Keeps what tasks returned, by what they depended on: the cache of steps, and the lineage of artefacts."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ _COLUMNS = 'parts, outputs, "values", at, took_s, run'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Which task made an artefact."""
+    """The task that made an artefact."""
 
     pipeline: str
     task: str

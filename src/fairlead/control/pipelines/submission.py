@@ -16,7 +16,7 @@ from fairlead.specs.training import Launch, Training
 
 
 def store_of(home: Home) -> Path:
-    """Where artefacts of this machine's pipelines are kept."""
+    """Return where artefacts of this machine's pipelines are kept."""
     return home.artefacts
 
 
@@ -65,7 +65,7 @@ def pipeline_of(spec: Training) -> Pipeline | None:
 
 
 def progress_of(pipeline: Pipeline, directory: Path) -> journal.Progress:
-    """How far a run is.
+    """Return how far a run is.
 
     Args:
         directory: Where what is kept of the run lies.

@@ -65,7 +65,7 @@ class Applied:
         )
 
     def next_at(self, state: Mapping[str, Any], now: float) -> float | None:
-        """When its schedule comes next; None where it has none."""
+        """Return when its schedule comes next; None where it has none."""
         schedule = self.pipeline.schedule
         if schedule is None:
             return None
@@ -126,7 +126,7 @@ def remove(home: Home, team: str, name: str) -> bool:
 
 
 def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
-    """What was applied, and how far each is, by name.
+    """List what was applied, and how far each is, by name.
 
     Raises:
         ClusterError: One of them cannot be read.
@@ -138,7 +138,7 @@ def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
 
 
 def state_of(home: Home, applied: Applied) -> dict[str, Any]:
-    """How far one is."""
+    """Return how far one is."""
     return _state(home.triggers / f"{applied.key}.json", applied)
 
 
@@ -247,7 +247,7 @@ def _places(home: Home) -> list[Path]:
 
 
 def _read(place: Path) -> Applied | None:
-    """What a file says was applied; None where it has just been removed.
+    """Read what a file says was applied; None where it has just been removed.
 
     Raises:
         ClusterError: It says something else, or the pipeline is no longer kept.

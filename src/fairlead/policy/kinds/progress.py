@@ -1,4 +1,4 @@
-"""How far a workload is, and what is wrong with it while it runs, as every face says it."""
+"""Tells how far a workload is, and what is wrong with it while it runs, as every face says it."""
 
 from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.state.reasons import Reason
@@ -6,12 +6,12 @@ from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
 
 
 def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
-    """What is wrong with a run although it runs; None while nothing is, and for a parent."""
+    """Tell what is wrong with a run although it runs; None while nothing is, and for a parent."""
     return warning(workload, now) if is_leaf(workload) else None
 
 
 def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:
-    """How far a workload of any kind is, in one line; ``-`` when nobody can tell."""
+    """Tell how far a workload of any kind is, in one line; ``-`` when nobody can tell."""
     from fairlead.policy.kinds.table import parent_of  # here and not above: a listing of runs needs no records of kinds
 
     if is_leaf(workload):

@@ -248,7 +248,7 @@ def _give_up(
 
 
 def _trouble(revision: Revision, family: Family) -> str:
-    """Why the newest replica of a revision is not ready, to be put behind a sentence."""
+    """Tell why the newest replica of a revision is not ready, to be put behind a sentence."""
     children = _children(revision, family)
     return f"; {children[-1].spec.name} is {_state(children[-1])}" if children else ""
 
@@ -287,7 +287,7 @@ def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildInt
 
 
 def _say(serving: Workload[Serving], detail: ServingDetail, replicas: list[ReplicaState], family: Family) -> Reason:
-    """What an endpoint does now, in a sentence."""
+    """Say what an endpoint does now, in a sentence."""
     target = detail.revision(detail.target)
     assert target is not None
     given_up = detail.revision(detail.asked)
@@ -310,7 +310,7 @@ def _say(serving: Workload[Serving], detail: ServingDetail, replicas: list[Repli
 
 
 def _say_slow(new: list[ReplicaState], family: Family) -> str:
-    """What the first replica that is not ready waits for."""
+    """Say what the first replica that is not ready waits for."""
     slow = next((family.children[each.name] for each in new if not each.ready), None)
     return "" if slow is None else f"; {slow.spec.name} is {_state(slow)}"
 

@@ -26,7 +26,7 @@ class Placement:
 
 
 class Free(Protocol):
-    """Whoever knows what is free on some nodes, and which of them a run cannot go to."""
+    """The free capacity of some nodes, and which of them a run cannot go to."""
 
     @property
     def doors(self) -> Eligibility:

@@ -1,4 +1,4 @@
-"""Whose turn it is: the order in which those that wait are looked at.
+"""Orders those that wait by whose turn it is.
 
 First those that lie within their team's guarantee, then the others, then scavengers. Within a team by priority, which
 waiting raises, then the oldest, or those first of which less is left (``fairlead.policy.queue.queue_score``). Among

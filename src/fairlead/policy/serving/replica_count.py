@@ -1,4 +1,4 @@
-"""How many replicas an endpoint needs by the requests that are in flight at once.
+"""Counts the replicas that an endpoint needs by the requests that are in flight at once.
 
 What a moment needs is the mean of the most requests that were in flight or waiting in each of its last seconds, over
 the number that one replica is to have; so a sustained load is met within seconds and a lone burst of one is not. There

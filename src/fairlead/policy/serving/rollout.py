@@ -1,4 +1,4 @@
-"""Which replicas come and which go, while one revision serves or takes over from another.
+"""Decides which replicas come and which go, while one revision serves or takes over from another.
 
 A replica that goes is first told to nobody any more: the gateway has a moment to forget it before it gets its notice.
 """

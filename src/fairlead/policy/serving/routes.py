@@ -1,4 +1,4 @@
-"""Where requests go: what the gateway is told of endpoints, their revisions and their replicas that serve."""
+"""Tells the gateway where requests go: of endpoints, their revisions and their replicas that serve."""
 
 from collections.abc import Mapping
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""When a save begins, and when the training waits for one, so that a kill costs no more than the interval.
+"""Decides when a save begins, and when the training waits for one, so that a kill costs no more than the interval.
 
 A save in the background counts only at its end, so a kill in the middle of it falls back to the save before. Two rules
 keep the loss at the interval: a save begins early, by the time that the last one took, and the training goes no
@@ -55,7 +55,7 @@ class Cadence:
         self._limit = None if every_steps is None else step + every_steps
 
     def due(self, step: int) -> bool:
-        """Whether a save should begin after this step."""
+        """Return whether a save should begin after this step."""
         if self._every_steps is not None:
             return step - self._begun.step >= self._every_steps - self._lead_steps(step)
         if self._every_s is not None:
@@ -65,7 +65,7 @@ class Cadence:
         return False
 
     def over(self, step: int, *, gap: int = 1) -> bool:
-        """Whether a kill before this is asked again, ``gap`` steps later, would cost more than the interval."""
+        """Return whether a kill before this is asked again, ``gap`` steps later, would cost more than the interval."""
         if self._every_steps is not None:
             return step - self._kept.step >= self._every_steps
         if self._every_s is not None:
@@ -82,7 +82,8 @@ class Cadence:
         return 2 * self._interval.seconds + MARGIN * self._interval.written_s
 
     def at_limit(self, step: int) -> bool:
-        """Whether the ranks have to ask each other at this step, because they may not go on without a newer save."""
+        """Return whether the ranks have to ask each other at this step, because they may not go on without a newer
+        save."""
         return self._limit is not None and step >= self._limit
 
     def begin(self, step: int) -> None:
@@ -111,7 +112,7 @@ class Cadence:
         return (self._trained_s() - self._begun.at) / steps if steps > 0 else 0.0
 
     def _lead_s(self, every_s: float) -> float:
-        """How long before the end of the interval the save begins; 0 to wait for it.
+        """Return how long before the end of the interval the save begins; 0 to wait for it.
 
         With b the part of a save that always blocks, d the rest, I the interval and x the lead, the training stands
         still for the share (max(0, d - x) + b) / (I - x). That is least at x = d when d + b < I, and at x = 0 when not.

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as phases that every rank goes through together.
+"""The content of a checkpoint, as phases that every rank goes through together.
 
 Between two phases the ranks tell each other how it went, so a phase may use collectives: all ranks come to it, or none.
 Two forms: objects of the program (modules, optimizers, anything with ``state_dict``), or files that the program writes.
@@ -24,7 +24,7 @@ class Content(Protocol):
     """The state of one rank."""
 
     def describe(self) -> dict[str, Any]:
-        """What loading needs to know; plain JSON, the same on all ranks."""
+        """Describe what loading needs to know; plain JSON, the same on all ranks."""
         ...
 
     def snapshot(self, directory: Path, *, asynchronous: bool) -> Sequence[Phase]:

@@ -81,7 +81,7 @@ class Directory:
         shutil.rmtree(self._draft(draft), ignore_errors=True)
 
     def release(self, directory: Path) -> None:
-        """What was fetched is the checkpoint itself, and a workplace goes with its draft."""
+        """Do nothing: what was fetched is the checkpoint itself, and a workplace goes with its draft."""
 
     def steps(self) -> list[int]:
         try:

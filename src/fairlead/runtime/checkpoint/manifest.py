@@ -20,7 +20,7 @@ class DamagedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """What a file must look like.
+    """Facts by which a file is recognised as whole.
 
     Attributes:
         size: Bytes.

@@ -8,7 +8,7 @@ Phase = Callable[[Path], None]
 
 
 def rank_directory(rank: int) -> str:
-    """Where a rank's own files are, in a workplace and in a checkpoint."""
+    """Return where a rank's own files are, in a workplace and in a checkpoint."""
     return f"rank-{rank:05d}"
 
 

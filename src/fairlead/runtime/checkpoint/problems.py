@@ -1,4 +1,4 @@
-"""How failures travel between ranks, and how they are told."""
+"""Carries failures between ranks, and tells them."""
 
 import errno
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def settle(channel: Channel, problem: Exception | None, value: Any = None) -> li
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Whether the same may go well a while later: a full disk, an outage."""
+    """Return whether the same may go well a while later: a full disk, an outage."""
     root = _system_error(error)
     return isinstance(error, StoreUnavailable) or (root is not None and root.errno in PASSING)
 

@@ -24,7 +24,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What was loaded.
+    """The checkpoint that was loaded.
 
     Attributes:
         step: Completed steps; 0 when nothing was loaded.

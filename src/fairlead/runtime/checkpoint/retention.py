@@ -1,4 +1,4 @@
-"""Which checkpoints may go after one has succeeded. Pure."""
+"""Chooses which checkpoints may go after one has succeeded. Pure."""
 
 from collections.abc import Collection
 

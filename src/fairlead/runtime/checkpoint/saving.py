@@ -26,7 +26,7 @@ from fairlead.runtime.errors import AgreementFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What became of a save.
+    """The outcome of a save.
 
     Attributes:
         step: The step it was for.
@@ -86,7 +86,7 @@ class Saver:
 
     @property
     def busy(self) -> bool:
-        """Whether a save is under way."""
+        """Return whether a save is under way."""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self, timeout_s: float | None = None) -> bool:

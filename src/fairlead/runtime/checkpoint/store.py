@@ -25,7 +25,7 @@ class Draft:
 
 
 class Store(Protocol):
-    """Where checkpoints are.
+    """The place of checkpoints.
 
     A save is: every rank takes a workplace, rank 0 begins, every rank puts its files, rank 0 commits. The caller sees
     to it that all ranks are through with one call before any makes the next. Before ``commit`` returns nothing

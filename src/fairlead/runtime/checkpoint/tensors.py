@@ -266,7 +266,7 @@ class Tensors:
         return sorted(names - self._modules.keys() - self._optimizers().keys())
 
     def _sharded_others(self) -> dict[str, Any]:
-        """Whatever else holds tensors that are spread over the ranks."""
+        """Collect all else that holds tensors that are spread over the ranks."""
         known = {*self._modules, *self._optimizers()}
         states = {name: _state(value) for name, value in self._state.items() if name not in known}
         return {name: state for name, state in states.items() if _any_sharded(state)}
@@ -287,7 +287,7 @@ class Tensors:
             raise CheckpointMismatch(f"it holds {surplus[0]} and {len(surplus) - 1} more that the program lacks")
 
     def _spread(self) -> bool:
-        """Whether other ranks may hold other parameters, as in a pipeline."""
+        """Return whether other ranks may hold other parameters, as in a pipeline."""
         return dist_runs() and dist.get_world_size() > 1
 
     def _group(self) -> "dist.ProcessGroup | None":
@@ -351,7 +351,7 @@ class Staging:
 
 
 def dist_runs() -> bool:
-    """Whether the program has set up torch.distributed."""
+    """Return whether the program has set up torch.distributed."""
     return dist.is_available() and dist.is_initialized()
 
 

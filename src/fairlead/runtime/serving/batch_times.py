@@ -1,4 +1,4 @@
-"""What a batch takes by its size, learned, and how long it pays to hold a batch back. Pure: time comes as an argument.
+"""Learns what a batch takes by its size, and how long it pays to hold a batch back. Pure: time comes as an argument.
 
 A batch of n rows takes a + b*n seconds, fitted by least squares over what sizes took lately. Suppose n rows wait and
 the predictor is idle. Starting now ends them at a + b*n; the next row, g seconds away, then waits for that, and runs

@@ -1,4 +1,5 @@
-"""What a replica tells Prometheus, under vLLM's names with `fairlead:` for `vllm:`, so that rules and boards fit."""
+"""Metrics of a replica for Prometheus, under vLLM's names with `fairlead:` for `vllm:`, so that rules and boards
+fit."""
 
 from __future__ import annotations
 

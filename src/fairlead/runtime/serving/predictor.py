@@ -36,7 +36,7 @@ SAMPLING = ("top_p", "seed")
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What a predictor says of an input or output; -1 in the shape is any size."""
+    """A predictor's word of an input or output; -1 in the shape is any size."""
 
     name: str
     datatype: str

@@ -1,4 +1,4 @@
-"""What a client gets instead of a result. Raised anywhere below a route, turned into an answer by the HTTP server.
+"""Problems that a client gets instead of a result. Raised below a route, turned into an answer by the HTTP server.
 
 Problem
   BadRequest      400, the client's mistake; the message says what was given, the rule, and how to mend it

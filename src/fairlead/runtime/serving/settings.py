@@ -1,4 +1,4 @@
-"""What a replica is told at its start, from the environment of its pod and the command line."""
+"""Reads a replica's settings at its start, from the environment of its pod and the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCHING_KEYS = ("max_batch_size", "max_latency_ms")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a replica is told at its start.
+    """Settings of a replica at its start.
 
     Attributes:
         predictor: ``module:Class``, importable from the working directory.

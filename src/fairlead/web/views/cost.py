@@ -59,7 +59,7 @@ def _row(row: dict[str, Any], by: Grouping, whole: int) -> dict[str, Any]:
 
 
 def _uses(rows: list[dict[str, Any]], whole: int) -> list[dict[str, Any]]:
-    """What the whole bill was for: each use with its amount and where its part of a bar is, in hundredths."""
+    """Divide the whole bill by use: each with its amount and where its part of a bar is, in hundredths."""
     found, at = [], 0.0
     for use in Use:
         amount = sum(row["uses"].get(use.value, 0) for row in rows)

@@ -1,4 +1,4 @@
-"""What waits, in the order of its turns: the same as ``fairlead queue``."""
+"""Shows what waits, in the order of its turns: the same as ``fairlead queue``."""
 
 from fairlead.text.quantities import describe_need
 from fairlead.web.expected_starts import outlook_of

@@ -64,7 +64,7 @@ def _parent(question: Question, uid: str) -> AnyWorkload | None:
 
 
 def _part(run: AnyWorkload) -> float | None:
-    """Which part of its steps is done; None where nobody says how many there are."""
+    """Compute which part of its steps is done; None where nobody says how many there are."""
     progress = run.progress
     if progress is None or progress.step is None or not progress.total_steps:
         return None
@@ -239,7 +239,7 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
 
 
 def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
-    """Where an endpoint is asked for, who serves and how much is asked, as ``fairlead status`` tells it."""
+    """Tell where an endpoint is asked for, who serves and how much is asked, as ``fairlead status`` tells it."""
     # Here and not above: few runs are endpoints.
     from fairlead.policy.kinds.serving import detail_of
 

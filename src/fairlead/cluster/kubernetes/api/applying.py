@@ -15,7 +15,7 @@ _PLURALS = {"NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasse
 
 
 class Outcome(StrEnum):
-    """What became of an object."""
+    """The outcome of applying an object."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the API server has an object.
+    """The place that the API server has for an object.
 
     Attributes:
         resource: Plural.
@@ -61,7 +61,7 @@ class Done:
 
 
 def place_of(content: Object) -> Place:
-    """Where an object of ours belongs."""
+    """Find where an object of ours belongs."""
     group, slash, version = str(content["apiVersion"]).rpartition("/")
     kind, metadata = str(content["kind"]), content["metadata"]
     return Place(
@@ -157,7 +157,7 @@ def condition(content: Object, kind: str) -> Mapping[str, Any]:
 
 
 def _told(content: Object) -> Object:
-    """What somebody means to be so: a dry run counts versions like a real one, and nobody means those."""
+    """Keep what somebody means to be so: a dry run counts versions like a real one, and nobody means those."""
     kept = {name: value for name, value in content.items() if name != "status"}
     own = ("resourceVersion", "managedFields", "generation", "creationTimestamp", "uid", "selfLink")
     metadata = {name: value for name, value in (content.get("metadata") or {}).items() if name not in own}

@@ -65,7 +65,7 @@ class ApiError(ClusterError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a client allows itself.
+    """Limits that a client keeps to.
 
     Attributes:
         per_second: Requests each second in the long run.
@@ -271,7 +271,7 @@ class Client:
         )  # fmt: skip
 
     def _connections(self) -> tuple[str, urllib3.HTTPConnectionPool]:
-        """What comes before a path, and the pool; a new one when the client's certificate was renewed.
+        """Return what comes before a path, and the pool; a new one when the client's certificate was renewed.
 
         To find the pool of a URL takes a quarter of all that a request costs, so it is done once.
         """
@@ -361,7 +361,7 @@ def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) ->
 
 
 def _never_sent(error: Exception) -> bool:
-    """Whether the request cannot have reached the server."""
+    """Return whether the request cannot have reached the server."""
     return isinstance(error, (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError))
 
 

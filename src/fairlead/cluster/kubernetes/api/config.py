@@ -1,4 +1,4 @@
-"""How to reach a cluster: a context of the user's kubeconfig, or what a pod finds of the cluster that it runs in.
+"""Finds the way to a cluster: a context of the user's kubeconfig, or what a pod finds of the cluster that it runs in.
 
 Reads the files as kubectl does: ``KUBECONFIG`` may name several, of which the first to define a name wins, and paths in
 a file are relative to it.

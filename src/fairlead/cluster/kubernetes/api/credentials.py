@@ -1,4 +1,4 @@
-"""Who we are to an API server: tokens that are renewed, and plugins that are asked for them."""
+"""Proves who we are to an API server: tokens that are renewed, and plugins that are asked for them."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1b
 
 
 class Credentials(Protocol):
-    """Where the identity comes from. Safe to use from several threads."""
+    """The source of the identity. Safe to use from several threads."""
 
     def authorization(self) -> str | None:
         """Value of the header ``Authorization`` now; None for none.
@@ -100,7 +100,7 @@ class TokenFile(Anonymous):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What a plugin said; ``expires_at`` is Unix time, None for never."""
+    """A plugin's answer; ``expires_at`` is Unix time, None for never."""
 
     token: str | None
     certificate: tuple[bytes, bytes] | None

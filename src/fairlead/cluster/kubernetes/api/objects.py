@@ -34,7 +34,7 @@ SIDECAR = "Always"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What is offered or asked for; ``devices`` are extended resources that are GPUs or parts of one."""
+    """Amounts offered or asked for; ``devices`` are extended resources that are GPUs or parts of one."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -211,7 +211,7 @@ def amounts(resources: Mapping[str, Any]) -> Amounts:
 
 
 def pod_requests(spec: Object) -> Amounts:
-    """What kube-scheduler counts: the containers together, or the largest of those that run before them.
+    """Sum up as kube-scheduler does: the containers together, or the largest of those that run before them.
 
     From kube-scheduler's ``PodRequests``: sidecars (init containers that restart) count beside both.
     """

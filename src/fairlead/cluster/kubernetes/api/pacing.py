@@ -1,4 +1,4 @@
-"""How fast requests go out: a bucket of tokens that fills at a steady rate; and waits that differ."""
+"""Paces requests: a bucket of tokens that fills at a steady rate; and waits that differ."""
 
 import random
 import threading

@@ -41,7 +41,7 @@ class ExecStream:
 
     @property
     def can_end_input(self) -> bool:
-        """Whether the server understands ``end_input``."""
+        """Return whether the server understands ``end_input``."""
         return self._connection.subprotocol == V5
 
     def write(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What every connection to an API server starts with: TLS, the way through a proxy, and who we are."""
+"""Begins every connection to an API server: TLS, the way through a proxy, and who we are."""
 
 import ssl
 import tempfile
@@ -19,7 +19,7 @@ def identity_headers(access: Access) -> list[tuple[str, str]]:
 
 
 def tls_context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
-    """What the server has to prove, and what we prove to it.
+    """Set up what the server has to prove, and what we prove to it.
 
     Args:
         certificate: PEM of ours and of its key; None for none.

@@ -28,7 +28,7 @@ MOST_TOMBSTONES = 20_000
 
 
 class Kept(Protocol):
-    """What a cache holds of an object."""
+    """An object as a cache holds it."""
 
     @property
     def key(self) -> str: ...
@@ -115,7 +115,7 @@ class Cache(Generic[T]):
             return tuple(self._kept.values())
 
     def was_deleted(self, key: str) -> bool:
-        """Whether the cache itself saw the object go."""
+        """Return whether the cache itself saw the object go."""
         with self._lock:
             return key in self._tombstones
 

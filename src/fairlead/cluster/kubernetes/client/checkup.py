@@ -142,7 +142,8 @@ def _served_kinds(client: Client, install: str) -> Finding:
 
 
 def _is_same(there: Object, wanted: Object) -> bool:
-    """Whether the API server holds the schema that we would apply, in full or without the rules that cost too much."""
+    """Return whether the API server holds the schema that we would apply, in full or without the rules that cost too
+    much."""
     schema = there["spec"]["versions"][0]["schema"]
     return any(each["spec"]["versions"][0]["schema"] == schema for each in (wanted, with_fewer_rules(wanted)))
 
@@ -196,5 +197,5 @@ def _list(client: Client, path: str) -> list[Object] | None:
 
 
 def _word(user: str) -> str:
-    """What a name may hold of a user's."""
+    """Keep of a user's name what a label may hold."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in user.lower()).strip("-")[:40]

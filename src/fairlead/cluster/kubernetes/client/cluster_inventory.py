@@ -1,4 +1,4 @@
-"""What a cluster has beside Fairlead, read off its lists of objects: devices, autoscalers, storage, engines. Pure."""
+"""Reads off a cluster's lists of objects what it has beside Fairlead: devices, autoscalers, storage, engines. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ DEVICE_PLUGINS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was read; None stands for what the user may not read.
+    """The lists that were read; None stands for what the user may not read.
 
     Attributes:
         apis: Every ``group/version`` that is served.
@@ -84,7 +84,7 @@ def look_around(found: Found) -> list[Finding]:
 
 
 def is_served(part: Part, apis: frozenset[str]) -> bool:
-    """Whether the API server knows its kinds."""
+    """Return whether the API server knows its kinds."""
     return part.api in apis or any(api.startswith(f"{part.api}/") for api in apis)
 
 

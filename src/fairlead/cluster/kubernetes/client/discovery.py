@@ -22,7 +22,7 @@ MOST_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Who looks after runs.
+    """The operator that looks after runs.
 
     Attributes:
         version: Of the installed one; None when none is installed, or it may not be read.

@@ -155,7 +155,7 @@ def _apply(client: Client, content: Object, *, dry: bool) -> Done:
 
 
 def is_ours(content: Object) -> bool:
-    """Whether Fairlead made it."""
+    """Return whether Fairlead made it."""
     return bool((content["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER)
 
 
@@ -167,7 +167,7 @@ def _is_rolled_out(deployment: Object) -> bool:
 
 
 def _why_not_ready(client: Client, place: Place) -> str:
-    """What the pods or the Deployment say."""
+    """Tell what the pods or the Deployment say."""
     query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
     for pod in client.items(f"/api/v1/namespaces/{place.namespace}/pods", query):
         status = pod.get("status") or {}

@@ -1,4 +1,4 @@
-"""What is true on a cluster, asked for once and not watched: for a plan, and for the pods of one run."""
+"""Asks a cluster once what is true, without watching it: for a plan, and for the pods of one run."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Who looks after a cluster's runs just now, as its Lease tells everybody who asks."""
+"""Reads from the operator's Lease who looks after a cluster's runs just now."""
 
 import time
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ def _lease(client: Client, namespace: str, patience_s: float | None) -> dict[str
 
 
 def _holder(lease: dict[str, Any]) -> LeaseHolder | None:
-    """Who has it; None when it was given back."""
+    """Return who has it; None when it was given back."""
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity") or not spec.get("renewTime"):
         return None

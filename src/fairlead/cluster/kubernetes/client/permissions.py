@@ -1,4 +1,4 @@
-"""What the user may do, asked of the API server before anything is tried."""
+"""Asks the API server what the user may do, before anything is tried."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -51,14 +51,15 @@ class LoggedPod:
 
 @dataclass(slots=True, kw_only=True)
 class Mark:
-    """How far a pod's log was read: nanoseconds of the last line, and how many lines have just that time."""
+    """A position in a pod's log: nanoseconds of the last line read, and how many lines have just that time."""
 
     at_ns: int = -1
     count: int = 0
     skipped: int = 0
 
     def is_new(self, at_ns: int) -> bool:
-        """Whether a line goes beyond; kubelet starts again at a whole second, with lines that were read before."""
+        """Return whether a line goes beyond; kubelet starts again at a whole second, with lines that were read
+        before."""
         if at_ns < self.at_ns:
             return False
         if at_ns == self.at_ns:
@@ -99,7 +100,7 @@ class PodLogs:
         self._largest = 0
 
     def all(self) -> Iterator[LogLine]:
-        """What there is now, by starts and time; a start is read when it is its turn."""
+        """Yield what there is now, by starts and time; a start is read when it is its turn."""
         pods, kept = self._places()
         attempts = sorted({place[0] for place in (*pods, *kept)})
         if self._query.tail is not None:
@@ -109,7 +110,7 @@ class PodLogs:
             yield from heapq.merge(*self._of(attempt, pods, kept, None), key=_at)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        """What is missing, as far as the beginnings of logs tell."""
+        """List what is missing, as far as the beginnings of logs tell."""
         pods, kept = self._places()
         found: list[Dropped] = []
         for (attempt, _), text in ((place, text) for place, text in kept.items() if place not in pods):
@@ -121,7 +122,7 @@ class PodLogs:
         return tuple(found)
 
     def follow(self, over: Callable[[], bool], watermark: Watermark | None = None) -> Iterator[LogLine]:
-        """What there is, and then what comes, until ``over`` and everything is read."""
+        """Yield what there is, and then what comes, until ``over`` and everything is read."""
         yield from self.all()
         # A number among the lines: all that was there at this Unix time has been read.
         lines: SimpleQueue[LogLine | float] = SimpleQueue()
@@ -211,7 +212,7 @@ class PodLogs:
                 return
 
     def _is_over(self, pod: LoggedPod) -> bool:
-        """Whether its ranks have ended, so that the log is complete."""
+        """Return whether its ranks have ended, so that the log is complete."""
         try:
             return _logged(self._client.get(f"{self._path}/{pod.name}", patience_s=5.0)).is_over
         except ApiError as error:
@@ -294,7 +295,7 @@ class PodLogs:
             return ""
 
     def _rest(self) -> Iterator[LogLine]:
-        """What was kept of pods that went while they were followed."""
+        """Yield what was kept of pods that went while they were followed."""
         if not self._gone:
             return
         for place, text in kept_lines(self._client, self._namespace, self._uid).items():

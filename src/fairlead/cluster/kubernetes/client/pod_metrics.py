@@ -1,4 +1,5 @@
-"""What the pods of runs use: by the metrics API where it is served, and for GPUs by DCGM's exporter on their nodes."""
+"""Measures what the pods of runs use: by the metrics API if it is served, and for GPUs by DCGM's exporter on their
+nodes."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ class Sample:
 
 
 def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
-    """What the pods of a namespace's runs, or of one of them, use now.
+    """Measure what the pods of a namespace's runs, or of one of them, use now.
 
     Raises:
         ClusterError: The pods themselves cannot be read.
@@ -153,7 +154,7 @@ def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tu
 
 
 def _ask(client: Client, pod: Object) -> tuple[str, str]:
-    """What an exporter says, and why it says nothing."""
+    """Ask an exporter; tell why it says nothing."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{EXPORTER_PORT}/proxy/metrics"
     try:

@@ -30,7 +30,7 @@ def revision_of(directory: Path) -> dict[str, str]:
 
 
 def read_code(client: Client, namespace: str, name: str, uid: str) -> KeptCode:
-    """What is kept of a run's code; what our account may not read is said.
+    """Read what is kept of a run's code; what our account may not read is said.
 
     Raises:
         NotFound: The run is not there any more.
@@ -60,7 +60,7 @@ def read_code(client: Client, namespace: str, name: str, uid: str) -> KeptCode:
 
 
 class _Unreadable(Exception):
-    """Why the files cannot be shown."""
+    """The reason why the files cannot be shown."""
 
 
 def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tuple[bytes, bool]]:
@@ -98,7 +98,7 @@ def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tupl
 
 
 def _revision(text: str | None) -> dict[str, Any] | None:
-    """What the annotation says; None when there is none, or somebody else has written it."""
+    """Read the annotation; None when there is none, or somebody else has written it."""
     try:
         told = json.loads(text or "")
         diff = told["diff"]

@@ -30,7 +30,7 @@ _OF_RUNS = (
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What was done, and what is left and why."""
+    """A report of what was done, and what is left and why."""
 
     done: list[Done] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -165,7 +165,7 @@ def _in_use(client: Client) -> dict[str, int]:
 
 
 def _leftovers(client: Client) -> Iterator[Place]:
-    """What runs were made of, and what they shared.
+    """List what runs were made of, and what they shared.
 
     The cluster collects what a deleted run owned, but not at once, and never once the run's kind is gone too.
     """
@@ -222,7 +222,7 @@ def _removed(client: Client, place: Place, timeout_s: float) -> bool:
 
 
 def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
-    """What the user has to know of, with the command that ends it."""
+    """Tell what the user has to know of, with the command that ends it."""
     left = []
     num_runs = sum(in_use.get(plural(kind), 0) for kind in workload_kinds())
     if num_runs:

@@ -462,7 +462,7 @@ class UserClient:
 
 
 def _is_mounted(spec: Training, path: str) -> bool:
-    """Whether a volume of the run holds a path."""
+    """Return whether a volume of the run holds a path."""
     containers = spec.kubernetes.pod.get("spec", {}).get("containers", [])
     mounts = [mount["mountPath"].rstrip("/") for each in containers for mount in each.get("volumeMounts", [])]
     return any(path == mount or path.startswith(f"{mount}/") for mount in mounts)
@@ -486,7 +486,7 @@ def _run_of(found: AnyObject) -> AnyWorkload:
 
 
 def _notes(given: Training, complete: Training) -> list[str]:
-    """What the pods ask for beyond what was given, and what becomes of checkpoints."""
+    """Tell what the pods ask for beyond what was given, and what becomes of checkpoints."""
     notes, asked = [], given.resources
     ranks = complete.ranks_on_each_node
     if given.ranks_per_node is None:

@@ -1,4 +1,4 @@
-"""Where working directories lie that are too large for the API: beside the checkpoints of their run.
+"""Keeps working directories that are too large for the API beside the checkpoints of their run.
 
 That place outlives pods and is one that they reach, so nothing else has to be set up. An object store we write with the
 credentials that we have here. A volume only pods can reach, so a small run of its own mounts it as the run will, and
@@ -54,7 +54,7 @@ class Store(Protocol):
 
     @property
     def said(self) -> str:
-        """Which it is, for people."""
+        """Name it for people."""
         ...
 
     def keep(self, archive: LargeArchive, folder: str, used: frozenset[str], client: Client, submit: Submit) -> str:
@@ -196,7 +196,7 @@ class _Sending(threading.Thread):
         self._over_at = time.monotonic()
 
     def _send(self) -> str:
-        """What is wrong; nothing when it has arrived."""
+        """Send it, and return what is wrong; nothing when it has arrived."""
         member, said = self._member, bytearray()
         argv = (member.python, RUNTIME, "receive", self._path)
         opened = exec_stream(self._client.access, member.path, argv, container=RANKS, stdin=True, tty=False)
@@ -214,7 +214,7 @@ class _Sending(threading.Thread):
         return words if code != 0 else ""
 
     def _pump(self, stream: ExecStream, ready: threading.Event) -> None:
-        """What breaks is told by the stream's own end."""
+        """Copy to the end; what breaks is told by the stream's own end."""
         if not ready.wait(READY_MOST_S):
             return
         try:

@@ -1,4 +1,4 @@
-"""Which directory of the user goes with a run, and the way there: ConfigMaps that the run owns, or a store of the team.
+"""Sends a directory of the user along with a run, in ConfigMaps that the run owns or through a store of the team.
 
 A ``workdir`` that is given is taken along. Without one the image has the program; and a run that names no image either
 takes the directory of its file, since its program can be nowhere else.
@@ -41,7 +41,7 @@ KEEPER = "fairlead-upload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkdirUpload:
-    """What was chosen.
+    """The directory and files that were chosen.
 
     Attributes:
         spec: With ``workdir`` as it is kept; that of another person says the same.
@@ -57,7 +57,7 @@ class WorkdirUpload:
 
 
 def choose(spec: Training, directory: Path) -> WorkdirUpload:
-    """What goes along with a spec whose file is in ``directory``.
+    """Choose what goes along with a spec whose file is in ``directory``.
 
     Raises:
         InvalidSpec: It is not there, or lacks the program that only it can have.
@@ -104,7 +104,7 @@ def choose(spec: Training, directory: Path) -> WorkdirUpload:
 
 
 def _names(directory: Path) -> frozenset[str]:
-    """What goes along, by paths below the directory."""
+    """List what goes along, by paths below the directory."""
     return frozenset(path.relative_to(directory).as_posix() for path in workdir.files(directory))
 
 
@@ -130,7 +130,7 @@ def send(client: Client, spec: Spec, directory: Path, submit: Submit) -> AnyWork
 
 
 def is_same(annotation: str, directory: Path) -> bool:
-    """Whether a run that says this of its working directory has the files that are in the directory now."""
+    """Return whether a run that says this of its working directory has the files that are in the directory now."""
     stored = stored_digest(annotation)
     if stored is None:
         archive = pack(directory)
@@ -152,7 +152,7 @@ def _send_large(client: Client, spec: Spec, directory: Path, submit: Submit, upl
 
 
 def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
-    """Where files go that are too large for the API.
+    """Choose where files go that are too large for the API.
 
     Raises:
         Conflict: There is no such place, or they are too large for it as well.

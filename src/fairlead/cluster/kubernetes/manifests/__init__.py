@@ -1,1 +1,1 @@
-"""What Fairlead puts onto a cluster, as pure functions from specs to objects."""
+"""Renders all that Fairlead puts onto a cluster: pure functions from specs to objects."""

@@ -101,7 +101,7 @@ def definition(kind: str) -> dict[str, Any]:
 
 
 def _columns(kind: str) -> tuple[tuple[str, str, str], ...]:
-    """What kubectl shows of a kind; all parents have the same, and those with a best child that one too."""
+    """Render what kubectl shows of a kind; all parents have the same, and those with a best child that one too."""
     if kind in _COLUMNS:
         return _COLUMNS[kind]
     record = WORKLOADS[kind]
@@ -132,7 +132,7 @@ def _lean(value: Any) -> Any:
 
 
 def _reads_quantity(rule: str) -> bool:
-    """Whether it looks into the text of a field that may be a number."""
+    """Return whether it looks into the text of a field that may be a number."""
     return ".findAll(" in rule or "string(self." in rule
 
 
@@ -249,7 +249,8 @@ def _laid(kind: OverlayField) -> dict[str, Any]:
 
 
 def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
-    """What an overlay must leave to Fairlead; the same rules as ``fairlead.specs.overlay`` has, place by place."""
+    """Render what an overlay must leave to Fairlead; the same rules as ``fairlead.specs.overlay`` has, place by
+    place."""
     for part in ("labels", "annotations"):
         test = f'self.all(k, !k.startsWith("{overlay.OWN_DOMAIN}"))'
         yield ("metadata", part), validation.rule(test, validation.say(overlay.FOREIGN_LABEL))

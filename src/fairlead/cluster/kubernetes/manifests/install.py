@@ -20,7 +20,7 @@ _SELECTOR = {"app.kubernetes.io/name": OPERATOR}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSettings:
-    """How the operator runs.
+    """Settings of the operator's installation.
 
     Attributes:
         namespace: Of the operator alone; runs live in their teams'.
@@ -138,7 +138,7 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
 
 
 def _kept(keeps: Retention) -> list[str]:
-    """What is kept, as arguments of the operator."""
+    """Render what is kept, as arguments of the operator."""
     period = [] if keeps.for_s is None else ["--keep", str(format_duration(keeps.for_s))]
     return period if keeps.last is None else [*period, "--keep-last", str(keeps.last)]
 

@@ -1,4 +1,4 @@
-"""What pods may reach and be reached by: nothing, but for the holes that training needs.
+"""Closes pods off: they reach nothing and nothing reaches them, but for the holes that training needs.
 
 A policy cannot say "pods of the same run" for all runs at once, so each run has one of its own.
 """
@@ -15,7 +15,7 @@ METADATA = "169.254.0.0/16"  # where clouds hand out a node's credentials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSettings:
-    """What pods of runs may reach outside their run.
+    """Addresses that pods of runs may reach outside their run.
 
     Attributes:
         storage_ports: TCP ports of object stores and package indexes.

@@ -106,7 +106,7 @@ def render_priority_class() -> dict[str, Any]:
 
 
 def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What containers ask for together, of every resource."""
+    """Sum up what containers ask for, of every resource."""
     total: dict[str, Decimal] = {}
     for resources in lists:
         for name, value in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
@@ -115,7 +115,7 @@ def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _others(shunned: Iterable[tuple[str, str]], prices: Iterable[str] | None) -> list[dict[str, Any]]:
-    """What holds in every term of an affinity."""
+    """Find what holds in every term of an affinity."""
     found: list[dict[str, Any]] = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
     if prices is not None:
         found.append({"key": PRICE_LABEL, "operator": "In", "values": sorted(prices)})

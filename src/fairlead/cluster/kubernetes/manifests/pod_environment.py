@@ -1,4 +1,4 @@
-"""What a pod's processes find, the same as on every other cluster: variables, places, and what the shim is told."""
+"""Makes a pod's environment, the same as on every other cluster: variables, places, and what the shim is told."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
 def instructions(
     workload: Workload, create: CreatePod, *, checkpoint_to: str | None, has_parts: bool, archive: str | None = None
 ) -> dict[str, str]:
-    """What the pod's entry is told, as variables of its own; it keeps them from the ranks.
+    """Make the variables by which the pod's entry is told; it keeps them from the ranks.
 
     The ranks' variables are in it: each of its own would cost the API server more than all of them do together.
     Commands are variables of their own because one variable holds at most 128 KiB.
@@ -71,7 +71,7 @@ def instructions(
 
 
 def checkpoint_place(workload: Workload, default: str | None) -> str | None:
-    """Where the checkpoints of this run are; None when there is no place that outlives a pod.
+    """Return where the checkpoints of this run are; None when there is no place that outlives a pod.
 
     Args:
         default: The cluster's or the team's own place, for runs that name none.

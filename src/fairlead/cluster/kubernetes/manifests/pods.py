@@ -29,7 +29,7 @@ START_MOST_S = 86_400  # `setup` may take long, and only `max_duration` bounds i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSettings:
-    """What a cluster or a team decides for all its pods.
+    """Settings that a cluster or a team decides for all its pods.
 
     Attributes:
         runtime: ConfigMap that holds the runtime, in the pod's namespace.

@@ -1,4 +1,4 @@
-"""Who may do what: the operator's own rights, and the three roles that a team's people get.
+"""Grants rights: the operator's own, and the three roles that a team's people get.
 
 The operator's rules are those of its requests and nothing more; a verb is here because some code makes that request.
 """
@@ -104,7 +104,7 @@ def render_roles() -> list[dict[str, Any]]:
 
 
 def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
-    """What gives the operator's account its rights; leader election is in its own namespace alone.
+    """Render what gives the operator's account its rights; leader election is in its own namespace alone.
 
     Everybody who may log in may see whether an operator runs.
     """
@@ -120,7 +120,7 @@ def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
 
 
 def render_binding(namespace: str, role: str, subjects: list[dict[str, Any]]) -> dict[str, Any]:
-    """What gives people one of the three roles in a namespace."""
+    """Render what gives people one of the three roles in a namespace."""
     name = f"fairlead-{role}"
     return _binding("RoleBinding", name, namespace, "ClusterRole", name, subjects)
 

@@ -1,4 +1,4 @@
-"""What a team is on Kubernetes: a namespace with its bounds, its people's roles, and closed doors.
+"""Renders a team on Kubernetes: a namespace with its bounds, its people's roles, and closed doors.
 
 The quota here is a bound that holds even without the operator. GPUs are counted by resource name there, so each kind of
 GPU has the whole of the team's number as its bound; the sum, and shares of GPUs, are the operator's to hold.
@@ -17,7 +17,7 @@ from fairlead.specs.team import Quota, Team
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeamSettings:
-    """What a cluster decides for all its teams.
+    """Settings that a cluster decides for all its teams.
 
     Attributes:
         pod_security: Level that the namespace enforces.
@@ -42,7 +42,7 @@ def render_team(team: Team, settings: TeamSettings) -> list[dict[str, Any]]:
 
 
 def subjects(team: Team, role: str) -> list[dict[str, Any]]:
-    """Who has a role: the team's members are users; groups of the cluster's own directory may have each."""
+    """List who has a role: the team's members are users; groups of the cluster's own directory may have each."""
     group = {"kind": "Group", "name": f"fairlead:{team.name}:{role}"}
     members = team.members if role == "user" else ()
     found = [group, *({"kind": "User", "name": member} for member in members)]

@@ -217,7 +217,7 @@ def taints_rules() -> list[Rule]:
 
 
 def matches(value: str, pattern: str) -> str:
-    """Whether a value matches all of a pattern, in the dialect of the API server, which cannot look ahead."""
+    """Return whether a value matches all of a pattern, in the dialect of the API server, which cannot look ahead."""
     whole = "^(?:" + pattern.replace("(?=[0-9])", "") + ")$"
     test = f"{value}.matches({json.dumps(whole)})"
     return f'({value} != "" && {test})' if "(?=[0-9])" in pattern else test
@@ -403,5 +403,5 @@ def _seconds(value: str) -> str:
 
 
 def _is_whole(value: str) -> str:
-    """Whether a number that came through floating point is whole."""
+    """Return whether a number that came through floating point is whole."""
     return f"[{value}].all(w, w >= 1e15 || w - double(int(w + 0.5)) < 0.00001 && double(int(w + 0.5)) - w < 0.00001)"

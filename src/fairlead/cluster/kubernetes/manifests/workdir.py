@@ -55,7 +55,7 @@ class Archive:
 
     @property
     def digest(self) -> str:
-        """What the content is called."""
+        """Return the name of the content."""
         return hashlib.sha256(self.content).hexdigest()[:DIGEST_CHARACTERS]
 
     @property
@@ -65,7 +65,7 @@ class Archive:
 
     @property
     def annotation(self) -> str:
-        """What a Training says of its working directory."""
+        """Tell in a Training's annotation what its working directory is."""
         return f"{self.digest}-{len(self.parts)}"
 
 
@@ -77,7 +77,7 @@ class LargeArchive:
     digest: str
 
     def annotation(self, place: str) -> str:
-        """What a Training says of its working directory, when the archive lies at this path or URL."""
+        """Tell in a Training's annotation what its working directory is, when the archive lies at this path or URL."""
         return f"{self.digest}{AT}{place}"
 
 
@@ -86,7 +86,7 @@ class _Enough(Exception):
 
 
 def measure(directory: Path) -> Tree:
-    """How much there is to take along."""
+    """Measure how much there is to take along."""
     sizes = {path: path.stat().st_size for path in files(directory)}
     largest = max(sizes, key=lambda path: sizes[path], default=directory)
     name = largest.relative_to(directory).as_posix()
@@ -162,7 +162,7 @@ def archive_place(annotation: str) -> str | None:
 
 
 def stored_digest(annotation: str) -> str | None:
-    """What the archive is called that does not lie in ConfigMaps."""
+    """Return the name of the archive that does not lie in ConfigMaps."""
     return annotation.partition(AT)[0] if archive_place(annotation) else None
 
 

@@ -1,1 +1,1 @@
-"""What the operator keeps and does: what is true, what follows from it, and who acts."""
+"""The operator: it keeps what is true, works out what follows from it, and elects who acts."""

@@ -124,7 +124,8 @@ class KubernetesCluster:
         return self._shown
 
     def next_decision_at(self, now: float) -> float:
-        """When time alone may change what was decided on the latest snapshot, in Unix seconds; infinity for never."""
+        """Return when time alone may change what was decided on the latest snapshot, in Unix seconds; infinity for
+        never."""
         return math.inf if self._shown is None else next_decision_at(self._shown, now)
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
@@ -304,12 +305,12 @@ class KubernetesCluster:
         return adopted(found, state, now, next_event=lambda: self._next_event(now))
 
     def _said(self, uid: str) -> Progress | None:
-        """What a run last said of itself, while it ran or as a pod ended."""
+        """Return what a run last said of itself, while it ran or as a pod ended."""
         said = [each for each in (self._progress.get(uid), self.view.last_words(uid)) if each is not None]
         return max(said, key=lambda each: each.updated_at, default=None)
 
     def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
-        """Whether the run's object tells of its pods as they are; so it is taken to do when another wrote it."""
+        """Return whether the run's object tells of its pods as they are; so it is taken to do when another wrote it."""
         phases = tuple(pod.phase for pod in members)
         return self._told.get(uid, phases) == phases
 
@@ -464,7 +465,7 @@ class KubernetesCluster:
         return True
 
     def _is_taken(self, spec: WorkloadSpec, parent: str) -> bool:
-        """Whether an unfinished workload of somebody else has the name of a child."""
+        """Return whether an unfinished workload of somebody else has the name of a child."""
         key = f"{spec.team}/{spec.name}"
         found = (self.view.cache_of(kind).get(key) for kind in workload_kinds())
         there = (each for each in found if each is not None and _parent_in(each) != parent)
@@ -604,7 +605,8 @@ def items_of(client: Client, kind: str, namespace: str | None, query: dict[str, 
 
 
 def is_unknown_kind(kind: str, error: ApiError) -> bool:
-    """Whether an error says that an older installation knows no such kind; its roles then grant nothing of it."""
+    """Return whether an error says that an older installation knows no such kind; its roles then grant nothing of
+    it."""
     return is_parent_kind(kind) and error.status in (403, 404)
 
 

@@ -1,4 +1,4 @@
-"""Which of several operators acts: the one that holds a Lease and has renewed it in time.
+"""Elects which of several operators acts: the one that holds a Lease and has renewed it in time.
 
 Times of other machines are never compared with ours: a holder is gone when its Lease has not changed for as long as it
 lasts by our own clock. We stop acting well before another may begin.
@@ -61,7 +61,7 @@ class Election:
 
     @property
     def is_leader(self) -> bool:
-        """Whether we may act now."""
+        """Return whether we may act now."""
         renewed_at = self._renewed_at
         return renewed_at is not None and time.monotonic() - renewed_at < self._deadline_s
 

@@ -66,7 +66,7 @@ class Dispatcher:
             return len(self._names)
 
     def is_waiting(self, run: str) -> bool:
-        """Whether jobs of a run wait that no thread has taken yet."""
+        """Return whether jobs of a run wait that no thread has taken yet."""
         with self._lock:
             return run in self._queues
 

@@ -1,4 +1,4 @@
-"""What an attempt ran with: the machine, its GPUs, and the Python of the program with its packages.
+"""Records what an attempt ran with: the machine, its GPUs, and the Python of the program with its packages.
 
 A Python is asked once, beside the program and at the lowest priority, and again when the directories of its packages
 have changed. What nobody could ask is left out.

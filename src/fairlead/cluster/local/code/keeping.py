@@ -1,4 +1,4 @@
-"""What runs of this machine keep of their code, and the directory in which an attempt is to run it.
+"""Keeps the code of this machine's runs, and makes the directory in which an attempt is to run it.
 
 A run's ``code.json`` names what was kept at each submission or resumption; the newest counts. An attempt runs in the
 working directory itself unless somebody edited a kept file since: then in a tree of its own (``trees``).
@@ -43,7 +43,7 @@ NOT_WANTED = "the spec says `snapshot: false`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an attempt runs.
+    """The directory in which an attempt runs.
 
     Attributes:
         tree: Of its own; None for the working directory.
@@ -133,7 +133,7 @@ class CodeStore:
                 new["git"]["diff"] = self.objects.put(revision.diff)
 
     def kept(self, uid: str) -> list[dict[str, Any]]:
-        """What was kept of a run, oldest first."""
+        """Return what was kept of a run, oldest first."""
         return list((read_json(self._home.code(uid)) or {}).get("kept") or ())
 
     def snapshot(self, kept: dict[str, Any]) -> Snapshot | None:
@@ -180,7 +180,7 @@ class CodeStore:
         )
 
     def place(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
-        """Where an attempt is to run; the same for all of its pods, also after a kill."""
+        """Return where an attempt is to run; the same for all of its pods, also after a kill."""
         decided = self._tree(run.uid, pod.attempt).with_suffix(".decided")
         known = read_json(decided)
         if known is not None:

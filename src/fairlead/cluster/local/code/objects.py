@@ -28,7 +28,7 @@ class Objects:
             yield
 
     def has(self, digest: str, size: int) -> bool:
-        """Whether a content is kept; one that a power cut left short is not."""
+        """Return whether a content is kept; one that a power cut left short is not."""
         try:
             return os.stat(self._place(digest)).st_size == size
         except FileNotFoundError:

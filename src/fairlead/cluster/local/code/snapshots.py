@@ -46,7 +46,7 @@ class File:
 
     @property
     def is_source(self) -> bool:
-        """Whether people write it and no program does: by its ending, or because it can be executed."""
+        """Return whether people write it and no program does: by its ending, or because it can be executed."""
         return self.executable or os.path.splitext(self.path)[1].lower() in SOURCES
 
 
@@ -173,7 +173,7 @@ def take(directory: Path, objects: Objects, index: Index, *, without: Path) -> S
 
 
 def no_project(directory: Path) -> str | None:
-    """Why the files of a directory are never kept, whatever they are; None when they may be."""
+    """Tell why the files of a directory are never kept, whatever they are; None when they may be."""
     home = Path(os.path.expanduser("~"))
     if directory == home or directory in home.parents:
         return f"{directory} is or holds a home directory; give the run a directory of its own"
@@ -237,6 +237,6 @@ def _read(path: str) -> bytes:
 
 
 def is_named(path: str, command: str) -> bool:
-    """Whether a command names a file."""
+    """Return whether a command names a file."""
     at = command.find(path)
     return at >= 0 and not (at + len(path) < len(command) and command[at + len(path)].isalnum())

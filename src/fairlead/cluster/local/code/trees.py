@@ -26,7 +26,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What became of a tree: paths that were moved into the working directory, and those that are still in the tree."""
+    """The end of a tree: paths that were moved into the working directory, and those that are still in the tree."""
 
     workdir: Path
     moved: tuple[str, ...]
@@ -168,7 +168,7 @@ class _Moving:
 
 
 def _is_same(here: Path, live: Path) -> bool:
-    """Whether both are regular files of the same content."""
+    """Return whether both are regular files of the same content."""
     if here.is_symlink() or live.is_symlink() or not here.is_file() or not live.is_file():
         return False
     return filecmp.cmp(here, live, shallow=False)

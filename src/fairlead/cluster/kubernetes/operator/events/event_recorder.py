@@ -1,4 +1,4 @@
-"""What happens to runs and teams as Events of the API server, so that ``kubectl describe`` tells the story.
+"""Records what happens to runs and teams as Events of the API server, so that ``kubectl describe`` tells the story.
 
 The objects themselves hold what happened; Events are a copy for people that the API server forgets after an hour. The
 same words on the same object count up one Event, and an object that has too much to say is cut short.
@@ -64,7 +64,7 @@ class EventRecord:
 
 
 def telling_of(found: AnyObject, kept: KeptEvent) -> EventRecord:
-    """What is told of an event of a workload."""
+    """Word an event of a workload."""
     reason = kept.reason
     note = f"{reason.message}. {reason.remedy}" if reason.remedy else reason.message
     return EventRecord(
@@ -78,7 +78,7 @@ def telling_of(found: AnyObject, kept: KeptEvent) -> EventRecord:
 
 
 def refusal_of(found: AnyObject, now: float) -> EventRecord:
-    """What is told of a workload whose spec cannot be read."""
+    """Word the refusal of a spec that cannot be read."""
     name, regarding = f"{found.name}.{found.uid[:8]}.invalid", _regarding(found)
     return EventRecord(
         regarding=regarding, name=name, reason="InvalidSpec", note=found.problem, at=now, is_warning=True
@@ -86,7 +86,7 @@ def refusal_of(found: AnyObject, now: float) -> EventRecord:
 
 
 def child_refusal_of(found: AnyObject, said: str, now: float) -> EventRecord:
-    """What is told of a workload that the API server refuses a child."""
+    """Word the API server's refusal of a workload's child."""
     name, regarding = f"{found.name}.{found.uid[:8]}.children", _regarding(found)
     return EventRecord(regarding=regarding, name=name, reason="ChildRefused", note=said, at=now, is_warning=True)
 

@@ -1,4 +1,4 @@
-"""What brings nodes to this cluster: Karpenter by its NodePools, the Cluster Autoscaler by the status that it writes.
+"""Finds what brings nodes here: Karpenter by its NodePools, the Cluster Autoscaler by the status that it writes.
 
 It is asked for only while runs wait, and anew for every run that begins to, so that no run is judged by an old answer.
 """
@@ -56,7 +56,7 @@ class Autoscalers:
         return self.ask(now) != before
 
     def ask(self, now: float) -> Growth | None:
-        """What brings nodes to this cluster now.
+        """Ask what brings nodes to this cluster now.
 
         Raises:
             ClusterError: There is no answer now.
@@ -184,7 +184,7 @@ def _template_labels(pool: Object) -> Mapping[str, Any]:
 
 
 def _is_ready(pool: Object) -> bool:
-    """Whether it makes nodes: neither deleted, nor said to be unready."""
+    """Return whether it makes nodes: neither deleted, nor said to be unready."""
     conditions = (pool.get("status") or {}).get("conditions") or ()
     is_unready = any(c.get("type") == "Ready" and c.get("status") == "False" for c in conditions)
     return "deletionTimestamp" not in pool["metadata"] and not is_unready

@@ -75,7 +75,7 @@ class PlaceholderController:
         view.pods.listen(self._pod_changed)
 
     def outlook(self, runs: Iterable[Workload]) -> tuple[Growth | None, tuple[CapacityRequest, ...]]:
-        """What may bring nodes for these runs, and what has become of the askings.
+        """Tell what may bring nodes for these runs, and what has become of the requests for them.
 
         Raises:
             ClusterError: It cannot be found out now.
@@ -85,7 +85,7 @@ class PlaceholderController:
             return self._autoscalers.growth, tuple(self._asked(uid) for uid in sorted({*self._held, *self._refused}))
 
     def is_making_way(self, uid: str) -> bool:
-        """Whether placeholders of a run are about to leave a quota that its pods then fit in."""
+        """Return whether placeholders of a run are about to leave a quota that its pods then fit in."""
         return time.monotonic() - self._gave_way.get(uid, -MAKING_WAY_S) < MAKING_WAY_S
 
     def act(self, agent: Agent, now: float) -> None:

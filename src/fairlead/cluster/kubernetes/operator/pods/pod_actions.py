@@ -1,4 +1,5 @@
-"""What is to be done at the API server so that pods become what their run's object says. Pure, and level-triggered."""
+"""Works out what to do at the API server so that pods become what their run's object says. Pure, and
+level-triggered."""
 
 import math
 from collections.abc import Mapping
@@ -103,7 +104,7 @@ def _deletion(
 
 
 def is_settled(found: TrainingObject, members: tuple[Pod, ...]) -> bool:
-    """Whether only news, and not time, can bring orders for a run, or a write that only refreshes."""
+    """Return whether only news, and not time, can bring orders for a run, or a write that only refreshes."""
     status = found.state.status
     if status.phase.is_final:
         return True

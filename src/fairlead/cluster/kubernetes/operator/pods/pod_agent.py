@@ -135,7 +135,7 @@ class Agent:
 
     @property
     def is_busy(self) -> bool:
-        """Whether time alone may bring orders."""
+        """Return whether time alone may bring orders."""
         return bool(self._unsettled) or self._work.num_waiting > 0
 
     def drain(self, timeout_s: float) -> bool:
@@ -177,7 +177,7 @@ class Agent:
             self._view.finish(flight)
 
     def _is_wanted(self, found: TrainingObject, order: Create) -> bool:
-        """Whether the object still asks for the pod, now that its turn has come."""
+        """Return whether the object still asks for the pod, now that its turn has come."""
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return False
@@ -204,7 +204,7 @@ class Agent:
         return True
 
     def _equip(self, found: TrainingObject, attempt: int) -> None:
-        """What the pods of a start need beside themselves; once for each start, as somebody may have deleted it.
+        """Create what the pods of a start need beside themselves; once for each start, as somebody may have deleted it.
 
         It is the runtime that they begin with, the Service that gives them names, and the policy that lets them meet.
         """

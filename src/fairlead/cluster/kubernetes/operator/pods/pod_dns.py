@@ -18,7 +18,7 @@ Addresses = dict[str, str]
 
 @dataclass(slots=True)
 class _Written:
-    """What a run's slices hold, by their numbers, since ``at``."""
+    """The content of a run's slices, by their numbers, since ``at``."""
 
     at: float
     slices: dict[int, Addresses] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Why the API server does not take a pod, or what comes with it, as one sentence with what would mend it. Pure."""
+"""Explains why the API server does not take a pod, or what comes with it: one sentence with what would mend it.
+Pure."""
 
 import re
 
@@ -13,7 +14,7 @@ POLICY = re.compile(r"ValidatingAdmissionPolicy '(.+?)' with binding '.+?' denie
 
 
 def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "Pod") -> tuple[PodPhase | None, str]:
-    """What a refusal makes of the pod.
+    """Tell what a refusal makes of the pod.
 
     Refused by a quota, which may have room later, Lost if a later try may pass else, Failed if not, None if it says
     nothing of it.
@@ -71,7 +72,7 @@ def _change(kind: str) -> str:
 
 
 def _quota(said: str, namespace: str, num_pods: int) -> str:
-    """Which quota, what it holds, what is asked of it, and what would unblock that."""
+    """Tell which quota, what it holds, what is asked of it, and what would unblock that."""
     found = QUOTA.search(said)
     if found is None:
         return f"the quota of namespace {namespace} is used up ({said}); have it raised, or ask for less"

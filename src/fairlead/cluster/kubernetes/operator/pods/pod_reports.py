@@ -1,4 +1,4 @@
-"""What a pod said of itself: the last line of its reporter's log, and the termination message of its ranks. Pure.
+"""Reads what a pod said of itself: the last line of its reporter's log, and its ranks' termination message. Pure.
 
 What is not ours in either, or is damaged, is told as nothing: a program may write what it likes.
 """
@@ -30,7 +30,7 @@ class SeenEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the ranks of a pod say now.
+    """The newest report of a pod's ranks.
 
     Attributes:
         started_at: When the ranks were started; None before.
@@ -47,7 +47,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a pod ended.
+    """The end of a pod, rank by rank.
 
     Attributes:
         exits: How its ranks ended; of a large pod the first that failed.
@@ -60,7 +60,7 @@ class Ending:
 
 
 def read_last_words(pod: Mapping[str, Any]) -> Progress | None:
-    """What the ranks of a pod said last, from the pod as ``read_ending`` takes it; None when they said nothing."""
+    """Read what the ranks of a pod said last, from the pod as ``read_ending`` takes it; None when they said nothing."""
     ended = _ended(pod)
     content = None if ended is None else _object(ended.get("message") or "")
     return None if content is None else _progress(content.get("progress"))
@@ -80,7 +80,7 @@ def read_report(line: str) -> Report | None:
 
 
 def read_ending(pod: Mapping[str, Any], *, ranks: range) -> Ending | None:
-    """How a pod ended, from the pod as the API server has it; None while its ranks' container has not ended.
+    """Read how a pod ended, from the pod as the API server has it; None while its ranks' container has not ended.
 
     Args:
         ranks: Those of the pod, for when it could not say itself how they ended.
@@ -108,7 +108,7 @@ def read_ending(pod: Mapping[str, Any], *, ranks: range) -> Ending | None:
 
 
 def _ended(pod: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How the ranks' container ended; None while it has not."""
+    """Find how the ranks' container ended; None while it has not."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     ends = ((each.get("state") or {}).get("terminated") for each in statuses if each.get("name") == RANKS)
     return next((end for end in ends if end), None)

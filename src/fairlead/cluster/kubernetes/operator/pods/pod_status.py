@@ -1,4 +1,4 @@
-"""What has become of a pod of a gang, and why, in one sentence, from the pod as it was last seen. Pure."""
+"""Tells what has become of a pod of a gang, and why, in one sentence, from the pod as it was last seen. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -42,7 +42,7 @@ UNANSWERED = "it was deleted before its result was read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hindrance:
-    """What keeps a pod from starting before any of its containers.
+    """An obstacle that keeps a pod from starting before any of its containers.
 
     Attributes:
         words: Reason and message of the Event that says it.
@@ -119,7 +119,7 @@ def remembering(before: PodObject | None, pod: PodObject) -> PodObject:
 
 
 def is_hopeless(pod: PodObject, now: float) -> bool:
-    """Whether a pod that has not started is to be taken back, and its gang with it."""
+    """Return whether a pod that has not started is to be taken back, and its gang with it."""
     if pod.is_over or pod.told_at is not None or pod.started_at is not None:
         return False
     age_s = now - pod.created_at
@@ -131,7 +131,7 @@ def is_hopeless(pod: PodObject, now: float) -> bool:
 
 
 def is_on_lost_node(pod: PodObject, node: NodeObject | None) -> bool:
-    """Whether a bound pod's node is gone for good, so that nobody will ever report of the pod."""
+    """Return whether a bound pod's node is gone for good, so that nobody will ever report of the pod."""
     if not pod.node or pod.is_over:
         return False
     return node is None or any(taint.key == "node.kubernetes.io/out-of-service" for taint in node.taints)
@@ -190,7 +190,7 @@ def _never_started(pod: PodObject, *, told: bool) -> tuple[PodPhase, str]:
 
 
 def why_not_started(pod: PodObject) -> str:
-    """Why a container of a pod cannot start, and what would mend it."""
+    """Tell why a container of a pod cannot start, and what would mend it."""
     reason, message = pod.waiting or ("", "")
     said = _clause(message or reason)
     if reason in PULL or reason == "ErrImageNeverPull":
@@ -233,7 +233,7 @@ def _waits(pod: PodObject) -> str | None:
 
 
 def _is_given_up(pod: PodObject) -> bool:
-    """Whether what hinders it still did when our patience had ended; an older answer may be true no more."""
+    """Return whether what hinders it still did when our patience had ended; an older answer may be true no more."""
     return pod.asked_at is not None and pod.asked_at - pod.created_at >= MOUNT_PATIENCE_S
 
 

@@ -1,4 +1,4 @@
-"""Why a bound pod does not start, where only the Events of its kubelet say so: volumes, and the pod's sandbox.
+"""Finds why a bound pod does not start, if only the Events of its kubelet say so: volumes, and the pod's sandbox.
 
 What hinders a container is in the pod itself; what comes before any container is not. So of each run one pod that takes
 its time is asked about, first after a while and then half as often each time; one that starts at once costs nothing.

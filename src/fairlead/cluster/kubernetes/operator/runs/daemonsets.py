@@ -1,4 +1,5 @@
-"""What DaemonSets will take of nodes on which their pods are not bound yet, such as of one that has just come. Pure."""
+"""Counts what DaemonSets will take of nodes on which their pods are not bound yet, such as of one that has just come.
+Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def read_daemon(content: Object) -> DaemonObject:
 
 
 def due(daemons: Iterable[DaemonObject], node: NodeObject, bound: Iterable[PodObject]) -> list[Amounts]:
-    """What is still to come to a node, one entry for each pod; ``bound`` are the pods that are there."""
+    """List what is still to come to a node, one entry for each pod; ``bound`` are the pods that are there."""
     known = {daemon.uid: daemon for daemon in daemons}
     missing = known.keys() - {pod.daemon for pod in bound} if known else ()
     return [known[uid].requests for uid in missing if _wants(known[uid], node)]

@@ -1,4 +1,4 @@
-"""What is true on the cluster, as watches keep it: nodes, DaemonSets, pods of everybody, our runs, and teams.
+"""Keeps, by watches, what is true on the cluster: nodes, DaemonSets, pods of everybody, our runs, and teams.
 
 Beside the caches it holds how pods ended whose objects are gone, until that is in their run's status.
 """
@@ -272,11 +272,12 @@ class Informers:
         self._mark(runs=(uid,))
 
     def last_words(self, uid: str) -> Progress | None:
-        """How far a run came, as the pods of its latest start tell that have ended; None while they tell nothing."""
+        """Tell how far a run came, as the pods of its latest start tell that have ended; None while they tell
+        nothing."""
         return self._last_words[uid][1] if uid in self._last_words else None
 
     def note_hindrance(self, uid: str, hindrance: Hindrance | None) -> None:
-        """What keeps a run from starting; None for nothing."""
+        """Note what keeps a run from starting; None for nothing."""
         if self._hindered.get(uid) == hindrance:
             return
         if hindrance is None:
@@ -286,7 +287,7 @@ class Informers:
         self._mark(runs=(uid,))
 
     def over(self, uid: str) -> dict[str, Pod]:
-        """How pods of a run ended whose objects are gone."""
+        """Tell how pods of a run ended whose objects are gone."""
         with self._lock:
             return dict(self._over.get(uid, {}))
 
@@ -416,7 +417,7 @@ class Informers:
 
 
 def trainings_path(namespace: str, name: str | None = None) -> str:
-    """Where a namespace's runs are, or one of them."""
+    """Return the path of a namespace's runs, or of one of them."""
     return objects_path("Training", namespace, name)
 
 
@@ -438,7 +439,7 @@ def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None
 
 
 def _is_same(one: PodObject, other: PodObject) -> bool:
-    """Whether two versions of a pod tell the same, as after a word of its kubelet that is not looked at here."""
+    """Return whether two versions of a pod tell the same, as after a word of its kubelet that is not looked at here."""
     return one == replace(other, version=one.version)
 
 

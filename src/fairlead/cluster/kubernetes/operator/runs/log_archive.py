@@ -152,7 +152,7 @@ def last_lines(client: Client, key: str, most_bytes: int) -> str:
 
 
 def kept_why(text: str) -> str:
-    """Why lines are missing before those that were kept of a pod."""
+    """Tell why lines are missing before those that were kept of a pod."""
     return f"the pod is gone, and of its output the last {describe_memory(len(text.encode()))} were kept"
 
 
@@ -162,7 +162,7 @@ def share(num_pods: int) -> int:
 
 
 def kept_lines(client: Client, namespace: str, uid: str) -> dict[Place, str]:
-    """What is kept of a run's pods, by attempt and index; nothing where we may not look."""
+    """Read what is kept of a run's pods, by attempt and index; nothing where we may not look."""
     try:
         content = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{map_name(uid)}")
     except ApiError as error:

@@ -1,4 +1,4 @@
-"""What each node can hold for us: nodes with their devices, and beside our gangs all that others hold there. Pure."""
+"""Works out what each node can hold for us: its devices, and beside our gangs all that others hold there. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
 
 
 def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], coming: Iterable[Amounts] = ()) -> Pod:
-    """What is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
+    """Count what is bound on a node beyond the grants of our own live pods there, as one pod of no workload.
 
     ``coming`` are requests of pods that will be bound to a node whatever we do.
 
@@ -96,7 +96,7 @@ def _leaving(node: NodeObject) -> Leaving | None:
 
 
 def closed(node: NodeObject, num_pods: int) -> str | None:
-    """Why a node takes no new pods although it is ready; None when it does."""
+    """Tell why a node takes no new pods although it is ready; None when it does."""
     if node.cordoned:
         return "cordoned (`kubectl uncordon` opens it)"
     if num_pods >= node.slots:

@@ -1,4 +1,4 @@
-"""What runs say of themselves: the last line of the log of each run's reporter, asked for now and then.
+"""Asks runs what they say of themselves: the last line of the log of each run's reporter, now and then.
 
 Pods have no way to the API server; kubelet's log endpoint is the way that is always there. Each question is a request,
 so a run is asked the less often the longer it has said nothing new, and one that cannot be asked, because its node is

@@ -1,4 +1,4 @@
-"""What the object of a workload keeps in ``status.state``, and the workload that it stands for. Pure.
+"""Reads and writes the state that a workload's object keeps in ``status.state``, and the workload it stands for. Pure.
 
 Most of it is about runs with pods; of the state a parent uses its status, intent, wish and events.
 
@@ -159,7 +159,7 @@ class WorkloadObject(Generic[Spec]):
 
     @property
     def is_wish_unknown(self) -> bool:
-        """Whether the annotation asks for what there is not, and nobody was told yet."""
+        """Return whether the annotation asks for what there is not, and nobody was told yet."""
         return bool(self.wish) and self.wish != self.state.heard and _word(self.wish) not in WISHES
 
 
@@ -233,7 +233,7 @@ def read_workload(content: Object) -> AnyObject:
 
 
 def intent_of(state: RunRecord, wish: str, *, is_leaving: bool) -> Intent:
-    """What is wanted: deletion above all, then a wish that was not overruled, then what was settled.
+    """Find what is wanted: deletion above all, then a wish that was not overruled, then what was settled.
 
     A wish is an intent, with anything after a colon: ``run:2`` asks again for what ``run`` asked before. One that is
     unknown changes nothing.
@@ -322,7 +322,7 @@ def submitted(found: AnyObject) -> KeptEvent:
 
 
 def _word(wish: str) -> str:
-    """What is wished, without what makes it another wish than the one before."""
+    """Return what is wished, without what makes it another wish than the one before."""
     return wish.partition(":")[0]
 
 
@@ -336,7 +336,8 @@ def _ignored(found: AnyObject) -> Event:
 
 
 def _moment(created: str, submitted: str | None) -> float:
-    """When an object was made: the server knows the second, and the submitter its fraction if they agree on that."""
+    """Tell when an object was made: the server knows the second, and the submitter its fraction if they agree on
+    that."""
     at = seconds(created)
     try:
         exact = float(submitted or 0)

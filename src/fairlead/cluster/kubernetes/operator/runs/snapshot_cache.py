@@ -207,7 +207,7 @@ class SnapshotCache:
 
 
 def _is_wanted(workload: AnyWorkload) -> bool:
-    """Whether a workload is not over, or something is wanted of it although it is."""
+    """Return whether a workload is not over, or something is wanted of it although it is."""
     return not workload.status.phase.is_final or workload.intent in (Intent.RUN, Intent.DELETE)
 
 

@@ -1,4 +1,4 @@
-"""Whether an object is as it was rendered, whatever others and the API server have added to it. Pure."""
+"""Compares an object with what was rendered, whatever others and the API server have added to it. Pure."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ AMOUNTS = frozenset({"hard", "default", "defaultRequest"})
 
 
 def is_as_rendered(live: Any, rendered: Any, *, is_amount: bool = False, is_exact: bool = False) -> bool:
-    """Whether all that was rendered is there.
+    """Return whether all that was rendered is there.
 
     Args:
         is_amount: The values are quantities, which the API server writes in its own way.

@@ -31,7 +31,7 @@ class KindObject(Generic[Spec]):
     problem: str = ""
 
     def is_true(self, type_: str) -> bool:
-        """Whether a condition holds."""
+        """Return whether a condition holds."""
         return any(each.get("type") == type_ and each.get("status") == "True" for each in self.conditions)
 
 
