@@ -38,7 +38,7 @@ def survivors(marker: str) -> list[Survivor]:
     return sorted(found, key=lambda each: each.pid)
 
 
-def end_survivors(marker: str, patience_s: float = PATIENCE_S) -> list[Survivor]:
+def end_survivors(marker: str, patience_s: float) -> list[Survivor]:
     """Those that have not ended after a while, which are killed."""
     deadline = time.monotonic() + patience_s
     while (left := survivors(marker)) and time.monotonic() < deadline:

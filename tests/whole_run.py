@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from tests import left_behind
 from tests.left_behind import Survivor, end_survivors, unmount_below
 from tests.scheduling import LongestFirst, file_of
 
 SECONDS = Path(__file__).with_name("seconds.json")
 """How long each file took, where that was seconds; ``FAIRLEAD_WRITE_SECONDS=1`` brings those that ran up to date."""
+
+LEFT_BEHIND = 7
+"""The exit status of a run of which processes were left behind by tests that have passed; pytest's own end with 5."""
 
 SHORT_S = 2.0
 """Files that took less are in no record."""
@@ -46,6 +50,7 @@ class Course:
         self._survivors: list[Survivor] = []
         self._begun: dict[str, float] = {}
         self._seconds: dict[str, float] = defaultdict(float)
+        self._failed: set[str] = set()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._begun[nodeid] = time.monotonic()
@@ -55,6 +60,8 @@ class Course:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[file_of(report.nodeid)] += getattr(report, "duration", 0.0)
+        if report.failed:
+            self._failed.add(report.nodeid)
         if report.when not in ("setup", "call", "teardown"):  # its worker is dead
             self._begun.pop(report.nodeid, None)
 
@@ -63,10 +70,15 @@ class Course:
         self._run = node.workerinput["testrunuid"]
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        """With workers alone, whose environment says of which run they and all their children are."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """With workers alone, whose environment says of which run they and all their children are.
+
+        What a test has left that failed is no more than a part of its failure.
+        """
         if self._run:
-            self._survivors = end_survivors(f"PYTEST_XDIST_TESTRUNUID={self._run}")
+            self._survivors = end_survivors(f"PYTEST_XDIST_TESTRUNUID={self._run}", left_behind.PATIENCE_S)
+        if any(each.test.rpartition(" (")[0] not in self._failed for each in self._survivors):
+            session.exitstatus = LEFT_BEHIND
         unmount_below(self._config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined] # as xdist does
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:

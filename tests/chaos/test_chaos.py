@@ -1,7 +1,7 @@
 """Seeded rounds on real processes, each with one to three faults at random instants.
 
 Cheaper tests cover each recovery alone; only this one finds the instants between two steps of any of them.
-FAIRLEAD_CHAOS_ROUNDS=200 runs more of them, with other seeds after the first twenty.
+FAIRLEAD_CHAOS_ROUNDS=200 runs so many of them.
 """
 
 import os
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.world import Round, begin, end
+from tests.rounds import rounds
 
-ROUNDS = int(os.environ.get("FAIRLEAD_CHAOS_ROUNDS", "20"))
 DISK_BYTES = 6 * 1024 * 1024
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def faults_of(world: Round, has_small_disk: bool) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize("seed", rounds(few=6, many=30))
 def test_no_fault_loses_repeats_or_doubles_work(seed: int, tmp_path: Path, small_disk: Path | None) -> None:
     home = (small_disk or tmp_path) / "home"
     world = begin(seed, home)

@@ -20,10 +20,7 @@ from tests.cluster.test_endpoints import Desk
 from tests.home import end_everything
 from tests.waiting import until
 
-LONG = bool(os.environ.get("FAIRLEAD_LONG"))
-NUM_REQUESTS = 10_000 if LONG else 400
-RATE = 100 if LONG else 40
-KILLS = ("replica", "gateway", "supervisor", "replica") * (5 if LONG else 1)
+KILLS = ("replica", "gateway", "supervisor", "replica")
 PATIENCE_S = 30.0
 
 
@@ -43,7 +40,9 @@ class Load:
     connection of a gateway that is killed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, num_requests: int, rate: float) -> None:
+        self._num_requests = num_requests
+        self._rate = rate
         host, _, self.path = url.removeprefix("http://").partition("/")
         self.host = host
         self.statuses: list[int | str] = []
@@ -53,8 +52,8 @@ class Load:
     def run(self) -> None:
         """Send all of them, and wait for the answers."""
         began = time.monotonic()
-        for number in range(NUM_REQUESTS):
-            time.sleep(max(0.0, began + number / RATE - time.monotonic()))
+        for number in range(self._num_requests):
+            time.sleep(max(0.0, began + number / self._rate - time.monotonic()))
             thread = threading.Thread(target=self._ask)
             thread.start()
             self._threads.append(thread)
@@ -100,19 +99,24 @@ def kill(desk: Desk, serving: Workload[Serving], what: str, dice: random.Random)
 
 
 @pytest.mark.slow
-def test_no_request_fails_while_replicas_gateway_and_supervisor_are_killed(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("num_requests", "rate", "kills"), [(400, 40, KILLS), pytest.param(10_000, 100, KILLS * 5, marks=pytest.mark.long)]
+)
+def test_no_request_fails_while_replicas_gateway_and_supervisor_are_killed(
+    desk: Desk, num_requests: int, rate: float, kills: tuple[str, ...]
+) -> None:
     serving = desk.serve(replicas=2, idempotent=True)
     until(lambda: desk.num_ready(serving) == 2 and (desk.cluster.home.serving / "demand.json").exists())
     url = gateway_url(desk.cluster.home)
     assert url is not None
-    load, dice = Load(f"{url}/hello/"), random.Random(17)
+    load, dice = Load(f"{url}/hello/", num_requests, rate), random.Random(17)
     sending = threading.Thread(target=load.run)
     sending.start()
-    for what in KILLS:
-        time.sleep(NUM_REQUESTS / RATE / (len(KILLS) + 1))
+    for what in kills:
+        time.sleep(num_requests / rate / (len(kills) + 1))
         kill(desk, serving, what, dice)
         desk.cluster.nudge()
-    sending.join(NUM_REQUESTS / RATE + PATIENCE_S)
+    sending.join(num_requests / rate + PATIENCE_S)
     assert not sending.is_alive()
-    assert load.statuses == [200] * NUM_REQUESTS
+    assert load.statuses == [200] * num_requests
     assert load.num_again <= 40, "the gateway answers, and not the client's second try"

@@ -1,7 +1,4 @@
-"""A pipeline of twelve steps under kill -9 of supervisor, shim and driver at random instants.
-
-FAIRLEAD_LONG=1 runs a hundred rounds.
-"""
+"""A pipeline of twelve steps under kill -9 of supervisor, shim and driver at random instants."""
 
 import json
 import os
@@ -21,9 +18,9 @@ from fairlead.policy.kinds.pipeline import TaskPhase
 from fairlead.specs.pipeline import Pipeline, Step
 from fairlead.state.snapshot import Phase
 from tests.chaos.world import Round, end
+from tests.rounds import rounds
 from tests.waiting import until
 
-ROUNDS = 100 if "FAIRLEAD_LONG" in os.environ else 3
 STEPS = 12
 SEEN_S = 0.02
 
@@ -38,7 +35,7 @@ def step(number: int) -> Step:
     return Step(run=run, needs=names, outputs=("x",), code=("none",))
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize("seed", rounds(few=2, many=20))
 def test_no_step_that_succeeded_runs_again_and_nothing_is_left(seed: int, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()

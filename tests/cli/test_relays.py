@@ -15,6 +15,7 @@ from fairlead.runtime.podfiles import read_json
 from fairlead.state.snapshot import Intent, Phase
 from tests.cli.conftest import Call
 from tests.relays import relays
+from tests.rounds import rounds
 from tests.waiting import until
 
 __all__ = ["relays"]
@@ -79,7 +80,7 @@ def test_what_a_file_of_another_kind_gets_wrong_is_told_before_anything_is_submi
     assert "relay: it would start at once: waits for relay-first" in planned.out
 
 
-@pytest.mark.parametrize("seed", range(100 if os.environ.get("FAIRLEAD_LONG") else 2))
+@pytest.mark.parametrize("seed", rounds(few=2, many=12))
 def test_a_parent_survives_kills_of_everything_and_leaves_no_orphan(desk: Path, process: Call, seed: int) -> None:
     rng = random.Random(seed)
     assert process("run", "-d", relay(desk, "sleep 0.4; echo $LEG >> legs")).code == 0

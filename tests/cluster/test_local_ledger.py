@@ -1,7 +1,4 @@
-"""What this machine's database knows of money: each pod is charged once, whoever dies when, and stays charged.
-
-FAIRLEAD_LONG=1 kills 200 processes instead of three.
-"""
+"""What this machine's database knows of money: each pod is charged once, whoever dies when, and stays charged."""
 
 import os
 import random
@@ -28,7 +25,6 @@ from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExi
 from tests.builders import change, status, training
 
 HOUR_S = 3600.0
-NUM_KILLS = 200 if os.environ.get("FAIRLEAD_LONG") else 3
 ENDS_PODS = """
 import sys
 from dataclasses import replace
@@ -158,9 +154,10 @@ def test_pods_of_an_older_database_get_their_shares_and_are_charged(tmp_path: Pa
     cluster.close()
 
 
-def test_a_process_that_is_killed_while_pods_end_loses_and_doubles_no_second(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_kills", [3, pytest.param(100, marks=pytest.mark.long)])
+def test_a_process_that_is_killed_while_pods_end_loses_and_doubles_no_second(tmp_path: Path, num_kills: int) -> None:
     draw = random.Random(7)
-    for number in range(NUM_KILLS):
+    for number in range(num_kills):
         home = tmp_path / str(number)
         cluster = LocalCluster.open(home)
         price(cluster)

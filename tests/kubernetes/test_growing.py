@@ -20,7 +20,6 @@ from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.audit import RESTRICTED
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import GPUS, comes_to, gang, live_pods, operating, teach_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -28,7 +27,7 @@ from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.kubernetes.testcluster.karpenter import Karpenter
 from tests.waiting import until
 
-pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
 QUICK = {"grow_patience_s": 12.0, "grow_pause_s": 60.0}
 

@@ -23,7 +23,6 @@ from fairlead.specs.team import Team
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.builders import SETTINGS, a_creation
 from tests.kubernetes.judges import our_verdict, server_verdict
-from tests.kubernetes.long import LONG
 from tests.kubernetes.objects import RIGHT, Object, places, whole
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_pods import meets_restricted
@@ -89,7 +88,7 @@ def team(plane: ControlPlane, namespace: str) -> str:
     return namespace
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=[LONG, pytest.mark.slow])])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
 def test_what_a_spec_says_in_any_field_stays_what_it_is(
     plane: ControlPlane, team: str, tmp_path: Path, every: int
 ) -> None:

@@ -17,7 +17,6 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from tests.cli.conftest import Answer
 from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes
@@ -283,8 +282,7 @@ def test_it_asks_before_it_removes_anything(fresh: ControlPlane, fairlead: Comma
     assert fresh.exists("/api/v1/namespaces/fairlead-system")
 
 
-@LONG
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_oldest_api_server_gets_the_rules_that_it_takes(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--replicas", "0"]
     with started(lambda: ControlPlane(version=binaries.OLDEST), request) as plane:

@@ -10,7 +10,6 @@ from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_r
 from fairlead.specs.keys import API_VERSION
 from tests.kubernetes import test_cluster as newest
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.binaries import OLDEST
@@ -19,7 +18,7 @@ from tests.kubernetes.testcluster.control_plane import ControlPlane
 MERGE = "merge-patch+json"
 OBJECT = {"apiVersion": API_VERSION, "kind": "Training", "spec": {"run": "true"}}
 
-pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
 prepared, harness = newest.prepared, newest.harness
 

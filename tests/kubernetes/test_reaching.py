@@ -30,7 +30,6 @@ from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant
 from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import pod, until_phase
 from tests.kubernetes.testcluster import images
@@ -38,7 +37,7 @@ from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.processes import Child
 from tests.waiting import until
 
-pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
 PAGE = ROOT / "docs" / "clusters.md"
 RANK = """

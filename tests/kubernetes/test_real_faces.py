@@ -11,7 +11,6 @@ import yaml
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import DEFINITIONS
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, objects, operating
@@ -21,7 +20,7 @@ from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.processes import Child
 from tests.waiting import until
 
-pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
 PROGRAM = """
 import os, sys, time

@@ -14,7 +14,7 @@ from tests.kubernetes.testcluster import images, leftovers
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 PATIENCE_S = 90.0
 
 SERVER = """

@@ -26,7 +26,7 @@ from tests.kubernetes.testcluster import images, volumes
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
 MEET = """
 import json, os, socket, time, pathlib

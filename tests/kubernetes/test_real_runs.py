@@ -13,7 +13,6 @@ from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
 from fairlead.specs.overlay import RANKS
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import Desk, a_desk, objects, operating
@@ -22,7 +21,7 @@ from tests.kubernetes.testcluster import images, volumes
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
-pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
 PATIENCE_S = 240.0  # a busy machine takes its time over containers
 

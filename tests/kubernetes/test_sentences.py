@@ -19,7 +19,6 @@ from fairlead.specs.overlay import RANKS, overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import new_namespace
@@ -27,7 +26,7 @@ from tests.kubernetes.testcluster import images
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
-pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
 TEAM = "vision"
 MODEL = "NVIDIA-H100-80GB-HBM3"

@@ -1,7 +1,6 @@
 """Sweeps on a real control plane: their trials are objects of their own, and none is lost or made twice."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -27,7 +26,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
 
-ROUNDS, NUM_TRIALS = 5 if "FAIRLEAD_LONG" in os.environ else 1, 12
+NUM_TRIALS = 12
 
 
 def a_sweep(namespace: str, *, trials: int = 4, parallel: int = 2, run_s: float = 0.2, more: str = "") -> str:
@@ -164,11 +163,12 @@ def test_the_commands_know_a_sweep_and_its_trials(desk: Desk, plane: ControlPlan
         until(lambda: not objects(plane, "Training", namespace) and not objects(plane, "Sweep", namespace))
 
 
+@pytest.mark.parametrize("num_rounds", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_an_operator_that_is_killed_again_and_again_makes_no_trial_twice(
-    desk: Desk, plane: ControlPlane, namespace: str
+    desk: Desk, plane: ControlPlane, namespace: str, num_rounds: int
 ) -> None:
     kubectl, draw = Kubectl(plane, namespace), random.Random(7)
-    for _ in range(ROUNDS):
+    for _ in range(num_rounds):
         kubectl("apply", "-f", "-", given=a_sweep(namespace, trials=NUM_TRIALS, parallel=3, run_s=0.5))
 
         def is_over() -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes.long import LONG
 from tests.kubernetes.testcluster import binaries, leftovers
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Unavailable
@@ -203,8 +202,7 @@ def test_the_command_prints_a_kubeconfig_and_goes_at_ctrl_c() -> None:
     assert not kubeconfig.parent.exists()
 
 
-@LONG
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_oldest_kubernetes_that_we_support_runs_a_pod_on_a_fake_node() -> None:
     with ControlPlane(version=binaries.OLDEST) as plane:
         assert plane.request("GET", "/version")["gitVersion"] == f"v{binaries.OLDEST}"

@@ -31,7 +31,6 @@ from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.snapshot import Phase, Workload
 from tests.kubernetes.clusters import started
-from tests.kubernetes.long import LONG
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_real_nodes import kubectl, new_namespace, pod
@@ -39,7 +38,7 @@ from tests.kubernetes.testcluster import own_python, volumes
 from tests.kubernetes.testcluster.real_nodes import RealCluster
 from tests.waiting import until
 
-pytestmark = [LONG, pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.torch]
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes, pytest.mark.torch]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, EVERY = 90, 15

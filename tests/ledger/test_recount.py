@@ -1,6 +1,5 @@
-"""The ledger equals a recount of simulated months by brute force, to the micro-dollar. FAIRLEAD_LONG=1 tries 1,000."""
+"""The ledger equals a recount of simulated months by brute force, to the micro-dollar."""
 
-import os
 import sqlite3
 from collections import defaultdict
 
@@ -11,8 +10,8 @@ from fairlead.ledger.activity import activity, ended_ms
 from fairlead.ledger.bills import Statement, statement
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Use, share_of
 from tests.ledger.months import MONTH_MS, START_MS, Month, month, recount
+from tests.rounds import rounds
 
-NUM_MONTHS = 1_000 if os.environ.get("FAIRLEAD_LONG") else 25
 # The whole month; from within a day to within a day; within one day; exactly one day.
 WINDOWS = (
     (START_MS, START_MS + MONTH_MS),
@@ -40,7 +39,7 @@ def bill(ledger: LedgerTables, by: Grouping, window: tuple[int, int], *, daily: 
     return statement(ledger.stretches(by, *window, [], daily=daily))
 
 
-@pytest.mark.parametrize("seed", range(NUM_MONTHS))
+@pytest.mark.parametrize("seed", rounds(few=25, many=500))
 def test_every_row_of_a_month_is_that_of_the_recount(seed: int) -> None:
     world = month(seed)
     ledger = ledger_of(world)
@@ -67,7 +66,7 @@ def _uses(found: Statement[Payer]) -> dict[Use, int]:
     return {use: amount for use, amount in amounts.items() if amount}
 
 
-@pytest.mark.parametrize("seed", range(0, NUM_MONTHS, 5))
+@pytest.mark.parametrize("seed", rounds(few=5, many=100))
 def test_a_life_is_divided_as_it_was(seed: int) -> None:
     for life in month(seed).lives:
         marks, since = [], round(life.pod.created_at * 1000)

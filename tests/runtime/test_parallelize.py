@@ -1,7 +1,6 @@
 """Ranks under each split see the losses that one process sees."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("name", [*SPLITS, *(LONG if os.environ.get("FAIRLEAD_LONG") == "1" else ())])
+@pytest.mark.parametrize("name", [*SPLITS, *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
 def test_ranks_see_the_losses_of_one_process(name: str, tmp_path: Path) -> None:
     from tests.runtime.parallel_programs import BATCH, alone, train
 

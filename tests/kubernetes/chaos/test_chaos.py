@@ -1,10 +1,9 @@
 """Seeded rounds on a real control plane, each with several faults at random instants.
 
 Cheaper tests cover each recovery alone; only this one finds the instants between two steps of any of them.
-FAIRLEAD_CHAOS_ROUNDS=200 runs more of them, FAIRLEAD_CHAOS_FIRST=50 begins with another seed.
+FAIRLEAD_CHAOS_ROUNDS=200 runs so many of them.
 """
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,9 +13,7 @@ from tests.kubernetes.audit import requests, rights
 from tests.kubernetes.chaos.rounds import begin
 from tests.kubernetes.chaos.world import SYSTEM, World, a_world
 from tests.kubernetes.testcluster.errors import Unavailable
-
-FIRST = int(os.environ.get("FAIRLEAD_CHAOS_FIRST", "0"))
-ROUNDS = int(os.environ.get("FAIRLEAD_CHAOS_ROUNDS", "3"))
+from tests.rounds import rounds
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 
@@ -31,7 +28,7 @@ def world() -> Iterator[World]:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + ROUNDS))
+@pytest.mark.parametrize("seed", rounds(few=1, many=4))
 def test_no_fault_loses_doubles_or_splits_a_gang(seed: int, world: World) -> None:
     round_ = begin(seed, world)
     round_.storm()

@@ -1,0 +1,32 @@
+"""A whole run: what it makes of processes that tests leave behind, in a run of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.whole_run import LEFT_BEHIND
+
+ROOT = Path(__file__).parents[1]
+IMPATIENT = "from tests import left_behind\n\nleft_behind.PATIENCE_S = 0.2\n"
+LEAVES = """
+import subprocess, sys
+
+def test_leaves():
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    left.returncode = 0  # or Python would warn
+    assert {passes}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("passes", "status"), [(True, LEFT_BEHIND), (False, 1)])
+def test_a_process_that_a_passed_test_leaves_fails_the_run(tmp_path: Path, passes: bool, status: int) -> None:
+    (tmp_path / "conftest.py").write_text(IMPATIENT)
+    (tmp_path / "test_it.py").write_text(LEAVES.format(passes=passes))
+    argv = [sys.executable, "-m", "pytest", "-n", "1", "-p", "tests.whole_run", "-c", "/dev/null", str(tmp_path)]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    assert "left behind, and killed now" in ended.stdout
+    assert "test_it.py::test_leaves (call)" in ended.stdout
