@@ -1,21 +1,12 @@
 """Commands on a parent and its children: they are shown together, and what is done to the parent reaches all."""
 
-import contextlib
 import json
-import os
-import random
-import signal
-import time
 from pathlib import Path
 
-import pytest
-
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.runtime.podfiles import read_json
-from fairlead.state.snapshot import Intent, Phase
+from fairlead.state.snapshot import Phase
 from tests.cli.conftest import Call
 from tests.relays import relays
-from tests.rounds import rounds
 from tests.waiting import until
 
 __all__ = ["relays"]
@@ -78,43 +69,3 @@ def test_what_a_file_of_another_kind_gets_wrong_is_told_before_anything_is_submi
     planned = process("plan", relay(desk, "true"))
     assert planned.code == 1, planned.err
     assert "relay: it would start at once: waits for relay-first" in planned.out
-
-
-@pytest.mark.parametrize("seed", rounds(few=2, many=12))
-def test_a_parent_survives_kills_of_everything_and_leaves_no_orphan(desk: Path, process: Call, seed: int) -> None:
-    rng = random.Random(seed)
-    assert process("run", "-d", relay(desk, "sleep 0.4; echo $LEG >> legs")).code == 0
-    cluster = LocalCluster.open(desk / "home")
-    parent = cluster.find("relay")
-
-    def kill(pid: int | None) -> None:
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(pid, signal.SIGKILL)
-
-    for _ in range(6):
-        time.sleep(rng.uniform(0.0, 0.4))
-        if rng.random() < 0.6:
-            kill(cluster.supervisor_pid())
-        else:
-            claims = (desk / "home" / "runs").glob("*/pods/*/claimed.json")
-            kill(next((claim["pid"] for path in claims if (claim := read_json(path))), None))
-        cluster.nudge()
-
-    def over() -> bool:
-        cluster.nudge()
-        return cluster.get(parent.uid).status.phase.is_final
-
-    until(over)
-    assert cluster.get(parent.uid).status.phase is Phase.SUCCEEDED
-    children = cluster.children(parent.uid)
-    assert [child.spec.name for child in children] == ["relay-first", "relay-second", "relay-third"]
-    assert {(desk / "legs").read_text().split()[0]} == {"first"}
-    cluster.set_intent(parent.uid, Intent.DELETE)
-
-    def gone() -> bool:
-        cluster.nudge()
-        return not cluster.workloads()
-
-    until(gone)
-    cluster.close()

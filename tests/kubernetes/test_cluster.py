@@ -131,7 +131,7 @@ class KubernetesHarness:
         self._view.pods.listen(self._note)
         self._view.start()
         self._cluster = KubernetesCluster(self._client, view=self._view)
-        settings = PodSettings(runtime=bundle_name(), memory_bytes_per_rank=0)
+        settings = PodSettings(runtime=bundle_name())
         self._agent = Agent(self._cluster, settings, num_threads=4)
 
     def _note(self, _: PodObject | None, pod: PodObject | None) -> None:

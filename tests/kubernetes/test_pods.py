@@ -87,7 +87,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], PodSettings, DeviceResour
     "overlay": (
         {"nodes": 2, "kubernetes": OVERLAY},
         {"index": 1},
-        replace(SETTINGS, image_pull_secrets=("cluster-registry",), priority_class="training", finalizers=("x.dev/y",)),
+        SETTINGS,
         None,
     ),
 }

@@ -254,7 +254,12 @@ class Round:
 
 def begin(seed: int, world: World) -> Round:
     """A round with a namespace of its own."""
-    namespace = f"storm-{seed}"
+    namespace = begin_in(f"storm-{seed}", world)
+    return Round(seed=seed, world=world, namespace=namespace, rng=random.Random(namespace))
+
+
+def begin_in(namespace: str, world: World) -> str:
+    """Make the namespace of a round."""
     world.client.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": RESTRICTED}})
     world.plane.await_namespace(namespace)
-    return Round(seed=seed, world=world, namespace=namespace, rng=random.Random(f"storm-{seed}"))
+    return namespace

@@ -1,18 +1,20 @@
 """Seeded rounds on a real control plane, each with several faults at random instants.
 
 Cheaper tests cover each recovery alone; only this one finds the instants between two steps of any of them.
-FAIRLEAD_CHAOS_ROUNDS=200 runs so many of them.
+FAIRLEAD_CHAOS_ROUNDS=200 runs so many of them. A parent of three runs has rounds too, of the kind of ``tests.relay``.
 """
 
 from collections.abc import Iterator
 
 import pytest
 
-from fairlead.cluster.kubernetes.manifests.roles import LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
-from tests.kubernetes.audit import requests, rights
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from tests.kubernetes.audit import requests
+from tests.kubernetes.chaos.relay_rounds import begin_relay
 from tests.kubernetes.chaos.rounds import begin
 from tests.kubernetes.chaos.world import SYSTEM, World, a_world
 from tests.kubernetes.testcluster.errors import Unavailable
+from tests.relays import know_relays
 from tests.rounds import rounds
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
@@ -22,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.kubernetes]
 def world() -> Iterator[World]:
     """One for all rounds: operators that live long have more to forget."""
     try:
-        with a_world() as world:
+        with pytest.MonkeyPatch.context() as patch, know_relays(patch), a_world() as world:
             yield world
     except Unavailable as error:
         pytest.skip(str(error))
@@ -36,7 +38,15 @@ def test_no_fault_loses_doubles_or_splits_a_gang(seed: int, world: World) -> Non
     round_.clear()
 
 
+@pytest.mark.parametrize("seed", rounds(few=1, many=4))
+def test_no_fault_loses_doubles_or_orphans_a_child_of_a_parent(seed: int, world: World) -> None:
+    round_ = begin_relay(seed, world)
+    round_.storm()
+    round_.settle()
+    round_.clear()
+
+
 def test_the_operators_asked_for_nothing_that_their_roles_do_not_grant(world: World) -> None:
     asked = {each.right for each in requests(world.plane.audit_log, f"{SYSTEM}:{OPERATOR}")}
     assert asked
-    assert asked <= rights(OPERATOR_RULES) | rights(TEAM_RULES) | rights(LEADER_RULES)
+    assert asked <= world.granted

@@ -1,6 +1,7 @@
 """The world of storms: a control plane that can be killed in parts, two operators behind proxies, and their history."""
 
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -13,11 +14,10 @@ import yaml
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
-from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, TEAM_KEEPER
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS
-from tests.kubernetes.audit import token_of
+from tests.kubernetes.audit import Right, rights, token_of
 from tests.kubernetes.chaos.history import KEEP_HISTORY, STORED_AS_JSON, History
 from tests.kubernetes.loopback import Fault, FaultyProxy, LoseAnswer, Refuse, Stall, serving
 from tests.kubernetes.test_accepted import applied
@@ -48,10 +48,17 @@ WEATHERS: dict[str, tuple[Fault, ...]] = {
 
 
 class World:
-    """Everything that storms share; one round after the other uses it."""
+    """Everything that storms share; one round after the other uses it.
 
-    def __init__(self, plane: ControlPlane, proxies: list[FaultyProxy], urls: list[str]) -> None:
+    Attributes:
+        granted: What the operators' roles let them ask.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, proxies: list[FaultyProxy], urls: list[str], *, granted: set[Right]
+    ) -> None:
         self.plane = plane
+        self.granted = granted
         self.history = History(plane.etcd_url)
         self.client = Client(load_access((plane.kubeconfig(),)))
         self.user = KubernetesCluster(self.client)
@@ -136,7 +143,8 @@ def a_world() -> Iterator[World]:
     """A control plane with Fairlead installed, and two operators that run."""
     worlds: list[World] = []
     with ControlPlane(flags=FLAGS, audit=True) as plane, ExitStack() as stack:
-        for each in render_install(InstallSettings(image="none", namespace=SYSTEM)):
+        installation = _installation()
+        for each in installation:
             if each["kind"] != "Deployment":  # kwok would play its pods
                 applied(plane, each)
         proxies, urls = [], []
@@ -148,7 +156,7 @@ def a_world() -> Iterator[World]:
             )
             proxies.append(proxy)
             urls.append(stack.enter_context(serving(proxy.handler())))
-        world = World(plane, proxies, urls)
+        world = World(plane, proxies, urls, granted=_granted(installation))
         until(lambda: _is_served(world.client), "the kinds")
         worlds.append(world)
         world.restore_nodes()
@@ -161,6 +169,18 @@ def a_world() -> Iterator[World]:
             for replica in world.replicas:
                 replica.kill()
             world.history.stop()
+
+
+def _installation() -> list[dict[str, Any]]:
+    """What is installed, by a process of its own: kinds that a test has added are in it from the start."""
+    argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--image", "none", "--namespace", SYSTEM]
+    answer = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
+    return [each for each in yaml.safe_load_all(answer.stdout) if each]
+
+
+def _granted(installation: list[dict[str, Any]]) -> set[Right]:
+    roles = [each for each in installation if each["metadata"]["name"] in (OPERATOR, TEAM_KEEPER)]
+    return rights(rule for each in roles for rule in each.get("rules", ()))
 
 
 def _is_served(client: Client) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import SIDECAR, quantity
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+from fairlead.cluster.kubernetes.manifests.pods import PYTHON, PodSettings, render_pod
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.overlay import RANKS
 from fairlead.state.plan import CreatePod
@@ -61,7 +61,7 @@ def render_placeholder(
     if "imagePullPolicy" in ranks:
         container["imagePullPolicy"] = ranks["imagePullPolicy"]
     if settings.placeholder_image is None:
-        container["command"] = [settings.python, "-c", WAIT]
+        container["command"] = [PYTHON, "-c", WAIT]
     affinity = _among((pod.get("affinity") or {}).get("nodeAffinity") or {}, list(labels), _others(shunned, prices))
     return {
         "apiVersion": "v1",

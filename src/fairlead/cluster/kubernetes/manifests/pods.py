@@ -18,6 +18,10 @@ from fairlead.state.snapshot import Taint, Workload
 
 MEMORY_BYTES_PER_RANK = 4 * 1024**3
 """Request and limit where nobody says; one core for each rank likewise."""
+PYTHON = "python3"
+"""Interpreter of the image that runs the shim; 3.9 or newer."""
+USER = 1000
+"""User and group of every process; Pod Security's ``restricted`` forbids 0."""
 GRACE_SLACK_S = 10  # for the shim to end what is left and to record it
 REPORTER = "fairlead-reporter"
 # A Python starts on it in 1.5 s. Until then it hears no notice, and the end of a short run would wait for it.
@@ -36,13 +40,7 @@ class PodSettings:
         workdir: ConfigMaps that hold the working directory, in their order; empty for the image's own.
         archive: Path or URL of the working directory instead; None for none.
         image: For runs that name none.
-        python: Interpreter of the image that runs the shim; 3.9 or newer.
         checkpoint_to: Directory or URL for runs that name none; None when there is no such place.
-        memory_bytes_per_rank: Request and limit for runs that leave memory open.
-        run_as_user: User and group of every process; ``restricted`` forbids 0.
-        image_pull_secrets: Secrets of the namespace.
-        priority_class: None for the cluster's default.
-        finalizers: Kept until the operator has recorded how the pod ended.
         placeholder_image: One that does nothing, such as a pause image; None takes the run's own, with its Python, so
             that it is on the new node already when the run comes.
     """
@@ -51,13 +49,7 @@ class PodSettings:
     workdir: tuple[str, ...] = ()
     archive: str | None = None
     image: str = "python:3.12-slim"
-    python: str = "python3"
     checkpoint_to: str | None = None
-    memory_bytes_per_rank: int = MEMORY_BYTES_PER_RANK
-    run_as_user: int = 1000
-    image_pull_secrets: tuple[str, ...] = ()
-    priority_class: str | None = None
-    finalizers: tuple[str, ...] = ()
     placeholder_image: str | None = None
 
 
@@ -95,16 +87,14 @@ def render_pod(
         },
         "ownerReferences": [names.owner(workload)],
     }
-    if settings.finalizers:
-        metadata["finalizers"] = list(settings.finalizers)
-    resources = _resources(workload, create, settings, device)
+    resources = _resources(workload, create, device)
     ranks: dict[str, Any] = {
         "name": RANKS,
         "image": spec.image or settings.image,
-        "command": [settings.python, contract.RUNTIME, "run"],
+        "command": [PYTHON, contract.RUNTIME, "run"],
         "env": _variables(workload, create, settings),
         "resources": {"requests": dict(resources), "limits": dict(resources)},
-        "startupProbe": _started(settings),
+        "startupProbe": _started(),
         "terminationMessagePolicy": "File",
         "securityContext": _CONTAINED,
         "volumeMounts": [
@@ -126,9 +116,9 @@ def render_pod(
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": settings.run_as_user,
-            "runAsGroup": settings.run_as_user,
-            "fsGroup": settings.run_as_user,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -139,10 +129,6 @@ def render_pod(
         pod["initContainers"] = [_reporter(spec, settings)]
     if tolerated := tolerations(spec) if taints is None else _tolerations_of(spec, taints):
         pod["tolerations"] = tolerated
-    if settings.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
-    if settings.priority_class is not None:
-        pod["priorityClassName"] = settings.priority_class
     rendered = lay_over({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, spec.kubernetes)
     if create.node:
         rendered["spec"]["affinity"] = _pinned(rendered["spec"].get("affinity") or {}, create.node)
@@ -156,12 +142,10 @@ def overhead(create: CreatePod) -> tuple[int, int]:
     return (REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES) if create.index == 0 else (0, 0)
 
 
-def _resources(
-    workload: Workload, create: CreatePod, settings: PodSettings, device: DeviceResource | None
-) -> dict[str, str | int]:
+def _resources(workload: Workload, create: CreatePod, device: DeviceResource | None) -> dict[str, str | int]:
     """Requests and limits in one, so that no neighbour can take what was granted."""
     ranks = workload.spec.ranks_on_each_node
-    memory = create.grant.memory_bytes or settings.memory_bytes_per_rank * ranks
+    memory = create.grant.memory_bytes or MEMORY_BYTES_PER_RANK * ranks
     resources: dict[str, str | int] = {
         "cpu": str(format_cpu(create.grant.cpu_milli or 1000 * ranks)),
         "memory": str(memory),
@@ -202,11 +186,11 @@ def _tolerations_of(spec: ProgramSpec, taints: Sequence[Taint]) -> list[dict[str
     ]
 
 
-def _started(settings: PodSettings) -> dict[str, Any]:
+def _started() -> dict[str, Any]:
     """The pod is ready when its ranks were started; asked only until then."""
     look = f"import os, sys; sys.exit(not os.path.exists('{contract.POD_DIR}/started.json'))"
     return {
-        "exec": {"command": [settings.python, "-I", "-S", "-c", look]},
+        "exec": {"command": [PYTHON, "-I", "-S", "-c", look]},
         "periodSeconds": START_PERIOD_S,
         "timeoutSeconds": 10,
         "failureThreshold": START_MOST_S // START_PERIOD_S,
@@ -219,7 +203,7 @@ def _reporter(spec: ProgramSpec, settings: PodSettings) -> dict[str, Any]:
     return {
         "name": REPORTER,
         "image": spec.image or settings.image,
-        "command": [settings.python, "-I", "-S", contract.RUNTIME, "report", contract.POD_DIR],
+        "command": [PYTHON, "-I", "-S", contract.RUNTIME, "report", contract.POD_DIR],
         "restartPolicy": "Always",
         "resources": {"requests": dict(resources), "limits": dict(resources)},
         "securityContext": _CONTAINED,
