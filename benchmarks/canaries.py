@@ -2,8 +2,10 @@
 
     python -m benchmarks.canaries [--seeds 200] [--json]
 
-The old version fails one request in 200, and one in 20 is slower than the target. Margins: failures 1 %, slow ones 5 %
-of all requests. Each case is simulated with that many seeds; the load, and with it how many are slow, rises and falls.
+The old version fails one request in 200, one in 20 is slower than the target, and one in ten has a bad score. Margins:
+failures 1 %, slow ones 5 %, bad scores 5 % of all requests. Each case is simulated with that many seeds; the load, and
+with it how many are slow, rises and falls. Pairs are made as the gateway makes them and judged as an endpoint's are,
+after every tenth.
 """
 
 import argparse
@@ -14,18 +16,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.candidates.canary_test import ALPHA, BETA, MOST, CanaryTest, Verdict
+from fairlead.gateway.canaries import Pairs
+from fairlead.gateway.messages import Response
+from fairlead.gateway.routes import CANARY, CONTROL, CanaryRoute
+from fairlead.policy.serving.canary import Comparison, Verdict, judge_canary
+from fairlead.specs.serving import Canary, CanaryMetric
 
-MARGINS = {"failed": 0.01, "slow": 0.05}
-OLD = (0.005, 0.05)
+RULES = Canary(latency_s=0.25, metric=CanaryMetric(header="X-Score", below=0.5))
+OLD = (0.005, 0.05, 0.1)
 CASES = {
-    "broken": (0.5, 0.05),
-    "slow": (0.005, 0.30),
-    "slightly worse": (0.02, 0.05),
-    "slightly slower": (0.005, 0.12),
+    "broken": (0.5, 0.05, 0.1),
+    "slow": (0.005, 0.30, 0.1),
+    "slightly worse": (0.02, 0.05, 0.1),
+    "slightly slower": (0.005, 0.12, 0.1),
+    "worse scores": (0.005, 0.05, 0.18),
+    "worse by a margin": (0.015, 0.05, 0.1),
     "equal": OLD,
-    "better": (0.001, 0.02),
+    "better": (0.001, 0.02, 0.05),
 }
+ROUTE = CanaryRoute("trial", RULES.latency_s, b"x-score", None, 0.5)
+GOOD, BAD = (
+    Response(200, b"OK", [(b"x-score", b"X-Score", score)], frozenset(), 0, True) for score in (b"0.9", b"0.1")
+)
+LOOK_PAIRS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +59,7 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     if not arguments.json:
         print(
-            f"rolled back though no worse: at most {ALPHA:.0%}; promoted though worse by a margin: at most {BETA:.0%}"
+            f"rolled back though no worse, promoted though worse by a margin: at most {1 - RULES.confidence:.0%} each"
         )
     for case in CASES:
         found = simulated(case, arguments.seeds)
@@ -79,22 +92,33 @@ def simulated(case: str, seeds: int) -> Outcome:
     )
 
 
-def judged(new: tuple[float, float], seed: int) -> tuple[Verdict, int]:
-    """The verdict on a version that fails and is slow with these probabilities, and after how many pairs."""
+def judged(new: tuple[float, float, float], seed: int) -> tuple[Verdict, int]:
+    """The verdict on a version with these probabilities to fail, be slow, score badly; and after how many pairs."""
     rng = np.random.default_rng(seed)
-    test = CanaryTest(MARGINS)
+    pairs = Pairs(ROUTE)
     while True:
-        drawn = rng.random((500, 4)).tolist()
-        for number, (a, b, c, d) in enumerate(drawn, test.num_pairs):
+        drawn = rng.random((LOOK_PAIRS, 6)).tolist()
+        for number, dice in enumerate(drawn, pairs.num_pairs):
             load = 1.0 + 0.5 * math.sin(number / 300.0)
-            verdict = test.add(
-                {"failed": a < new[0], "slow": b < new[1] * load}, {"failed": c < OLD[0], "slow": d < OLD[1] * load}
-            )
-            if verdict is not Verdict.GO_ON:
-                return verdict, test.num_pairs
+            _add(pairs, CANARY, new, dice[:3], load)
+            _add(pairs, CONTROL, OLD, dice[3:], load)
+        seen = {
+            name: Comparison(name=name, pairs=pairs.num_pairs, worse=pairs.worse[name], better=pairs.better[name])
+            for name in RULES.margins
+        }
+        verdict = judge_canary(seen, RULES.margins, RULES.confidence).verdict
+        if verdict is not Verdict.GO_ON:
+            return verdict, pairs.num_pairs
 
 
-assert MOST % 500 == 0
+def _add(pairs: Pairs, arm: str, rates: tuple[float, float, float], dice: Sequence[float], load: float) -> None:
+    pairs.add(
+        arm,
+        failed=dice[0] < rates[0],
+        duration_s=0.3 if dice[1] < rates[1] * load else 0.1,
+        response=BAD if dice[2] < rates[2] else GOOD,
+    )
+
 
 if __name__ == "__main__":
     main()

@@ -1,23 +1,26 @@
 """Endpoints of this machine: a real supervisor, real servers, and what survives which death."""
 
+import http.client
 import os
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.endpoints import gateway_url
 from fairlead.control.admission import admit
 from fairlead.control.models import promote, push
 from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.serving import detail_of
-from fairlead.runtime.podfiles import read_json
+from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.resources import Resources
-from fairlead.specs.serving import Serving
+from fairlead.specs.serving import Canary, Serving
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.home import end_everything
@@ -29,7 +32,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Server(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200)
+        self.send_response(200 if self.path == "/" or "FAILS" not in os.environ else 500)
         self.end_headers()
         self.wfile.write(os.environ["FAIRLEAD_REVISION"].encode())
 
@@ -169,3 +172,84 @@ def test_a_model_that_is_not_there_is_refused(desk: Desk, model: str, error: typ
     desk.cluster.submit(Training(name="train", run="true", workdir=str(desk.workdir)))
     with pytest.raises(error, match=says):
         admit(desk.cluster, desk.spec(model=model), desk.workdir)
+
+
+CANARY = Canary(steps=(0.25, 0.5), errors=0.05)
+
+
+class Visitor:
+    """A client who asks an endpoint through the gateway."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.answers: Counter[tuple[int, str]] = Counter()
+
+    def ask(self) -> None:
+        host = str(gateway_url(self.desk.cluster.home)).removeprefix("http://")
+        connection = http.client.HTTPConnection(host, timeout=30.0)
+        connection.request("GET", "/hello/asked")
+        reply = connection.getresponse()
+        self.answers[reply.status, reply.read().decode()] += 1
+        connection.close()
+
+    def ask_until(self, is_so: Callable[[], bool]) -> None:
+        for _ in range(5_000):
+            self.ask()
+            if is_so():
+                return
+        raise AssertionError(f"still not so after {dict(self.answers)}")
+
+
+@pytest.mark.slow
+def test_a_good_canary_takes_over_and_a_bad_one_goes_whoever_is_killed_meanwhile(desk: Desk) -> None:
+    serving, visitor = desk.serve(canary=CANARY), Visitor(desk)
+    until(lambda: desk.num_ready(serving) == 1)
+
+    desk.cluster.launch(desk.spec(canary=CANARY, env={"VERSION": "b"}))
+    desk.cluster.nudge()
+    until(lambda: detail_of(desk.now(serving)).canary is not None)
+    visitor.ask_until(lambda: compared(desk, serving) >= 20)
+    before, pid = compared(desk, serving), desk.cluster.supervisor_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.kill(int((desk.cluster.home.serving / "gateway.lock").read_text()), signal.SIGKILL)
+    until(lambda: not desk.cluster.supervisor_alive())
+    desk.cluster.nudge()
+    until(lambda: is_locked(desk.cluster.home.serving / "gateway.lock"))
+    visitor.ask_until(lambda: detail_of(desk.now(serving)).serving == 2)
+    assert told(desk, serving)[-1].startswith("r2 is no worse than r1 by")
+    assert before >= 20
+    assert {status for status, _ in visitor.answers} == {200}
+    assert visitor.answers[200, "r2"] >= before
+
+    visitor.answers.clear()
+    desk.cluster.launch(desk.spec(canary=CANARY, env={"FAILS": "1"}))
+    desk.cluster.nudge()
+    visitor.ask_until(lambda: detail_of(desk.now(serving)).revisions[-1].failed is not None)
+    assert "only its own failed in" in told(desk, serving)[-1]
+    until(lambda: len(desk.urls()) == 1)
+    asked, failed = visitor.answers.total(), visitor.answers[500, "r3"]
+    for _ in range(40):
+        visitor.ask()
+    assert visitor.answers[500, "r3"] - failed <= 2, "the gateway is told within moments"
+    assert failed <= asked / 2
+
+
+@pytest.mark.slow
+def test_a_canary_that_is_never_ready_gets_no_request(desk: Desk) -> None:
+    serving, visitor = desk.serve(canary=CANARY), Visitor(desk)
+    until(lambda: desk.num_ready(serving) == 1)
+    desk.cluster.launch(desk.spec(canary=CANARY, run=f"{sys.executable} -c pass", ready_within_s=2.0))
+    desk.cluster.nudge()
+    visitor.ask_until(lambda: detail_of(desk.now(serving)).revisions[-1].failed is not None)
+    assert set(visitor.answers) == {(200, "r1")}
+    assert detail_of(desk.now(serving)).target == 1
+
+
+def compared(desk: Desk, serving: Workload[Serving]) -> int:
+    trial = detail_of(desk.now(serving)).canary
+    return 0 if trial is None else max((each.pairs for each in trial.seen.values()), default=0)
+
+
+def told(desk: Desk, serving: Workload[Serving]) -> list[str]:
+    return [event.reason.message for event in desk.cluster.events(serving.uid) if event.type.startswith("Canary")]

@@ -95,6 +95,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         return [OTHER_STEP]
     if path == ["prune"] and without == "steps":
         return ["rule: hyperband"]
+    if path == ["canary", "metric"] and without not in ("above", "below"):
+        return ["below: 0.5"] if without == "header" else ["header: X-Score", "below: 0.5"]
     if path[:1] == ["steps"] and without in OF_STEP:
         return ["run: a", OF_STEP[without]]
     return [f"{key.name}: {key.example}" for key in section.keys if key.required and key.name != without]

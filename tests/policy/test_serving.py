@@ -1,5 +1,6 @@
 """What becomes of an endpoint: its replicas, its revisions, and how many of them there are."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,7 @@ from fairlead.policy.serving.rollout import DRAIN_S
 from fairlead.policy.serving.routes import public_names, routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
-from fairlead.state.demand import Demand, Second
+from fairlead.state.demand import CanaryTraffic, Demand, Second
 from fairlead.state.plan import Change, child_uid
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
@@ -32,6 +33,9 @@ class World:
     Attributes:
         start_s: Seconds until a replica is ready; by its run's command, None for never.
         in_flight: Requests in flight at a time, as the gateway counts them; None where nobody counts.
+        pairs: Of a canary and of the old revision, how many the gateway has compared of the trial that it was told.
+        worse: Of them, those in which only the canary's request failed.
+        gateway_began: When the gateway began to count.
     """
 
     spec: Serving
@@ -44,6 +48,9 @@ class World:
     fewest_ready: int = 0
     seconds: list[Second] = field(default_factory=list)
     last_request: float | None = None
+    pairs: int = 0
+    worse: int = 0
+    gateway_began: float = 0.0
 
     def __post_init__(self) -> None:
         self.began = self.now
@@ -110,7 +117,17 @@ class World:
         """The replicas that requests are sent to, by revision and name."""
         urls = {self._pod(each).uid: name for name, each in self.replicas.items()}
         (service,) = routes(self.snapshot(), urls)["services"].values()
-        return sorted(each["url"] for revision in service["revisions"] for each in revision["replicas"])
+        return sorted({each["url"] for revision in service["revisions"] for each in revision["replicas"]})
+
+    @property
+    def shares(self) -> list[tuple[str, str, int, list[str]]]:
+        """Where requests go: revision, side of a trial, weight, replicas."""
+        urls = {self._pod(each).uid: name for name, each in self.replicas.items()}
+        (service,) = routes(self.snapshot(), urls)["services"].values()
+        return [
+            (each["name"], each["arm"], each["weight"], [replica["url"] for replica in each["replicas"]])
+            for each in service["revisions"]
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -151,7 +168,14 @@ class World:
     def _demand(self) -> Demand:
         assert self.in_flight is not None
         number = self.in_flight(self.now - self.began)
-        return Demand(since=self.began, in_flight=number, last_request=self.last_request, seconds=tuple(self.seconds))
+        trial = detail_of(self.serving).canary
+        canary = None
+        if trial is not None:
+            canary = CanaryTraffic(trial=trial.name, pairs=self.pairs, worse={"failed": self.worse})
+        return Demand(
+            since=max(self.began, self.gateway_began), in_flight=number, last_request=self.last_request,
+            seconds=tuple(self.seconds), canary=canary,
+        )  # fmt: skip
 
 
 def test_replicas_are_submitted_and_serve_once_they_are_ready() -> None:
@@ -364,3 +388,169 @@ def test_two_endpoints_never_have_one_address() -> None:
     second = endpoint("chat", "text", 3.0)
     names = public_names(Snapshot(nodes=(), workloads=(), pods=(), parents=(first, asked, second)))
     assert names == {"vision/chat": "chat", "vision/text-chat": "text-chat", "text/chat": "text-text-chat"}
+
+
+def with_canary(world: World | None = None, canary: str = "{steps: [10%, 50%]}", **changes: str) -> World:
+    """An endpoint of which another revision is ready and on trial."""
+    keys = {"replicas": "4", "canary": canary, **changes}
+    world = world or World(spec(**keys), in_flight=lambda _: 1)
+    world.run(5)
+    world.change(spec(**keys, env="{VERSION: b}"))
+    world.run(5)
+    return world
+
+
+def test_a_canary_gets_its_share_beside_an_equal_one_of_the_old_revision() -> None:
+    world = with_canary()
+    assert world.shares == [
+        ("r1", "", 800, ["r1-2", "r1-3", "r1-4"]),
+        ("r1", "control", 100, ["r1-1"]),
+        ("r2", "canary", 100, ["r2-5"]),
+    ]
+    assert world.most == 5
+    assert world.said == (
+        "r2 is a canary with 10.0% of the requests; 0 pairs compared with r1, 0% of the evidence is there; "
+        "1 of r2 and 4 of r1 are ready"
+    )
+    assert world.events[-1] == "CanaryStarted: r2 gets 10.0% of the requests beside as many of r1"
+
+
+def test_a_canary_goes_on_as_its_evidence_grows_and_takes_over_once_it_is_there() -> None:
+    world = with_canary()
+    world.pairs = 450
+    world.run(5)
+    assert world.events[-1] == "CanaryStep: r2 gets 50.0% of the requests beside as many of r1"
+    assert [(name, arm, weight, len(found)) for name, arm, weight, found in world.shares] == [
+        ("r1", "control", 500, 3),
+        ("r2", "canary", 500, 2),
+    ]
+    assert world.most == 5
+    world.pairs = 600
+    world.run(15)
+    assert world.ready == ["r2-5", "r2-6", "r2-7", "r2-8"]
+    assert world.shares == [("r2", "", 4, world.ready)]
+    assert "CanaryPromoted: r2 is no worse than r1 by 600 pairs of requests (confidence 0.95) and takes over" in (
+        world.events
+    )
+    assert world.fewest_ready >= 4
+
+
+def test_a_canary_that_fails_more_often_gets_nothing_from_then_on_and_says_why() -> None:
+    world = with_canary(replicas="1")
+    world.pairs, world.worse = 40, 20
+    world.run(1)
+    assert world.ready == ["r1-1"]
+    why = "of 40 pairs of requests only its own failed in 20, and only that of r1 in 0"
+    assert world.events[-1] == f"CanaryRolledBack: r2 is rolled back and r1 serves: {why}"
+    world.run(60)
+    assert world.ready == ["r1-1"]
+    assert world.said == f"1 of 1 replica of r1 is ready; r2 was given up: {why}"
+
+
+def test_what_was_compared_outlives_the_gateway_that_counted_it() -> None:
+    world = with_canary()
+    world.pairs = 400
+    world.run(2)
+    world.gateway_began, world.pairs = world.now, 0
+    world.run(2)
+    assert "400 pairs compared" in world.said
+    world.pairs = 200
+    world.run(2)
+    assert world.events[-1].startswith("CanaryPromoted: r2 is no worse than r1 by 600 pairs")
+
+
+def test_the_old_revision_stays_where_nothing_is_known_in_time() -> None:
+    world = with_canary(canary="{within: 1m}")
+    world.pairs = 10
+    world.run(70)
+    assert world.ready == ["r1-1", "r1-2", "r1-3", "r1-4"]
+    assert "after 1m with 10 pairs of requests it is not known whether it is as good as r1" in world.said
+
+
+def test_one_that_was_rolled_back_is_tried_again_under_other_rules() -> None:
+    world = with_canary(canary="{within: 1m}")
+    world.run(70)
+    world.change(spec(replicas="4", canary="{within: 1h}", env="{VERSION: b}"))
+    world.run(5)
+    assert world.shares[-1][:3] == ("r2", "canary", 50)
+
+
+def test_a_canary_whose_replica_fails_again_and_again_is_rolled_back() -> None:
+    world = with_canary()
+    world.fail("r2-5")
+    world.run(2)
+    assert world.ready == ["r1-1", "r1-2", "r1-3", "r1-4"]
+    assert "chat-r2-5 is Restarting: rank 0 exited with code 1" in world.events[-1]
+
+
+def test_a_canary_that_is_never_ready_takes_nothing() -> None:
+    world = World(spec(replicas="2", canary="{}", ready_within="30s"), start_s=broken_at_first, in_flight=lambda _: 1)
+    world.run(5)
+    world.change(spec(run="broken", replicas="2", canary="{}", ready_within="30s"))
+    for _ in range(80):
+        world.run(0.5)
+        assert world.shares == [("r1", "", 2, ["r1-1", "r1-2"])]
+    assert "no replica of it was ready within 30s" in world.said
+
+
+def test_going_back_needs_no_canary() -> None:
+    world = with_canary()
+    world.pairs = 600
+    world.run(15)
+    first = spec(replicas="4", canary="{steps: [10%, 50%]}")
+    world.change(first)
+    world.run(15)
+    assert world.ready == ["r1-10", "r1-11", "r1-12", "r1-9"]
+    assert not any(event.startswith("CanaryStarted: r1") for event in world.events)
+
+
+def test_going_back_during_a_trial_ends_it_at_once() -> None:
+    world = with_canary()
+    world.change(spec(replicas="4", canary="{steps: [10%, 50%]}"))
+    world.run(0.5)
+    assert world.shares == [("r1", "", 4, ["r1-1", "r1-2", "r1-3", "r1-4"])]
+
+
+def test_another_revision_in_the_middle_of_a_trial_is_tried_beside_the_old_one() -> None:
+    world = with_canary()
+    world.change(spec(replicas="4", canary="{steps: [10%, 50%]}", env="{VERSION: c}"))
+    world.run(10)
+    assert [share[:3] for share in world.shares] == [("r1", "", 800), ("r1", "control", 100), ("r3", "canary", 100)]
+    assert not any(name.startswith("r2") for name in world.names)
+
+
+def test_without_a_surge_a_canary_takes_a_place_of_the_old_revision() -> None:
+    world = with_canary(replicas="2", rollout="0")
+    assert world.most == 2
+    assert [share[:3] for share in world.shares] == [("r1", "", 800), ("r1", "control", 100), ("r2", "canary", 100)]
+
+
+def test_a_first_revision_serves_without_a_canary() -> None:
+    world = World(spec(canary="{}"), in_flight=lambda _: 1)
+    world.run(5)
+    assert world.shares == [("r1", "", 1, ["r1-1"])]
+    assert world.events[-1] == "RevisionReady: r1 is ready and serves"
+
+
+def test_an_endpoint_stays_awake_while_a_canary_is_on_trial() -> None:
+    world = World(
+        spec(replicas="0..2", scale="{idle: 10s}", canary="{within: 5m}"), in_flight=lambda at: 1 if at < 20 else 0
+    )
+    with_canary(world, replicas="0..2", scale="{idle: 10s}", canary="{within: 5m}")
+    world.run(60)
+    assert [share[0] for share in world.shares] == ["r1", "r1", "r2"]
+    world.run(300)
+    assert world.said.startswith("asleep after 10s without a request")
+
+
+def test_a_revision_that_was_stored_before_a_key_was_added_stays_the_revision() -> None:
+    world = World(spec(replicas="1"))
+    world.run(5)
+    detail = detail_of(world.serving)
+    (first,) = detail.revisions
+    stored = json.loads(first.replica)
+    del stored["snapshot"]
+    older = replace(detail, revisions=(replace(first, replica=json.dumps(stored)),))
+    world.serving = replace(world.serving, status=replace(world.serving.status, detail=older))
+    world.run(10)
+    assert world.names == ["r1-1"]

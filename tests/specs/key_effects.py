@@ -686,6 +686,30 @@ def routed(serving: Serving) -> object:
     return routes(endpoint.snapshot(), {})
 
 
+@dataclass(frozen=True)
+class Tried:
+    """What becomes of another revision of an endpoint, which the gateway compares with the old one.
+
+    Attributes:
+        pairs: By which time so many have been compared.
+        worse: Of them, those in which only the new one failed, was slow and had a bad metric.
+    """
+
+    pairs: int = 0
+    worse: int = 0
+
+    def __call__(self, serving: Serving) -> object:
+        endpoint = Endpoint(serving, in_flight=lambda _: 1)
+        endpoint.run(5)
+        endpoint.change(replace(serving, run="other"))
+        endpoint.run(5)
+        told = routes(endpoint.snapshot(), {})
+        shares = endpoint.shares
+        endpoint.pairs, endpoint.worse = self.pairs, self.worse
+        endpoint.run(90)
+        return told, shares, endpoint.events
+
+
 def probed(spec: Training) -> object:
     """What a replica that does not answer is said to wait for."""
     uid = "replica"
@@ -702,6 +726,8 @@ OF_REPLICAS = (
     "team", "labels", "run", "image", "workdir", "setup", "env", "resources", "capacity", "logs", "priority", "grace",
     "snapshot",
 )  # fmt: skip
+SCORED: Mapping[str, Any] = {"canary.metric.header": "X-Score"}
+LAX: Mapping[str, Any] = {"canary.errors": "50%"}
 PREDICTS: Mapping[str, Any] = {"run": None, "predictor": "predict:Classifier"}
 EFFECTS["Serving"] = [
     *(
@@ -721,6 +747,16 @@ EFFECTS["Serving"] = [
     Effect("batching.max_batch_size", 8, 16, as_replica(local_pod), PREDICTS),
     Effect("batching.max_latency", "5ms", "10ms", as_replica(local_pod), PREDICTS),
     Effect("rollout.max_surge", 1, 0, Asked(changes=True)),
+    Effect("canary.steps", ["5%"], ["10%"], Tried()),
+    Effect("canary.errors", "1%", "40%", Tried(pairs=100, worse=1), {"canary.within": "1h"}),
+    Effect("canary.latency", None, "250ms", Tried(), {"canary.within": "1h"}),
+    Effect("canary.slow", "1%", "40%", Tried(pairs=100), {"canary.latency": "1s", "canary.errors": "50%"}),
+    Effect("canary.metric.header", "X-Score", "X-Other", Tried(), {"canary.metric.below": 0.5}),
+    Effect("canary.metric.below", 0.5, 0.4, Tried(), SCORED),
+    Effect("canary.metric.above", 0.5, 0.4, Tried(), SCORED),
+    Effect("canary.metric.margin", "5%", "40%", Tried(pairs=100), {**SCORED, **LAX, "canary.metric.below": 0.5}),
+    Effect("canary.confidence", "95%", "99%", Tried(pairs=16, worse=10), {"canary.within": "1h"}),
+    Effect("canary.within", "1m", "1h", Tried()),
     Effect("timeout", "30s", "60s", routed),
     Effect("ready_within", "30s", "90s", Asked(changes=True, broken=True)),
     Effect("max_concurrency", None, 4, routed),

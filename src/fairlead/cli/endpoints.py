@@ -8,7 +8,8 @@ from fairlead.cli.show import describe_event, message
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import NotFound
-from fairlead.policy.kinds.serving import asked_revision, detail_of
+from fairlead.policy.kinds.serving import asked_revision, detail_of, share_of_canary
+from fairlead.policy.serving.canary import judge_canary
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload
@@ -37,8 +38,27 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
         "url": url,
         "revision": None if detail.serving is None else f"r{detail.serving}",
         "replicas": {"ready": detail.ready, "wanted": detail.wanted},
+        "canary": _canary_json(serving),
         "requests_per_second": None if demand is None else demand.rate(time.time()),
         "in_flight": None if demand is None else demand.in_flight,
+    }
+
+
+def _canary_json(serving: Workload[Serving]) -> dict[str, Any] | None:
+    """How far a trial is; None where there is none."""
+    detail, rules = detail_of(serving), serving.spec.canary
+    trial = detail.canary
+    if trial is None or rules is None:
+        return None
+    found = judge_canary(trial.seen, rules.margins, rules.confidence)
+    return {
+        "revision": f"r{detail.target}",
+        "beside": f"r{trial.old}",
+        "share": share_of_canary(serving.spec, trial),
+        "evidence": found.evidence,
+        "criteria": {
+            name: {"pairs": each.pairs, "worse": each.worse, "better": each.better} for name, each in trial.seen.items()
+        },
     }
 
 
@@ -80,6 +100,9 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
         if asked is not None and asked.failed is not None:
             message(f"{name} was not changed: {asked.failed}")
             return 1
+        if asked is not None and detail.canary is not None and asked.number == detail.target:
+            message(f"{name} tries {asked.name} as a canary: `fairlead status {name}` shows how far it is.")
+            return 0
         if asked is not None and asked.ready_at is not None and (detail.ready or not detail.wanted):
             url = cluster.endpoint_url(now) if isinstance(cluster, LocalCluster) else None
             if url is not None:

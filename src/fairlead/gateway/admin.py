@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.gateway import heads
 from fairlead.gateway.messages import Refused, Request, read_request
+from fairlead.gateway.routes import Backend
 from fairlead.gateway.tallies import Latencies
 from fairlead.gateway.wire import TooMuch, Wire
 
@@ -108,8 +109,11 @@ def _figures(door: "Door") -> "Iterator[Metric]":
         in_flight.add_metric((name,), tally.in_flight)
         queued.add_metric((name,), service.queued())
         retries.add_metric((name,), tally.retries)
+        there: dict[str, set[Backend]] = {}
         for each in service.revisions:
-            replicas.add_metric((name, each.name), len(each.replicas))
+            there.setdefault(each.name, set()).update(replica.backend for replica in each.replicas)
+        for revision, backends in there.items():
+            replicas.add_metric((name, revision), len(backends))
         for outcome, count in tally.shadows.items():
             shadows.add_metric((name, outcome), count)
     yield from (requests, took, queued_s, in_flight, queued, replicas, retries, shadows)

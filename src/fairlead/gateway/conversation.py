@@ -264,7 +264,8 @@ class Conversation:
             upload: asyncio.Task[None] | None = None
             reusable = False
             failed = True
-            counted = False
+            counted = abandoned = False
+            response: Response | None = None
             try:
                 try:
                     upstream = await self._door.connect(given.replica)
@@ -317,7 +318,7 @@ class Conversation:
             except Malformed as error:
                 raise Refused(502, f"replica {entry.replica}: {error}") from error
             except asyncio.CancelledError:
-                counted = counted or not self._late  # the client went away: says nothing of the revision
+                abandoned = not self._late  # the client went away: says nothing of the revision, but that it was slow
                 raise
             finally:
                 if upload is not None:
@@ -326,9 +327,8 @@ class Conversation:
                     upload.add_done_callback(_forget)
                 if upstream is not None:
                     if not counted:
-                        service.tally.revision(given.revision.name).add(
-                            failed=failed, duration_ms=(self._loop.time() - sent_at) * 1e3
-                        )
+                        took_s = self._loop.time() - sent_at
+                        service.count(given, failed=failed, duration_s=took_s, response=response, abandoned=abandoned)
                     self._door.give_back(given.replica, upstream, reusable=reusable)
                 service.release(given, self._loop.time())
 

@@ -37,7 +37,10 @@ class DemandFile:
         """Replace the file. Services that nobody has asked for since this gateway began are not in it."""
         self._next = now + EVERY_S
         told = {
-            name: service.tally.demand(queued=service.queued(), epoch=epoch)
+            name: {
+                **service.tally.demand(queued=service.queued(), epoch=epoch),
+                "canary": None if service.pairs is None else service.pairs.told(),
+            }
             for name, service in table.services.items()
             if service.tally.last_request is not None
         }

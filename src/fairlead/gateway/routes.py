@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from fairlead.errors import InvalidSpec
 
 VERSION = 1
+CANARY, CONTROL = "canary", "control"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
@@ -35,12 +36,34 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class RevisionRoute:
-    """A revision's share of the requests, and its ready replicas. A shadow gets copies only."""
+    """A revision's share of the requests, and its ready replicas. A shadow gets copies only.
+
+    Attributes:
+        arm: Its side of a trial, `canary` or `control`; empty for neither. A revision may be there twice, once with.
+    """
 
     name: str
     weight: int
     shadow: bool
     replicas: tuple[Backend, ...]
+    arm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryRoute:
+    """A trial: the requests of the canary and of the control are compared.
+
+    Attributes:
+        trial: Its name; another one begins to count anew.
+        latency_s: A request that takes longer is slow; None for none.
+        header: In small letters, the header whose number is bad `above` one or `below` one; None for none.
+    """
+
+    trial: str
+    latency_s: float | None = None
+    header: bytes | None = None
+    above: float | None = None
+    below: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +77,7 @@ class ServiceRoute:
         max_concurrency: Requests that one replica answers at a time, or None for any number.
         max_queue: Requests that may wait here, for a replica to be started or to have room.
         failure: Why no revision can serve.
+        canary: The trial that is under way.
     """
 
     name: str
@@ -66,6 +90,7 @@ class ServiceRoute:
     max_queue: int
     revisions: tuple[RevisionRoute, ...]
     failure: str | None
+    canary: CanaryRoute | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +166,23 @@ class _Reader:
             max_queue=self._take(told, "max_queue", 100, _whole, "a whole number, at least 0"),
             revisions=tuple(self._revision(each) for each in self._list(told, "revisions")),
             failure=self._take(told, "failure", None, lambda v: v is None or isinstance(v, str), "null or a text"),
+            canary=self._canary(told.get("canary")),
         )  # fmt: skip
+
+    def _canary(self, told: Any) -> CanaryRoute | None:
+        if told is None:
+            return None
+        if not isinstance(told, dict):
+            self._wrong("`canary` has to be null or a mapping", told)
+            return None
+        header = self._take(told, "header", None, lambda v: v is None or (isinstance(v, str) and v != ""), "a header")
+        return CanaryRoute(
+            trial=self._take(told, "trial", "", lambda v: isinstance(v, str) and v != "", "a text"),
+            latency_s=self._take(told, "latency_s", None, lambda v: v is None or _positive(v), "null or positive"),
+            header=None if header is None else header.lower().encode(),
+            above=self._take(told, "above", None, lambda v: v is None or _number(v), "null or a number"),
+            below=self._take(told, "below", None, lambda v: v is None or _number(v), "null or a number"),
+        )
 
     def _key(self, told: dict[str, Any]) -> Key:
         return Key(
@@ -156,6 +197,7 @@ class _Reader:
             self._take(told, "weight", 1, _whole, "a whole number, at least 0"),
             self._take(told, "shadow", False, lambda v: isinstance(v, bool), "true or false"),
             tuple(self._backend(each) for each in self._list(told, "replicas")),
+            self._take(told, "arm", "", lambda v: v in ("", CANARY, CONTROL), "`canary`, `control` or empty"),
         )
 
     def _backend(self, told: dict[str, Any]) -> Backend:
@@ -194,5 +236,9 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return _number(value) and bool(value > 0)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from fairlead.gateway.access import TokenBucket
-from fairlead.gateway.messages import Refused, Request
+from fairlead.gateway.canaries import Pairs
+from fairlead.gateway.messages import Refused, Request, Response
 from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
 from fairlead.gateway.tallies import ServiceTally
 
@@ -68,12 +69,13 @@ class Replica(Generic[T]):
 
 
 class Revision(Generic[T]):
-    """A revision's replicas, and how far its turn is."""
+    """A revision's replicas, and how far its turn is; one side of a trial where it is that."""
 
-    __slots__ = ("current", "name", "replicas", "shadow", "weight")
+    __slots__ = ("arm", "current", "name", "replicas", "shadow", "weight")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, arm: str = "") -> None:
         self.name = name
+        self.arm = arm
         self.weight = 0
         self.shadow = False
         self.current = 0
@@ -117,24 +119,32 @@ class Service(Generic[T]):
         self.revisions: list[Revision[T]] = []
         self.waiting: deque[asyncio.Future[Given[T]]] = deque()
         self._turns = 0
+        self.pairs: Pairs | None = None
         self.prefix = (route.path or "").encode()
 
     def update(self, route: ServiceRoute) -> list[Replica[T]]:
         """Take over what routes.json says now. The replicas that are gone: they finish what they have."""
         before = {replica.backend: replica for revision in self.revisions for replica in revision.replicas}
-        known = {revision.name: revision for revision in self.revisions}
+        known = {(revision.name, revision.arm): revision for revision in self.revisions}
         if [_share(each) for each in route.revisions] != [_share(each) for each in self.route.revisions]:
             for revision in self.revisions:
                 revision.current = 0
         self.route = route
         self.prefix = (route.path or "").encode()
         self.revisions = []
+        if route.canary is None:
+            self.pairs = None
+        elif self.pairs is None or self.pairs.route != route.canary:
+            self.pairs = Pairs(route.canary)
+        there: dict[Backend, Replica[T]] = {}
         for told in route.revisions:
-            revision = known.get(told.name) or Revision(told.name)
+            revision = known.get((told.name, told.arm)) or Revision(told.name, told.arm)
             revision.weight, revision.shadow = told.weight, told.shadow
-            revision.replicas = [
-                before.pop(backend) if backend in before else Replica(backend) for backend in told.replicas
-            ]
+            for backend in told.replicas:
+                # One may be on a side of a trial and beside it: it is one replica all the same.
+                if backend not in there:
+                    there[backend] = before.pop(backend) if backend in before else Replica(backend)
+            revision.replicas = [there[backend] for backend in told.replicas]
             self.revisions.append(revision)
         for replica in before.values():
             replica.removed = True
@@ -209,6 +219,17 @@ class Service(Generic[T]):
             if given is None:
                 return
             self.waiting.popleft().set_result(given)
+
+    def count(
+        self, given: Given[T], *, failed: bool, duration_s: float, response: Response | None, abandoned: bool = False
+    ) -> None:
+        """Count a request that its replica has had; of one that its client has abandoned only that it was slow."""
+        if not abandoned:
+            self.tally.revision(given.revision.name).add(failed=failed, duration_ms=duration_s * 1e3)
+        if self.pairs is not None and given.revision.arm and (not abandoned or self.pairs.is_slow(duration_s)):
+            self.pairs.add(
+                given.revision.arm, failed=failed and not abandoned, duration_s=duration_s, response=response
+            )
 
     def queued(self) -> int:
         """Requests that wait for a replica."""
@@ -301,5 +322,5 @@ class Table(Generic[T]):
         return None
 
 
-def _share(route: RevisionRoute) -> tuple[str, int, bool]:
-    return route.name, route.weight, route.shadow
+def _share(route: RevisionRoute) -> tuple[str, str, int, bool]:
+    return route.name, route.arm, route.weight, route.shadow

@@ -22,6 +22,7 @@ GPU = rf"(?:{MODEL}(?::{GPU_MEMORY})?(?::{DECIMAL})?|{GPU_MEMORY}(?::{DECIMAL})?
 DURATION = "(?=[0-9])" + "".join(rf"(?:{DECIMAL}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
 STEPS = r"[0-9]{1,15} ?steps?"
 EVERY_AUTO = "auto"
+SHARE = rf"{DECIMAL} ?%"
 SPAN = r"[0-9]{1,9}\.\.[0-9]{1,9}"
 
 _UNITS = {
@@ -199,6 +200,16 @@ def format_every(every: tuple[float | None, int | None, bool | None]) -> str:
     if is_auto:
         return EVERY_AUTO
     return format_duration(seconds) if seconds is not None else f"{steps} steps"
+
+
+def parse_share(text: str) -> float:
+    """A share of a whole, as a number or in percent; bounds are for the value it becomes part of."""
+    if re.fullmatch(SHARE, text) is not None:
+        return float(Fraction(text.rstrip("% ")) / 100)
+    try:
+        return float(parse_number(text))
+    except ValueError:
+        raise ValueError("is not a share") from None
 
 
 def format_number(number: float) -> float | int:

@@ -64,6 +64,22 @@ BATCHING_RULES: Constraints = {
     "max_latency_s": Limit(low=0.0001, high=60),
 }
 ROLLOUT_RULES: Constraints = {"max_surge": Limit(low=0, high=MAX_REPLICAS, whole=True)}
+MARGIN = Limit(low=0.0001, high=0.5)
+CANARY_RULES: Constraints = {
+    "errors": MARGIN,
+    "latency_s": Limit(low=0.001, high=DAY_S),
+    "slow": MARGIN,
+    "confidence": Limit(low=0.5, high=0.9999),
+    "within_s": Limit(low=1, high=30 * DAY_S),
+}
+CANARY_METRIC_RULES: Constraints = {
+    "header": Text(max_length=100, pattern=r"[A-Za-z][-A-Za-z0-9]*", what="the name of a header, such as `X-Score`"),
+    "above": Limit(low=-1e12, high=1e12),
+    "below": Limit(low=-1e12, high=1e12),
+    "margin": MARGIN,
+}
+# A step has at least one request in a thousand, and at most half of all: as many go to the old revision beside it.
+LEAST_STEP, MOST_STEP, STEPS_MOST = 0.001, 0.5, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +131,84 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryMetric:
+    """A number that answers tell in a header, and when it is bad. Exactly one of ``above`` and ``below`` is given.
+
+    Attributes:
+        header: Its name. Of an answer without it, or with something else than a number, nothing is said by it.
+        above: A number beyond this is bad.
+        below: A number short of this is bad.
+        margin: How much more often bad is too much, as a share of requests.
+    """
+
+    header: str
+    above: float | None = None
+    below: float | None = None
+    margin: float = 0.05
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, CANARY_METRIC_RULES)
+        if (self.above is None) == (self.below is None):
+            yield "header", "say when its number is bad: give one of `above` and `below`, such as `below: 0.5`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """The trial of a new revision on a slice of the requests, against an equal slice of the old one.
+
+    Attributes:
+        steps: Shares of the requests, each more than the one before; the trial goes on to the next as evidence grows.
+        errors: How much more often failing is too much, as a share of requests.
+        latency_s: Seconds beyond which a request is slow; None where slowness is not looked at.
+        slow: How much more often slow is too much, as a share of requests.
+        metric: What else is looked at; None for nothing.
+        confidence: 1 less the rate of each of the two errors that the test may make.
+        within_s: Seconds until the old revision stays if nothing is known.
+    """
+
+    steps: tuple[float, ...] = (0.05, 0.25, 0.5)
+    errors: float = 0.01
+    latency_s: float | None = None
+    slow: float = 0.05
+    metric: CanaryMetric | None = None
+    confidence: float = 0.95
+    within_s: float = 3_600.0
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def margins(self) -> Mapping[str, float]:
+        """How much more often than the old revision the new one may do badly, by criterion."""
+        found = {"failed": self.errors}
+        if self.latency_s is not None:
+            found["slow"] = self.slow
+        if self.metric is not None:
+            found["metric"] = self.metric.margin
+        return found
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, CANARY_RULES)
+        least = 0.0
+        for step in self.steps:
+            if not LEAST_STEP <= step <= MOST_STEP:
+                yield (
+                    "steps",
+                    f"{step:g} is out of bounds; give {LEAST_STEP:g} to {MOST_STEP:g}, as the old one gets it too",
+                )
+            elif step <= least:
+                yield "steps", f"{step:g} is no more than the step before, {least:g}; give more"
+            least = step
+        if not 1 <= len(self.steps) <= STEPS_MOST:
+            yield "steps", f"it has {len(self.steps)} steps; give 1 to {STEPS_MOST}"
+        if self.latency_s is None and self.slow != Canary.__dataclass_fields__["slow"].default:
+            yield "slow", "no request counts as slow without `latency`, such as `latency: 250ms`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica(Training):
     """One server of an endpoint: a gang whose program is not meant to end.
 
@@ -152,6 +246,7 @@ class Serving:
         most_replicas: The most; None for ``replicas``, always.
         scale: Where ``most_replicas`` is more; else its default.
         batching: Of a predictor; its default with a command.
+        canary: The trial of a new revision before it takes over; None for none.
         timeout_s: Seconds in which a request is to be answered.
         ready_within_s: Seconds in which a new revision's replica has to be ready.
         max_concurrency: Requests that one replica is given at once; None for no bound.
@@ -171,6 +266,7 @@ class Serving:
     scale: Scale = field(default_factory=Scale)
     batching: Batching = field(default_factory=Batching)
     rollout: Rollout = field(default_factory=Rollout)
+    canary: Canary | None = None
     timeout_s: float = 60.0
     ready_within_s: float = 600.0
     max_concurrency: int | None = None
@@ -242,6 +338,11 @@ class Serving:
             yield "replicas", "0 would never serve; give `0..1` for none while nobody asks, or suspend the endpoint"
         if self.most_replicas is None and self.scale != Scale():
             yield "scale", f"the number of replicas is always {self.replicas}; give a span, such as `replicas: 0..8`"
+        if self.canary is not None and self.rollout.max_surge == 0 and self.replicas < 2:
+            yield (
+                "canary",
+                "it has no room beside the old revision; give `rollout: {max_surge: 1}` or 2 replicas",
+            )
         if self.capacity.auto:
             yield "capacity", "an endpoint has no end, by which `auto` could go; give `spot` as true or false"
 

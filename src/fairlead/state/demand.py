@@ -1,6 +1,7 @@
 """Requests for an endpoint, as the gateway in front of its replicas counts them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,23 @@ class RevisionTraffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryTraffic:
+    """What became of the requests of a canary beside those of the old revision, since the gateway has counted.
+
+    Attributes:
+        trial: Which trial it is.
+        pairs: Of a request of each.
+        worse: By criterion, pairs in which only the canary's request was bad; none where one is missing.
+        better: Those in which only the old one's was.
+    """
+
+    trial: str
+    pairs: int = 0
+    worse: Mapping[str, int] = field(default_factory=dict)
+    better: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """Requests for one endpoint.
 
@@ -45,6 +63,7 @@ class Demand:
         last_request: When the newest request came; None before the first.
         seconds: The last ones, oldest first; those without a request may be missing.
         revisions: By revision.
+        canary: Of the trial that is under way; None for none.
     """
 
     since: float = 0.0
@@ -54,6 +73,7 @@ class Demand:
     last_request: float | None = None
     seconds: tuple[Second, ...] = ()
     revisions: tuple[RevisionTraffic, ...] = ()
+    canary: CanaryTraffic | None = None
 
     def rate(self, now: float, window_s: float = 10.0) -> float:
         """Return requests a second over the last whole seconds of a window."""

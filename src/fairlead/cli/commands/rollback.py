@@ -21,7 +21,11 @@ def rollback(target: Target, name: str, to: str | None, no_wait: bool, json_: bo
     cluster = target.open(is_to_submit=True)
     serving = to_endpoint(find(cluster, name))
     detail = detail_of(serving)
-    served = [each for each in detail.revisions if each.ready_at is not None and each.number != detail.asked]
+    served = [
+        each
+        for each in detail.revisions
+        if each.ready_at is not None and each.failed is None and each.number != detail.asked
+    ]
     revision = _chosen(serving.spec.name, served, to)
     changed = cluster.launch(spec_of(revision))
     if not json_:

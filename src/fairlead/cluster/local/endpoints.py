@@ -20,7 +20,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
-from fairlead.state.demand import Demand, RevisionTraffic, Second
+from fairlead.state.demand import CanaryTraffic, Demand, RevisionTraffic, Second
 from fairlead.state.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -177,6 +177,15 @@ def _demand(given: dict[str, Any], since: float) -> Demand:
             )
             for name, each in (given.get("revisions") or {}).items()
         ),
+        canary=_canary(given.get("canary")),
+    )
+
+
+def _canary(given: dict[str, Any] | None) -> CanaryTraffic | None:
+    if given is None:
+        return None
+    return CanaryTraffic(
+        trial=given["trial"], pairs=int(given["pairs"]), worse=dict(given["worse"]), better=dict(given["better"])
     )
 
 

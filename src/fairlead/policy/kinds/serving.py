@@ -2,15 +2,20 @@
 
 Each spec whose replicas would differ from those there is a revision of its own. A new one takes over replica by replica
 as its own become ready. One that does not become ready in its time takes nothing: it goes, and the one before stays.
+With a canary it first gets a slice of the requests, and takes over, or goes, by what became of them beside an equal
+slice of the old one's; what is known of that is kept here, so that whoever judges next goes on with it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import advance, child_name, submit
 from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.policy.serving.canary import Comparison, Judgement, Verdict, judge_canary, step_at
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
-from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, next_step
+from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, Step, canary_step, next_step
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving, map_runs
@@ -22,6 +27,8 @@ from fairlead.text.quantities import plural
 MOST_REVISIONS = 10
 # A replica that failed so often in a row says why nothing is served, instead of that it is still to come.
 MANY_FAILURES = 3
+# How often the counts of a trial are looked at.
+LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,7 @@ class Revision:
         replica: What makes it another revision: its replicas' spec, as stored.
         created_at: When it was last asked for.
         ready_at: When a replica of it was ready for the first time since then; None before.
+        served_at: When it took over for the first time; None before.
         failed: Why it was given up; None while it was not.
     """
 
@@ -42,6 +50,7 @@ class Revision:
     created_at: float
     ready_at: float | None = None
     failed: str | None = None
+    served_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +67,42 @@ class Going:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The canary of the target revision.
+
+    Attributes:
+        name: As the gateway is told it; no other trial has it.
+        old: The number of the revision that it is tried beside.
+        rules: By which it began: others begin another trial.
+        step: Which of the steps it is at, from 0.
+        since: Since when the gateway that was heard last has counted.
+        latest: What that one has counted.
+        banked: What those before it had.
+    """
+
+    name: str
+    old: int
+    began_at: float
+    rules: str
+    step: int = 0
+    since: float = 0.0
+    latest: tuple[Comparison, ...] = ()
+    banked: tuple[Comparison, ...] = ()
+
+    @property
+    def seen(self) -> dict[str, Comparison]:
+        """All that was counted, by criterion."""
+        found = {each.name: each for each in self.banked}
+        for each in self.latest:
+            before = found.get(each.name, Comparison(name=each.name))
+            found[each.name] = Comparison(
+                name=each.name, pairs=before.pairs + each.pairs, worse=before.worse + each.worse,
+                better=before.better + each.better,
+            )  # fmt: skip
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingDetail:
     """The state of an endpoint besides its replicas.
 
@@ -70,6 +115,7 @@ class ServingDetail:
         ready: How many serve.
         count: Numbers that replicas were given so far.
         going: Replicas that are to go.
+        canary: The trial of the target; None where there is none.
     """
 
     revisions: tuple[Revision, ...] = ()
@@ -80,6 +126,7 @@ class ServingDetail:
     ready: int = 0
     count: int = 0
     going: tuple[Going, ...] = ()
+    canary: Trial | None = None
 
     def revision(self, number: int | None) -> Revision | None:
         """Return the revision of a number."""
@@ -93,28 +140,33 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     if serving.status.phase is Phase.PENDING:
         detail = _count_anew(detail, now)
     replicas = replicas_of(detail, family)
-    detail = _note_ready(detail, replicas, now)
+    detail = _note_ready(spec, detail, replicas, now)
     detail, gave_up = _give_up(serving, detail, family, now)
+    detail, tried = _try(spec, detail, family, now)
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
     wanted = wanted_replicas(spec, family.demand, target.ready_at, before.wanted, now)
-    # One of a new revision shows whether it can serve at all.
-    step = next_step(
-        replicas, target.number, max(wanted, 1) if target.ready_at is None else wanted, spec.rollout.max_surge
-    )
+    if target.ready_at is None or detail.canary is not None:
+        # One of a new revision shows whether it can serve at all.
+        wanted_now = max(wanted, 1)
+    else:
+        wanted_now = wanted
+    step = _step(spec, detail, replicas, wanted_now)
     going = tuple(each for each in detail.going if each.name in family.children)
     going += tuple(Going(name=name, since=now) for name in step.go)
     gone = {each.name for each in going}
+    old = detail.revision(None if detail.canary is None else detail.canary.old) or target
+    to_come = [target] * step.come + [old] * step.come_old
     new = tuple(
-        submit(serving, f"{target.name}-{detail.count + each + 1}", spec_of(target).replica(target.name))
-        for each in range(step.come)
+        submit(serving, f"{each.name}-{number}", spec_of(each).replica(each.name))
+        for number, each in enumerate(to_come, detail.count + 1)
     )
     detail = replace(
-        detail, wanted=wanted, going=going, count=detail.count + step.come,
+        detail, wanted=wanted, going=going, count=detail.count + len(new),
         ready=sum(each.ready and each.name not in gone for each in replicas),
     )  # fmt: skip
     reason = _say(serving, detail, replicas, family)
-    event = gave_up or _news(before, detail)
+    event = gave_up or tried or _news(spec, before, detail)
     return advance(serving, reason, now, detail=detail, submit=new, children=_orders(detail, family, now), event=event)
 
 
@@ -125,6 +177,9 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     target = detail.revision(detail.target)
     if target is not None and target.ready_at is None and detail.serving not in (None, target.number):
         times.append(target.created_at + spec.ready_within_s)
+    if detail.canary is not None and spec.canary is not None:
+        # What the gateway counts comes by itself to nobody.
+        times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
     if target is not None and family.demand is not None and spec.most_replicas is not None and detail.wanted:
         if detail.wanted > max(1, spec.replicas):
             times.append(now + 1.0)
@@ -147,7 +202,7 @@ def detail_of(serving: Workload[Serving]) -> ServingDetail:
 def asked_revision(serving: Workload[Serving]) -> Revision | None:
     """Return the revision that the spec describes; None until it was judged."""
     asked = detail_of(serving).revision(detail_of(serving).asked)
-    return asked if asked is not None and asked.replica == to_json(serving.spec.replica("r")) else None
+    return asked if asked is not None and _is_of(asked, serving.spec) else None
 
 
 def spec_of(revision: Revision) -> Serving:
@@ -188,18 +243,23 @@ def _numbers(name: str) -> tuple[int, int | None]:
 
 def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     """With the revision that the spec describes as the one that is asked for, if it is another than before."""
-    text = to_json(spec.replica("r"))
     asked = detail.revision(detail.asked)
-    if asked is not None and asked.replica == text:
+    if asked is not None and _is_of(asked, spec) and (asked.failed is None or spec_of(asked).canary == spec.canary):
         return detail
-    known = next((each for each in detail.revisions if each.replica == text), None)
+    known = next((each for each in detail.revisions if _is_of(each, spec)), None)
     if known is None:
         number = max((each.number for each in detail.revisions), default=0) + 1
+        text = to_json(spec.replica("r"))
         revision = Revision(number=number, spec=to_json(spec), replica=text, created_at=now)
     else:
         # As it was: of one that is there nothing has to be shown anew.
         there = known.number in (detail.serving, detail.target) and known.failed is None
-        revision = replace(known, created_at=now, failed=None, ready_at=known.ready_at if there else None)
+        ready_at = known.ready_at if there else None
+        revision = replace(known, created_at=now, failed=None, ready_at=ready_at, spec=to_json(spec))
+    if detail.canary is not None:
+        why = f"{revision.name} was asked for before it was promoted"
+        left = (replace(each, failed=why) if each.number == detail.target else each for each in detail.revisions)
+        detail = replace(detail, revisions=tuple(left), canary=None)
     others = [each for each in detail.revisions if each.number != revision.number]
     kept = [each for each in others if each.number in (detail.serving, detail.target)]
     rest = [each for each in others if each not in kept][-(MOST_REVISIONS - 1 - len(kept)) :]
@@ -207,8 +267,26 @@ def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     return replace(detail, revisions=revisions, asked=revision.number, target=revision.number)
 
 
+def _is_of(revision: Revision, spec: Serving) -> bool:
+    """Tell whether an endpoint's replicas would be those of a revision.
+
+    A replica that was stored before a key was added is one with that key's default.
+    """
+    return _replica(revision.replica) == spec.replica("r")
+
+
+@lru_cache(maxsize=256)
+def _replica(text: str) -> object:
+    try:
+        return from_json(text)
+    except InvalidSpec:
+        return None  # of another version, so that nobody knows: it is no replica of now
+
+
 def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
     """Give a revision that has yet to show itself its whole time where the endpoint stood still meanwhile."""
+    if detail.canary is not None:
+        detail = replace(detail, canary=replace(detail.canary, began_at=now))
     waits = detail.revision(detail.target)
     if waits is None or waits.ready_at is not None:
         return detail
@@ -216,14 +294,129 @@ def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
     return replace(detail, revisions=revisions)
 
 
-def _note_ready(detail: ServingDetail, replicas: list[ReplicaState], now: float) -> ServingDetail:
+def _note_ready(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], now: float) -> ServingDetail:
+    """With the target as the one that serves once a replica of it is ready; on trial where it has yet to show itself.
+
+    One that has served before takes over at once, and so does one where nothing of the old one is there to compare.
+    """
     target = detail.revision(detail.target)
     if target is None or target.ready_at is not None:
         return detail
     if not any(each.ready and each.revision == target.number for each in replicas):
         return detail
     revisions = tuple(replace(each, ready_at=now) if each is target else each for each in detail.revisions)
-    return replace(detail, revisions=revisions, serving=target.number)
+    detail = replace(detail, revisions=revisions)
+    old = detail.serving
+    is_there = old not in (None, target.number) and any(each.ready and each.revision == old for each in replicas)
+    if spec.canary is None or old is None or not is_there or target.served_at is not None:
+        return _take_over(detail, now)
+    trial = Trial(name=f"{target.name}@{now:.3f}", old=old, began_at=now, rules=str(spec.canary))
+    return replace(detail, canary=trial)
+
+
+def _take_over(detail: ServingDetail, now: float) -> ServingDetail:
+    """With the target as the revision that serves."""
+    revisions = tuple(
+        replace(each, served_at=now) if each.number == detail.target and each.served_at is None else each
+        for each in detail.revisions
+    )
+    return replace(detail, revisions=revisions, serving=detail.target, canary=None)
+
+
+def _try(spec: Serving, detail: ServingDetail, family: Family, now: float) -> tuple[ServingDetail, Event | None]:
+    """Go on with a trial by what was counted since: it goes a step further, or ends."""
+    trial, target = detail.canary, detail.revision(detail.target)
+    old = detail.revision(None if trial is None else trial.old)
+    if trial is None or target is None or old is None:
+        return detail, None
+    if spec.canary is None:
+        reason = Reason(code=Code.SERVING, message=f"{target.name} serves: no canary is asked for any more")
+        return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
+    if trial.rules != str(spec.canary):
+        trial = Trial(name=f"{target.name}@{now:.3f}", old=trial.old, began_at=now, rules=str(spec.canary))
+    trial = _counted(trial, spec, family)
+    found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
+    num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
+    why = _against(spec, found, trial, target, old, family, now)
+    if why is not None:
+        reason = Reason(
+            code=Code.REVISION_FAILED,
+            message=f"{target.name} is rolled back and {old.name} serves: {why}",
+            remedy=f"Correct the spec and run it again; `fairlead logs {spec.name}` shows what its replicas say.",
+        )
+        failed = tuple(replace(each, failed=why) if each is target else each for each in detail.revisions)
+        detail = replace(detail, revisions=failed, target=old.number, canary=None)
+        return detail, Event(type="CanaryRolledBack", reason=reason)
+    if found.verdict is Verdict.PROMOTE:
+        sure = f"{spec.canary.confidence:.4g}"
+        message = f"{target.name} is no worse than {old.name} by {num_pairs} pairs of requests (confidence {sure})"
+        reason = Reason(code=Code.SERVING, message=f"{message} and takes over")
+        return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
+    step = max(trial.step, step_at(len(spec.canary.steps), found.evidence))
+    return replace(detail, canary=replace(trial, step=min(step, len(spec.canary.steps) - 1))), None
+
+
+def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
+    """Return the trial with what the gateway has counted; one that begins anew goes on where the one before ended."""
+    demand = family.demand
+    if demand is None or demand.canary is None or demand.canary.trial != trial.name or spec.canary is None:
+        return trial
+    counts = demand.canary
+    latest = tuple(
+        Comparison(name=name, pairs=counts.pairs, worse=counts.worse.get(name, 0), better=counts.better.get(name, 0))
+        for name in spec.canary.margins
+    )
+    before = max((each.pairs for each in trial.latest), default=0)
+    if demand.since != trial.since or counts.pairs < before:
+        trial = replace(trial, banked=tuple(trial.seen.values()), since=demand.since)
+    return replace(trial, latest=latest)
+
+
+def _against(
+    spec: Serving, found: Judgement, trial: Trial, target: Revision, old: Revision, family: Family, now: float
+) -> str | None:
+    """Return why a revision on trial has to go; None where nothing is against it."""
+    canary = spec.canary
+    assert canary is not None
+    for child in _children(target, family):
+        if child.status.disruptions >= MANY_FAILURES:
+            return f"{child.spec.name} is {_state(child)}"
+    if found.verdict is Verdict.ROLL_BACK:
+        said = {
+            "failed": "failed",
+            "slow": f"took longer than {format_duration(canary.latency_s or 0.0)}",
+            "metric": f"had a bad {canary.metric.header}" if canary.metric is not None else "",
+        }
+        seen = trial.seen
+        told = [
+            f"of {seen[name].pairs} pairs of requests only its own {said[name]} in {seen[name].worse}, "
+            f"and only that of {old.name} in {seen[name].better}"
+            for name in found.blamed
+        ]
+        return "; ".join(told)
+    asked = "; more of its evidence is there with larger `canary.steps` or margins, or a longer `canary.within`"
+    if found.verdict is Verdict.UNDECIDED or now >= trial.began_at + canary.within_s:
+        num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
+        after = plural(num_pairs, "pair") + " of requests"
+        if found.verdict is not Verdict.UNDECIDED:
+            after = f"{format_duration(canary.within_s)} with {after}"
+        return f"after {after} it is not known whether it is as good as {old.name}{asked}"
+    return None
+
+
+def share_of_canary(spec: Serving, trial: Trial) -> float:
+    """Return the share of the requests that a revision on trial gets now; the old one is judged on as many."""
+    assert spec.canary is not None
+    return spec.canary.steps[min(trial.step, len(spec.canary.steps) - 1)]
+
+
+def _step(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wanted: int) -> Step:
+    """Return which replicas come and go now."""
+    if detail.canary is not None and spec.canary is not None:
+        share = share_of_canary(spec, detail.canary)
+        return canary_step(replicas, detail.target, detail.canary.old, wanted, share, spec.rollout.max_surge)
+    failed = {each.number for each in detail.revisions if each.failed is not None}
+    return next_step(replicas, detail.target, wanted, spec.rollout.max_surge, failed)
 
 
 def _give_up(
@@ -298,6 +491,8 @@ def _say(serving: Workload[Serving], detail: ServingDetail, replicas: list[Repli
     if not detail.wanted and target.ready_at is not None:
         idle = format_duration(serving.spec.scale.idle_s)
         return Reason(code=Code.ASLEEP, message=f"asleep after {idle} without a request; the next one wakes it{aside}")
+    if detail.canary is not None and serving.spec.canary is not None:
+        return _say_trial(serving.spec, detail.canary, target, num_ready, len(old))
     of = max(detail.wanted, 1 if target.ready_at is None else 0)
     said = f"{num_ready} of {plural(of, 'replica')} of {target.name} {'is' if of == 1 else 'are'} ready"
     if num_ready < of:
@@ -309,14 +504,31 @@ def _say(serving: Workload[Serving], detail: ServingDetail, replicas: list[Repli
     return Reason(code=code, message=f"{said}{aside}")
 
 
+def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_old: int) -> Reason:
+    """How far a trial is."""
+    assert spec.canary is not None
+    found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
+    num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
+    said = f"{target.name} is a canary with {share_of_canary(spec, trial):.1%} of the requests"
+    said += f"; {plural(num_pairs, 'pair')} compared with r{trial.old}, {found.evidence:.0%} of the evidence is there"
+    there = f"{num_new} of {target.name} and {num_old} of r{trial.old} are ready"
+    return Reason(code=Code.ROLLING_OUT, message=f"{said}; {there}")
+
+
 def _say_slow(new: list[ReplicaState], family: Family) -> str:
     """Say what the first replica that is not ready waits for."""
     slow = next((family.children[each.name] for each in new if not each.ready), None)
     return "" if slow is None else f"; {slow.spec.name} is {_state(slow)}"
 
 
-def _news(before: ServingDetail, detail: ServingDetail) -> Event | None:
+def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event | None:
     """Return what is to be told: that another revision serves, or that the number of replicas is another."""
+    if detail.canary is not None and (before.canary is None or detail.canary.step > before.canary.step):
+        trial, begins = detail.canary, before.canary is None
+        share = share_of_canary(spec, trial)
+        message = f"r{detail.target} gets {share:.1%} of the requests beside as many of r{trial.old}"
+        reason = Reason(code=Code.ROLLING_OUT, message=message)
+        return Event(type="CanaryStarted" if begins else "CanaryStep", reason=reason)
     if detail.serving != before.serving and detail.serving is not None:
         message = f"r{detail.serving} is ready and serves"
         return Event(type="RevisionReady", reason=Reason(code=Code.SERVING, message=message))

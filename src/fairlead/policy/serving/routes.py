@@ -1,12 +1,17 @@
 """Tells the gateway where requests go: of endpoints, their revisions and their replicas that serve."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 from fairlead.policy.kinds.parents import families_of
-from fairlead.policy.kinds.serving import detail_of, failure_of, replicas_of
+from fairlead.policy.kinds.serving import ServingDetail, detail_of, failure_of, replicas_of, share_of_canary
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Snapshot, Workload
+
+Backend = dict[str, str]
+# What the weights of all revisions are together during a trial.
+WEIGHTS = 1_000
 
 
 def public_names(snapshot: Snapshot) -> dict[str, str]:
@@ -31,12 +36,12 @@ def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
     services = {}
     for parent in _endpoints(snapshot):
         family, name = families[parent.uid], names[parent.uid]
-        serving: dict[str, list[dict[str, str]]] = {}
-        for each in replicas_of(detail_of(parent), family):
+        serving: dict[int, list[dict[str, str]]] = {}
+        for each in sorted(replicas_of(detail_of(parent), family), key=attrgetter("number")):
             pod = pods.get(family.children[each.name].uid) if each.ready else None
             if pod is not None and pod.uid in urls:
-                serving.setdefault(f"r{each.revision}", []).append({"id": pod.uid, "url": urls[pod.uid]})
-        spec = parent.spec
+                serving.setdefault(each.revision, []).append({"id": pod.uid, "url": urls[pod.uid]})
+        spec, detail = parent.spec, detail_of(parent)
         services[name] = {
             "path": f"/{name}",
             "hosts": [f"{name}.localhost"],
@@ -45,13 +50,47 @@ def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
             "idempotent": spec.idempotent,
             "max_concurrency": spec.max_concurrency,
             "max_queue": spec.max_queue,
-            "revisions": [
-                {"name": revision, "weight": len(found), "shadow": False, "replicas": found}
-                for revision, found in sorted(serving.items())
-            ],
+            "revisions": _shares(spec, detail, serving),
+            "canary": _canary(spec, detail),
             "failure": failure_of(parent, family.children),
         }
     return {"version": 1, "services": services}
+
+
+def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence[Backend]]) -> list[dict[str, Any]]:
+    """Return which part of the requests goes where, by the replicas that serve of each revision.
+
+    A canary gets its share and an equal share of the old revision is compared with it: at replicas that have no others,
+    as many as the canary has, where the old one has more than these; else at all of them.
+    """
+    trial = detail.canary
+    if trial is None or spec.canary is None or not (serving.get(detail.target) and serving.get(trial.old)):
+        return [_share(number, len(found), found) for number, found in sorted(serving.items())]
+    new, old = serving[detail.target], serving[trial.old]
+    weight = round(WEIGHTS * share_of_canary(spec, trial))
+    rest = WEIGHTS - 2 * weight
+    control = old[: len(new)] if rest > 0 and len(new) < len(old) else old
+    others = [each for each in old if each not in control] or old
+    shares = [_share(trial.old, rest, others)] if rest else []
+    return [*shares, _share(trial.old, weight, control, "control"), _share(detail.target, weight, new, "canary")]
+
+
+def _share(number: int, weight: int, found: Sequence[Backend], arm: str = "") -> dict[str, Any]:
+    return {"name": f"r{number}", "weight": weight, "shadow": False, "arm": arm, "replicas": list(found)}
+
+
+def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:
+    """Return what the gateway is to compare."""
+    if detail.canary is None or spec.canary is None:
+        return None
+    metric = spec.canary.metric
+    return {
+        "trial": detail.canary.name,
+        "latency_s": spec.canary.latency_s,
+        "header": None if metric is None else metric.header,
+        "above": None if metric is None else metric.above,
+        "below": None if metric is None else metric.below,
+    }
 
 
 def _endpoints(snapshot: Snapshot) -> list[Workload[Serving]]:

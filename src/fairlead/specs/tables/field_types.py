@@ -197,6 +197,14 @@ FACTOR = Single(
     schema={"type": "number"},
 )
 
+SHARE = Single(
+    what="a share, such as 0.05 or 5%",
+    tags=ANY,
+    parse=quantities.parse_share,
+    render=quantities.format_number,
+    schema=_any_of({"type": "number", "minimum": 0}, _pattern(f"{quantities.SHARE}|{quantities.NUMBER}")),
+)
+
 FLAG = Single(
     what="true or false",
     tags=frozenset({Tag.BOOL}),

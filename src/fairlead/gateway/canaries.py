@@ -1,0 +1,70 @@
+"""Compares the requests of a canary with those of an equal slice of the old revision, pair by pair."""
+
+import math
+from collections import Counter, deque
+from typing import Any
+
+from fairlead.gateway.messages import Response
+from fairlead.gateway.routes import CANARY, CONTROL, CanaryRoute
+
+MOST_AHEAD = 1_000
+"""So many requests of one side wait for the other's at most: what is compared is of the same moments."""
+
+
+class Pairs:
+    """What became of the requests of both sides since this gateway has followed a trial.
+
+    Attributes:
+        worse: By criterion, pairs in which only the canary's request was bad; `better` those with only the other's.
+    """
+
+    __slots__ = ("_ahead", "_ahead_arm", "better", "num_pairs", "route", "worse")
+
+    def __init__(self, route: CanaryRoute) -> None:
+        self.route = route
+        self.num_pairs = 0
+        self.worse: Counter[str] = Counter()
+        self.better: Counter[str] = Counter()
+        self._ahead: deque[frozenset[str]] = deque(maxlen=MOST_AHEAD)
+        self._ahead_arm = ""
+
+    def add(self, arm: str, *, failed: bool, duration_s: float, response: Response | None) -> None:
+        """Take a request of one side that is over; `response` is None for one without an answer."""
+        bad = {"failed"} if failed else set()
+        if self.route.latency_s is not None and duration_s > self.route.latency_s:
+            bad.add("slow")
+        if response is not None and self._is_bad(response):
+            bad.add("metric")
+        if self._ahead and self._ahead_arm != arm:
+            self._compare(arm, frozenset(bad), self._ahead.popleft())
+        else:
+            self._ahead_arm = arm
+            self._ahead.append(frozenset(bad))
+
+    def is_slow(self, duration_s: float) -> bool:
+        """Whether a request that nobody waits for any more was slow by then."""
+        return self.route.latency_s is not None and duration_s > self.route.latency_s
+
+    def told(self) -> dict[str, Any]:
+        """As demand.json has it."""
+        return {
+            "trial": self.route.trial, "pairs": self.num_pairs, "worse": dict(self.worse), "better": dict(self.better),
+        }  # fmt: skip
+
+    def _compare(self, arm: str, bad: frozenset[str], other: frozenset[str]) -> None:
+        canary, control = (bad, other) if arm == CANARY else (other, bad)
+        assert arm in (CANARY, CONTROL), "only these two are compared"
+        self.num_pairs += 1
+        self.worse.update(canary - control)
+        self.better.update(control - canary)
+
+    def _is_bad(self, response: Response) -> bool:
+        if self.route.header is None:
+            return False
+        told = next((value for low, _, value in response.fields if low == self.route.header), None)
+        try:
+            number = math.nan if told is None else float(told)
+        except ValueError:
+            return False
+        above, below = self.route.above, self.route.below
+        return (above is not None and number > above) or (below is not None and number < below)

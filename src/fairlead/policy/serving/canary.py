@@ -1,0 +1,110 @@
+"""Judges a new revision by its requests beside those of the old one, with error rates that are stated.
+
+The new revision gets a slice of the requests and the old one an equal slice of the same moments; the gateway pairs a
+request of one with a request of the other, so that load, hour and warm-up touch both alike. Each criterion, such as
+"failed" or "slower than the target", is a yes or no for each request, and a pair gives the difference D, -1, 0 or 1.
+
+Two tests by betting (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 2024)
+may be looked at whenever one likes: by Ville's inequality a fair wealth ever reaches 1/a with probability a at most. A
+mixture of constant bets depends on how often each D came and not on their order, so that counts are all that is kept.
+
+- It is *rolled back* once the wealth of betting on D > 0 reaches the number of criteria / (1 - confidence): a revision
+  that is no worse is rolled back with probability 1 - confidence at most.
+- It is *promoted* once the wealth of betting on D < margin has reached 1 / (1 - confidence) for every criterion: one
+  that is worse by its margin or more in any of them is promoted with probability 1 - confidence at most.
+- Of which neither is known after ``MOST_PAIRS`` the old revision stays.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+MOST_PAIRS = 20_000
+# Parts of the most that may be bet, mixed evenly: small ones find small differences, large ones a broken revision.
+BETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+
+
+class Verdict(StrEnum):
+    """Outcome for the new revision."""
+
+    GO_ON = "go on"
+    PROMOTE = "promote"
+    ROLL_BACK = "roll back"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Pairs by one criterion.
+
+    Attributes:
+        worse: Of them, those in which only the new revision's request was bad.
+        better: Those in which only the old one's was.
+    """
+
+    name: str
+    pairs: int = 0
+    worse: int = 0
+    better: int = 0
+
+    def __post_init__(self) -> None:
+        if self.worse < 0 or self.better < 0 or self.worse + self.better > self.pairs:
+            raise ValueError(f"{self.name}: {self.worse} worse and {self.better} better of {self.pairs} pairs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """All that is known of the new revision so far.
+
+    Attributes:
+        blamed: Criteria by which it is worse than the old one.
+        evidence: Part of what promotes it that is there, from 0 to 1.
+    """
+
+    verdict: Verdict
+    blamed: tuple[str, ...]
+    evidence: float
+
+
+def judge_canary(seen: Mapping[str, Comparison], margins: Mapping[str, float], confidence: float) -> Judgement:
+    """Return what becomes of a new revision.
+
+    Args:
+        seen: By criterion; one that is missing has no pairs.
+        margins: For each criterion, how much more often bad is too much, from 0 to 1, such as 0.01.
+        confidence: 1 less the rate of each error, from 0 to 1.
+    """
+    error = 1.0 - confidence
+    found = {name: seen.get(name, Comparison(name=name)) for name in margins}
+    blamed = tuple(
+        name for name, each in found.items() if log_wealth(each, 0.0, above=True) >= math.log(len(margins) / error)
+    )
+    fine = min(log_wealth(each, margins[name], above=False) for name, each in found.items())
+    evidence = min(1.0, max(0.0, fine / math.log(1.0 / error)))
+    if blamed:
+        verdict = Verdict.ROLL_BACK
+    elif evidence >= 1.0:
+        verdict = Verdict.PROMOTE
+    elif max(each.pairs for each in found.values()) >= MOST_PAIRS:
+        verdict = Verdict.UNDECIDED
+    else:
+        verdict = Verdict.GO_ON
+    return Judgement(verdict=verdict, blamed=blamed, evidence=evidence)
+
+
+def log_wealth(seen: Comparison, bound: float, *, above: bool) -> float:
+    """Return the logarithm of what bets on a mean of D above ``bound``, or below it, have become, from a stake of 1."""
+    worst = 1.0 + bound if above else 1.0 - bound
+    counts = ((1.0, seen.worse), (-1.0, seen.better), (0.0, seen.pairs - seen.worse - seen.better))
+    logs = [
+        sum(n * math.log1p(bet / worst * (value - bound if above else bound - value)) for value, n in counts)
+        for bet in BETS
+    ]
+    most = max(logs)
+    return most + math.log(sum(math.exp(each - most) for each in logs) / len(BETS))
+
+
+def step_at(steps: int, evidence: float) -> int:
+    """Return which of so many steps it is, from 0: each ends when its part of the evidence is there."""
+    return min(steps - 1, int(evidence * steps))
