@@ -2,14 +2,15 @@
 
 import json
 import types
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fairlead.state.snapshot import Status
 
 Value = TypeVar("Value")
-_HINTS: dict[type, dict[str, Any]] = {}
 
 
 def dump(value: Any) -> str:
@@ -54,18 +55,41 @@ def with_detail(kind: str, status: Status) -> Status:
 
 
 def _build(kind: Any, value: Any) -> Any:
+    return None if value is None else _builder(kind)(value)
+
+
+@cache
+def _builder(kind: Any) -> Callable[[Any], Any]:
+    """Return what builds values of a kind from plain data; a loop reads thousands of the same few kinds."""
     origin = get_origin(kind)
-    if value is None:
-        return None
     if origin in (Union, types.UnionType):
-        return _build(next(arg for arg in get_args(kind) if arg is not type(None)), value)
+        return _builder(next(arg for arg in get_args(kind) if arg is not type(None)))
     if origin is tuple:
-        return tuple(_build(get_args(kind)[0], item) for item in value)
+        item = get_args(kind)[0]
+        return lambda value: tuple(_build(item, each) for each in value)
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = _HINTS.get(kind)
-        if hints is None:
-            hints = _HINTS[kind] = get_type_hints(kind)
-        return kind(**{f.name: _build(hints[f.name], value[f.name]) for f in fields(kind) if f.name in value})
+        hints = get_type_hints(kind)
+        inner = {each.name: hints[each.name] for each in fields(kind)}
+        # Found when first needed: a kind may be in itself. Most attributes are kept as they are.
+        found: dict[str, Callable[[Any], Any] | None] = {}
+
+        def built(content: Mapping[str, Any]) -> Any:
+            given = {}
+            for name, value in content.items():
+                if name not in inner:
+                    continue
+                if name not in found:
+                    read = _builder(inner[name])
+                    found[name] = None if read is _same else read
+                make = found[name]
+                given[name] = value if value is None or make is None else make(value)
+            return kind(**given)
+
+        return built
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(value)
+        return kind
+    return _same
+
+
+def _same(value: Any) -> Any:
     return value

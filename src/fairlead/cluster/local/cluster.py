@@ -233,7 +233,7 @@ class LocalCluster:
             if done and change.forget:
                 self._remove(change.workload_uid)
                 forgotten = True
-            elif done and self._is_over(change.workload_uid):
+            elif done and self.store.is_over(change.workload_uid):
                 self.home.environment(change.workload_uid).unlink(missing_ok=True)
         if forgotten:
             self._code().prune()
@@ -755,11 +755,6 @@ class LocalCluster:
 
     def _pod_dirs(self, uid: str) -> tuple[tuple[int, Path], ...]:
         return tuple((pod.attempt, self.home.pod(uid, pod.uid)) for pod in self.store.pods(uid))
-
-    def _is_over(self, uid: str) -> bool:
-        """Return whether a workload ended and starts again only for a person, who then gives an environment anew."""
-        workload = self.store.get(uid)
-        return workload.status.phase.is_final and workload.intent is not Intent.RUN
 
     def _code(self) -> "CodeStore":
         # Here and not above: what only lists runs need not load it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -52,6 +52,7 @@ from fairlead.state.snapshot import (
     Progress,
     Status,
     Workload,
+    is_leaf,
 )
 
 # A file system's clock ticks less often than ours.
@@ -118,8 +119,13 @@ class Store:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._path = home.database
-        # A parent may have thousands that are over, and the loop looks at all of them at each pass.
-        self._known_children: dict[str, AnyWorkload] = {}
+        # A parent may have thousands that are over, and the loop looks at all of them at each pass: by parent, as of a
+        # state of the database, less those that this connection wrote since.
+        self._children: dict[str, dict[str, AnyWorkload]] = {}
+        self._children_at = -1
+        self._touched: set[str] = set()
+        self._ended: tuple[AnyWorkload, ...] = ()
+        self._known_active: dict[str, tuple[tuple[object, ...], AnyWorkload]] = {}
         self._known_completed: dict[str, Completed | None] = {}
         with self._translated():
             self._db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
@@ -188,6 +194,7 @@ class Store:
     def _insert(self, uid: str, spec: WorkloadSpec, parent: str | None, now: float) -> Status:
         """Keep a new workload; its status."""
         status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
+        self._touched.add(uid)
         self._db.execute(
             "INSERT INTO workloads "
             "(uid, team, name, spec, intent, version, phase, final, attempt, status, created_at, kind, parent) "
@@ -220,6 +227,7 @@ class Store:
                 raise NameTaken(
                     f"Another run of that name is not finished ({other[0]}); wait for it, or stop it first."
                 )
+            self._touched.add(uid)
             self._db.execute(
                 "UPDATE workloads SET intent = ?, version = version + 1 WHERE uid = ? AND intent <> ?",
                 (intent, uid, intent),
@@ -244,6 +252,7 @@ class Store:
             found = check_update(run, spec)
             if not found:
                 return run
+            self._touched.add(uid)
             self._db.execute(
                 "UPDATE workloads SET spec = ?, status = ?, version = version + 1 WHERE uid = ?",
                 (to_json(spec), dump(updated_status(run.status)), uid),
@@ -263,6 +272,7 @@ class Store:
             before, after = json.loads(to_json(self.get(uid).spec)), json.loads(to_json(spec))
             names = ", ".join(name for name in after if after[name] != before.get(name, after[name]))
             reason = Reason(code=Code.SPEC_CHANGED, message=f"its spec changed: {names}")
+            self._touched.add(uid)
             self._db.execute("UPDATE workloads SET spec = ?, version = version + 1 WHERE uid = ?", (to_json(spec), uid))
             self._record(uid, spec.name, Event(type=CHANGED, reason=reason), now)
         return self.get(uid)
@@ -304,6 +314,7 @@ class Store:
             ).fetchone()
             if row is None or row[0] != change.version:
                 return False
+            self._touched.add(change.workload_uid)
             if change.forget:
                 return self._forget(change.workload_uid, forgetting)
             uid = change.workload_uid
@@ -338,6 +349,7 @@ class Store:
             if self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is None:
                 self._insert(uid, order.spec, change.workload_uid, now)
         for wanted in change.children:
+            self._touched.add(wanted.uid)
             self._db.execute(
                 "UPDATE workloads SET intent = ?1, version = version + 1 "
                 "WHERE uid = ?2 AND parent = ?3 AND intent <> ?1",
@@ -366,6 +378,7 @@ class Store:
             )
             if observation.progress is not None:
                 text = dump(observation.progress)
+                self._touched.add(pod.workload_uid)
                 self._db.execute("UPDATE workloads SET progress = ? WHERE uid = ?", (text, pod.workload_uid))
             for at, event in observation.events:
                 name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (pod.workload_uid,)).fetchone()
@@ -445,31 +458,51 @@ class Store:
                 "AND (p.final = 0 OR p.attempt = w.attempt "
                 f"OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) ORDER BY p.uid"
             ).fetchall()
-            active = {str(row[0]) for row in rows}
-            children = self._ended_children(active)
-        return (
-            tuple(workload_of(row) for row in rows),
-            tuple(pod_of(row).pod for row in pods),
-            children,
-        )
+            known = self._known_active
+            self._known_active = {
+                row[0]: known[row[0]] if row[0] in known and known[row[0]][0] == row else (row, workload_of(row))
+                for row in rows
+            }
+            active = tuple(workload for _, workload in self._known_active.values())
+            children = self._ended_children({each.uid: each for each in active})
+        return active, tuple(pod_of(row).pod for row in pods), children
 
-    def _ended_children(self, active: set[str]) -> tuple[AnyWorkload, ...]:
-        """Children of active workloads that are not active; only those are read that changed since the last time."""
-        wanted: list[tuple[str, int]] = []
-        for parent in sorted(active):
-            found = self._db.execute(
-                "SELECT uid, version FROM workloads WHERE parent = ? ORDER BY created_at, uid", (parent,)
-            )
-            wanted += [row for row in found if row[0] not in active]
-        known, children = self._known_children, dict[str, AnyWorkload]()
-        for uid, version in wanted:
-            child = known.get(uid)
-            if child is None or child.version != version:
-                row = self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone()
-                child = workload_of(row)
-            children[uid] = child
-        self._known_children = children
-        return tuple(children.values())
+    def _ended_children(self, active: Mapping[str, AnyWorkload]) -> tuple[AnyWorkload, ...]:
+        """Children of active workloads that are not active: the same tuple as long as nothing has changed of them.
+
+        Those are read that this connection wrote since the last time, and all that changed when another one wrote.
+        """
+        at = int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        parents = [uid for uid, each in active.items() if not is_leaf(each)]
+        is_current, before = at == self._children_at, self._children
+        self._children = {
+            uid: before[uid] if is_current and uid in before else self._read_children(uid, active, before.get(uid, {}))
+            for uid in parents
+        }
+        is_same = is_current and self._children.keys() == before.keys()
+        for uid in sorted(self._touched) if is_current else ():
+            child = active.get(uid) or next(iter(self.those([uid])), None)
+            for parent, family in self._children.items():
+                is_there = child is not None and child.parent == parent and uid not in active
+                if is_there or uid in family:
+                    is_same = False
+                    family.pop(uid, None)
+                if child is not None and is_there:
+                    family[uid] = child
+        self._children_at, self._touched = at, set()
+        if not is_same:
+            self._ended = tuple(child for family in self._children.values() for child in family.values())
+        return self._ended
+
+    def _read_children(
+        self, parent: str, active: Mapping[str, AnyWorkload], known: Mapping[str, AnyWorkload]
+    ) -> dict[str, AnyWorkload]:
+        """Read those children of a parent that are not active, as far as they are not known in their version."""
+        found = self._db.execute("SELECT uid, version FROM workloads WHERE parent = ? ORDER BY rowid", (parent,))
+        wanted = [row for row in found if row[0] not in active]
+        new = [uid for uid, version in wanted if uid not in known or known[uid].version != version]
+        read = {child.uid: child for child in self.those(new)}
+        return {uid: read[uid] if uid in read else known[uid] for uid, _ in wanted}
 
     def completed(self, limit: int) -> tuple[Completed, ...]:
         """The newest runs that succeeded, and how long they took."""
@@ -548,6 +581,13 @@ class Store:
         """Return whether there is such a workload."""
         with self._translated():
             return self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is not None
+
+    def is_over(self, uid: str) -> bool:
+        """Return whether a workload ended and nobody wants it to run again."""
+        with self._translated():
+            found = self._db.execute("SELECT final = 1 AND intent <> ? FROM workloads WHERE uid = ?", (Intent.RUN, uid))
+            row = found.fetchone()
+        return row is not None and bool(row[0])
 
     def named(self, name: str, team: str | None = None) -> Workload[Any] | None:
         """The newest workload of that name, uid or unique beginning of a uid."""

@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fairlead.cluster.records import load, load_all, with_detail
 from fairlead.errors import ClusterError, InvalidSpec
 from fairlead.policy.kinds.lifecycle import upgraded
-from fairlead.specs.formats.serialization import from_json, workload_spec
+from fairlead.specs.formats.serialization import workload_spec
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Pod, PodPhase, Progress, RankExit, Status, Workload
 
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
@@ -80,7 +82,7 @@ class PodRow:
 def workload_of(row: tuple[object, ...]) -> AnyWorkload:
     uid, text, intent, version, status, progress, created_at, kind, parent = row
     try:
-        spec = workload_spec(str(text))
+        spec = _spec(str(text))
     except InvalidSpec as error:
         raise ClusterError(_unreadable(str(uid), str(kind), str(text), error)) from error
     return Workload(
@@ -95,6 +97,12 @@ def workload_of(row: tuple[object, ...]) -> AnyWorkload:
     )
 
 
+@lru_cache(maxsize=256)
+def _spec(text: str) -> WorkloadSpec:
+    """Read a spec; a run's is read at every turn of its life."""
+    return workload_spec(text)
+
+
 def _unreadable(uid: str, kind: str, text: str, error: InvalidSpec) -> str:
     """Say whose spec cannot be read, and how to go on: nothing is decided over others while it counts unseen."""
     found = re.search(r'"name":"([^"]*)"', text)
@@ -107,7 +115,7 @@ def _unreadable(uid: str, kind: str, text: str, error: InvalidSpec) -> str:
 
 
 def training_of(text: object) -> Training:
-    spec = from_json(str(text))
+    spec = _spec(str(text))
     assert isinstance(spec, Training), "only runs are kept here"
     return spec
 

@@ -8,13 +8,14 @@ children of it have yet to end or to be Suspended.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from fairlead.policy.kinds.changes import change_to
 from fairlead.policy.kinds.lifecycle import move_parent
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.table import parent_of
+from fairlead.policy.placement.memo import kept
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
@@ -118,18 +119,52 @@ def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
 
 def families_of(snapshot: Snapshot) -> dict[str, Family]:
     """Return the children of each parent, by its uid. One that is over and about to go on is shown as Pending."""
-    parents = {parent.uid: parent for parent in snapshot.parents}
-    found = defaultdict[str, dict[str, AnyWorkload]](dict)
-    everyone: Iterable[AnyWorkload] = (*snapshot.workloads, *snapshot.parents, *snapshot.ended)
-    prefixes = {uid: child_name(parent, "") for uid, parent in parents.items()}
-    for child in sorted(everyone, key=attrgetter("created_at", "uid")):
+    prefixes = tuple((parent.uid, child_name(parent, "")) for parent in snapshot.parents)
+    over = _by_parent_of_ended((snapshot.ended, prefixes))
+    others = _by_parent((*snapshot.workloads, *snapshot.parents), prefixes)
+    ready = _ready(snapshot)
+    return {
+        uid: Family(
+            children={each.name: each.child for each in sorted([*over.get(uid, ()), *others.get(uid, ())], key=_AGE)},
+            ready=ready,
+            demand=snapshot.demand.get(uid),
+        )
+        for uid, _ in prefixes
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A child of a family."""
+
+    age: tuple[float, str]
+    name: str
+    child: AnyWorkload
+
+
+_AGE = attrgetter("age")
+
+
+def _by_parent(workloads: Iterable[AnyWorkload], prefixes: tuple[tuple[str, str], ...]) -> dict[str, list[_Member]]:
+    of, found = dict(prefixes), defaultdict[str, list[_Member]](list)
+    for child in workloads:
         uid = child.parent
-        if uid is not None and uid in prefixes:
+        if uid is not None and uid in of:
             # Of thousands most have been let be.
             shown = _as_it_goes_on(child) if child.intent is Intent.RUN else child
-            found[uid][child.spec.name.removeprefix(prefixes[uid])] = shown
-    ready = _ready(snapshot)
-    return {uid: Family(children=found[uid], ready=ready, demand=snapshot.demand.get(uid)) for uid in parents}
+            found[uid].append(_Member((child.created_at, child.uid), child.spec.name.removeprefix(of[uid]), shown))
+    return found
+
+
+@kept
+def _by_parent_of_ended(
+    ended: tuple[tuple[AnyWorkload, ...], tuple[tuple[str, str], ...]],
+) -> dict[str, list[_Member]]:
+    """Return those that are over, of whom there may be thousands that stay as they are from pass to pass."""
+    found = _by_parent(*ended)
+    for members in found.values():
+        members.sort(key=_AGE)
+    return found
 
 
 def _ready(snapshot: Snapshot) -> frozenset[str]:

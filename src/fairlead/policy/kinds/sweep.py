@@ -109,7 +109,24 @@ def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
     return records
 
 
+# What was last made of a child: as long as it is the very same value, nothing of it has changed.
+_RECORDS: dict[tuple[str, int], tuple[AnyWorkload, bool, TrialRecord]] = {}
+MOST_RECORDS = 50_000
+
+
 def _record(metric: str | None, number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+    key = (child.uid, number) if metric is None else (f"{child.uid}/{metric}", number)
+    known = _RECORDS.get(key)
+    if known is not None and known[0] is child and known[1] is is_pruned:
+        return known[2]
+    if len(_RECORDS) >= MOST_RECORDS:
+        _RECORDS.clear()
+    found = _read_record(metric, number, child, is_pruned)
+    _RECORDS[key] = child, is_pruned, found
+    return found
+
+
+def _read_record(metric: str | None, number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
     assert isinstance(child.spec, Training), "the children of a sweep are runs"
     progress = child.progress
     value = None if metric is None else metric_of(progress, metric)
