@@ -1,9 +1,19 @@
 """What holds for all tests."""
 
+import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Thousands of interpreters start below, and compiling is half of a start: what is compiled is kept for all of them, in
+# one place of its own, so that no directory that a test looks at has it.
+BYTECODE = Path(sys.prefix) / "bytecode"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
+sys.dont_write_bytecode = False
 
 pytest_plugins = ["tests.s3", "tests.whole_run"]
 
