@@ -15,6 +15,7 @@ import pytest
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.store import Store
+from fairlead.cluster.local.supervision import start_supervisor
 from fairlead.cluster.output import LogQuery
 from fairlead.control import supervisor
 from fairlead.errors import ClusterError, NameTaken, NotFound
@@ -111,6 +112,22 @@ def test_commands_that_come_together_start_one_supervisor(desk: Desk, monkeypatc
     pid = desk.cluster.supervisor_pid()
     assert pid is not None
     assert str(desk.cluster.home.path) in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_a_supervisor_that_was_started_ahead_does_what_comes_and_leaves_when_nothing_does(desk: Desk) -> None:
+    home = desk.cluster.home
+    start_supervisor(home, is_ahead=True)
+    pid = desk.cluster.supervisor_pid()
+    assert pid is not None
+    assert desk.cluster.supervisor_answers(20.0)
+    run = desk.submit("true")
+    assert desk.ended(run).status.phase is Phase.SUCCEEDED
+    assert desk.cluster.supervisor_pid() == pid
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not desk.cluster.supervisor_alive(), "end of it")
+    start_supervisor(home, is_ahead=True)
+    assert desk.cluster.supervisor_alive()
+    until(lambda: not desk.cluster.supervisor_alive(), "end of it")
 
 
 def test_a_supervisor_that_cannot_begin_leaves_the_lock_to_the_next(

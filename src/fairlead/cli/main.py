@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fairlead import __version__, errors
+from fairlead.cli.ahead import start_ahead
 from fairlead.cli.streams import discard
 
 # By what people do. Each command lives in a file of its own, imported only when it is used.
@@ -122,6 +123,7 @@ def group() -> None:
 
 def main() -> None:
     """The entry point; never shows a traceback."""
+    start_ahead(sys.argv[1:], os.environ)
     sys.exit(call(sys.argv[1:]))
 
 

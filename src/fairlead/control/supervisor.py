@@ -1,4 +1,4 @@
-"""The background process of the local cluster: ``python -m fairlead.control.supervisor HOME [LOCK]``.
+"""The background process of the local cluster: ``python -m fairlead.control.supervisor HOME [LOCK [ahead]]``.
 
 One for each state directory, proved by a lock. It may be killed at any instant: whoever comes next, started by a shim
 or by any command, works on from the database and the files.
@@ -21,6 +21,7 @@ from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.endpoints import Endpoints
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import hold_reserve
+from fairlead.cluster.local.supervision import AHEAD
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.loop import run_pass
 from fairlead.control.pass_counts import PassCounts
@@ -39,6 +40,8 @@ BUSY_WAIT_S = 0.5
 QUIET_WAIT_S = 2.0
 # With nothing unfinished it stays a while for the next command, then goes.
 IDLE_EXIT_S = 300.0
+# One that was started beside a command that is about to submit waits so long for its work.
+AHEAD_EXIT_S = 5.0
 # Between looks for runs that need not be kept any longer.
 KEEP_S = 600.0
 # After the database failed (a full disk, most often).
@@ -49,11 +52,12 @@ RESERVE_EVERY_S = 2.0
 PATIENCE_S = 60.0
 
 
-def main(path: Path | None = None, lock: int | None = None) -> None:
+def main(path: Path | None = None, lock: int | None = None, *, is_ahead: bool = False) -> None:
     """Run until nothing has been unfinished for a while; return at once when another supervisor runs.
 
     Args:
         lock: A descriptor that holds the lock, from the command that started this.
+        is_ahead: That command has submitted nothing yet, and may never.
     """
     home = Home.open(path)
     if lock is not None:
@@ -63,11 +67,11 @@ def main(path: Path | None = None, lock: int | None = None) -> None:
         if lock is None:
             return
         try:
-            if not _serve_when_there_is_room(home, lock):
+            if not _serve_when_there_is_room(home, lock, is_ahead=is_ahead):
                 return
         finally:
             os.close(lock)
-            lock = None
+            lock, is_ahead = None, False
         # A command that came between the last look and the release saw the lock held and started nobody.
         cluster = LocalCluster(home)
         try:
@@ -77,7 +81,7 @@ def main(path: Path | None = None, lock: int | None = None) -> None:
             cluster.close()
 
 
-def _serve_when_there_is_room(home: Home, lock: int) -> bool:
+def _serve_when_there_is_room(home: Home, lock: int, *, is_ahead: bool) -> bool:
     """Serve until there is nothing to do; False when that cannot be, for a reason that waiting does not mend."""
     told = ""
     while True:
@@ -86,7 +90,7 @@ def _serve_when_there_is_room(home: Home, lock: int) -> bool:
             home.sign_lock(lock, os.getpid())
             cluster = LocalCluster(home, is_loops=True)
             try:
-                _serve(home, cluster)
+                _serve(home, cluster, is_ahead=is_ahead)
             finally:
                 cluster.close()
             return True
@@ -95,14 +99,14 @@ def _serve_when_there_is_room(home: Home, lock: int) -> bool:
             if str(found) != told:
                 told = str(found)
                 log.error("%s", told)
-            if not isinstance(found, NoRoom) or not home.path.is_dir():
+            if is_ahead or not isinstance(found, NoRoom) or not home.path.is_dir():
                 return False
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             time.sleep(TROUBLE_WAIT_S)
 
 
-def _serve(home: Home, cluster: LocalCluster) -> None:
+def _serve(home: Home, cluster: LocalCluster, *, is_ahead: bool = False) -> None:
     stopping = False
 
     def stop(_number: int, _frame: object) -> None:
@@ -119,7 +123,7 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
     cluster.store.settle_shares(cluster.share_of)
     wake, counts = _listen(home), PassCounts()
     log.info("started, process %d", os.getpid())
-    idle_since = time.monotonic()
+    idle_since, idle_exit_s = time.monotonic(), AHEAD_EXIT_S if is_ahead else IDLE_EXIT_S
     triggers: Triggers | None = None
     endpoints = Endpoints(home)
     reserve_at, told, told_at = 0.0, "", 0.0
@@ -151,9 +155,9 @@ def _serve(home: Home, cluster: LocalCluster) -> None:
                 hold_reserve(home)
                 reserve_at = time.monotonic() + RESERVE_EVERY_S
             if unfinished:
-                idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > IDLE_EXIT_S:
-                log.info("nothing to do for %.0f s, leaving", IDLE_EXIT_S)
+                idle_since, idle_exit_s = time.monotonic(), IDLE_EXIT_S
+            elif time.monotonic() - idle_since > idle_exit_s:
+                log.info("nothing to do for %.0f s, leaving", idle_exit_s)
                 return
             if not changed:
                 _sleep(wake, wait_s, counts)
@@ -247,4 +251,4 @@ def _log_to(home: Home) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(Path(given[0]) if given else None, int(given[1]) if given[1:] else None)
+    main(Path(given[0]) if given else None, int(given[1]) if given[1:] else None, is_ahead=AHEAD in given[2:])

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine, Spec
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotFound
-from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
+from fairlead.runtime.podfiles import is_locked, read_json, write_json
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import (
@@ -709,9 +708,12 @@ class LocalCluster:
             found = self._found_trouble()
             # One that meets a full disk waits for room; any other trouble it could only end on.
             if (found is None or isinstance(found, NoRoom)) and (self.store.has_work() or self.home.has_triggers):
-                self._start_supervisor()
+                # Here and not above, as below: what only lists runs starts nothing and wakes nobody.
+                from fairlead.cluster.local.supervision import start_supervisor
+
+                start_supervisor(self.home)
             return
-        import socket  # here and not above, as below: what only lists runs starts nothing and wakes nobody
+        import socket
 
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake:
             wake.setblocking(False)
@@ -719,32 +721,6 @@ class LocalCluster:
                 wake.sendto(b"", os.fspath(self.home.socket))
             except OSError:  # it is just starting or just ending, and looks at the database either way
                 return
-
-    def _start_supervisor(self) -> None:
-        """Start one that holds the lock from its first moment: whoever comes meanwhile sees it and starts no other."""
-        import subprocess
-
-        try:
-            lock = take_lock(self.home.lock)
-        except OSError:  # `trouble` says what is in the way
-            return
-        if lock is None:
-            return
-        try:
-            supervisor = subprocess.Popen(
-                [sys.executable, "-m", "fairlead.control.supervisor", str(self.home.path), str(lock)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-                pass_fds=[lock],
-            )
-            # It outlives this process on purpose, so nobody is to wait for it or to warn that nobody does.
-            supervisor.returncode = 0
-            self.home.sign_lock(lock, supervisor.pid)
-        finally:
-            os.close(lock)
 
     def _found_trouble(self) -> ClusterError | None:
         now = time.monotonic()

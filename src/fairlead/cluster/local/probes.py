@@ -1,6 +1,5 @@
 """Asks the servers of endpoints whether they are ready, beside the agent, which no slow answer may hold up."""
 
-import http.client
 import socket
 import threading
 import time
@@ -121,6 +120,8 @@ class Probes:
 
 def _asked(port: int, path: str) -> Answer | None:
     """Ask a server; None when it says nothing in time."""
+    import http.client  # here and not above: a twentieth of what a supervisor imports before the first run starts
+
     where = f"GET {path} on port {port}"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
     try:

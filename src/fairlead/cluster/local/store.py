@@ -55,6 +55,8 @@ from fairlead.state.snapshot import (
     is_leaf,
 )
 
+# For another process that writes.
+PATIENCE_S = 30.0
 # A file system's clock ticks less often than ours.
 CLOCKS_DIFFER_S = 0.1
 # A first try at what one transaction may remove on a full disk: each row takes about two pages of the log.
@@ -128,12 +130,12 @@ class Store:
         self._known_active: dict[str, tuple[tuple[object, ...], AnyWorkload]] = {}
         self._known_completed: dict[str, Completed | None] = {}
         with self._translated():
-            self._db = sqlite3.connect(self._path, timeout=30.0, isolation_level=None)
+            self._db = sqlite3.connect(self._path, timeout=PATIENCE_S, isolation_level=None)
         try:
             with self._translated():
                 self._refuse_strange()
                 # NORMAL in WAL mode: a killed process loses nothing; a power cut may lose the last moments.
-                self._db.execute("PRAGMA journal_mode = WAL")
+                self._use_write_ahead_log()
                 self._db.execute("PRAGMA synchronous = NORMAL")
                 self._migrate()
         except ClusterError:
@@ -142,6 +144,18 @@ class Store:
 
     def close(self) -> None:
         self._db.close()
+
+    def _use_write_ahead_log(self) -> None:
+        """Set the journal's mode; SQLite itself does not wait for another process that does so at the same moment."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
 
     @cached_property
     def _ledger(self) -> LedgerTables:

@@ -18,7 +18,6 @@ from typing import Any
 import fairlead.runtime
 from fairlead.cluster.local.code.objects import Objects
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.preflight import read_command
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.state.snapshot import Node
 
@@ -121,6 +120,9 @@ class Environments:
 
 def interpreter_of(command: str, workdir: str, env: Mapping[str, str]) -> str | None:
     """The Python of a command: what it starts, or what a script that it starts names; for a shell, that of the PATH."""
+    # Here and not above: a twentieth of what a supervisor imports before the first run starts.
+    from fairlead.cluster.preflight import read_command
+
     asked = read_command(command)
     name = "python" if asked is None else asked.program
     path = os.pathsep.join(os.path.join(workdir, each) for each in env.get("PATH", os.defpath).split(os.pathsep))

@@ -1,0 +1,35 @@
+"""Starts the local supervisor beside a command that is about to submit, as both take as long to begin."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+ELSEWHERE = ("--cluster", "--context", "--namespace", "-n", "-h", "--help")
+VARIABLES = ("FAIRLEAD_CLUSTER", "FAIRLEAD_CONTEXT", "FAIRLEAD_NAMESPACE")
+
+
+def will_submit_here(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Tell whether a command most likely submits to this machine; a wrong guess costs a process that soon leaves."""
+    if arguments[:1] != ["run"] or any(environ.get(name) for name in VARIABLES):
+        return False
+    own = arguments[1 : arguments.index("--")] if "--" in arguments else arguments[1:]
+    if any(word.partition("=")[0] in ELSEWHERE or (word.startswith("-n") and word[2:3] != "") for word in own):
+        return False
+    return "--" in arguments or any(os.path.isfile(word) for word in own)
+
+
+def start_ahead(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Start a supervisor if the command line will need one and none runs; any trouble is left to be met and told."""
+    if not will_submit_here(arguments, environ):
+        return
+    # Here and not above: only `run` needs them.
+    from fairlead.cluster.local.home import Home
+    from fairlead.cluster.local.supervision import start_supervisor
+    from fairlead.errors import ClusterError
+    from fairlead.runtime.podfiles import is_locked
+
+    try:
+        home = Home.open()
+        if not is_locked(home.lock):
+            start_supervisor(home, is_ahead=True)
+    except (ClusterError, OSError):
+        return

@@ -1,0 +1,35 @@
+"""When a command starts the supervisor before it has read what it is to submit."""
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.ahead import will_submit_here
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.yaml").write_text("run: 'true'")
+
+
+@pytest.mark.parametrize("line", ["run train.yaml", "run -d train.yaml --set nodes=2", "run -- python train.py -n 3"])
+def test_a_run_on_this_machine_starts_it_ahead(line: str) -> None:
+    assert will_submit_here(line.split(), {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "status", "", "run", "run --help", "run gone.yaml", "plan train.yaml", "run --context prod train.yaml",
+        "run train.yaml --cluster=kubernetes", "run train.yaml -n team", "run -nteam train.yaml",
+        "run --namespace=a -- python train.py",
+    ],
+)  # fmt: skip
+def test_nothing_else_does(line: str) -> None:
+    assert not will_submit_here(line.split(), {})
+
+
+def test_variables_that_name_another_cluster_keep_it_from_that() -> None:
+    for name in ("FAIRLEAD_CLUSTER", "FAIRLEAD_CONTEXT", "FAIRLEAD_NAMESPACE"):
+        assert not will_submit_here(["run", "train.yaml"], {name: "x"})
