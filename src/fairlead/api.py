@@ -300,12 +300,12 @@ def only_workloads(
     return tuple(workloads)
 
 
-def _driven(pipeline: "Pipeline", changed: "Callable[[Pipeline], Pipeline] | None") -> TrainingSpec:
+def _driven(pipeline: "Pipeline", changed: "Callable[[Pipeline], Pipeline] | None") -> WorkloadSpec:
     # Here and not above: most files hold no pipeline.
     from fairlead.cluster.local.home import Home
-    from fairlead.control.pipelines.submission import as_training
+    from fairlead.control.pipelines.submission import as_workload
 
-    return as_training(pipeline if changed is None else changed(pipeline), Home.open())
+    return as_workload(pipeline if changed is None else changed(pipeline), Home.open())
 
 
 def _only(specs: tuple[Any, ...], source: str) -> TrainingSpec:

@@ -14,7 +14,7 @@ import pytest
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.submission import as_training
-from fairlead.policy.kinds.pipeline import TaskPhase
+from fairlead.policy.kinds.steps import TaskPhase
 from fairlead.specs.pipeline import Pipeline, Step
 from fairlead.state.snapshot import Phase
 from tests.chaos.world import Round, end

@@ -14,7 +14,7 @@ from fairlead.cli.commands.lineage import _lines
 from fairlead.control.pipelines import journal, lineage
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
 from fairlead.control.pipelines.results import Results
-from fairlead.policy.kinds.pipeline import Result, Task, TaskPhase
+from fairlead.policy.kinds.steps import Result, Task, TaskPhase
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.pipeline import Pipeline

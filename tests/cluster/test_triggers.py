@@ -138,7 +138,7 @@ def test_one_that_cannot_be_read_is_told_once_and_holds_up_no_other(
     damaged = applied(cluster, tmp_path / "work", schedule=EVERY_MINUTE, name="broken")
     keep(cluster.home, damaged)
     if content is None:
-        Path(shlex.split(damaged.spec.run)[3]).unlink()
+        Path(shlex.split(as_training(damaged.pipeline, cluster.home).run)[3]).unlink()
     else:
         (cluster.home.triggers / "default.broken.json").write_text(content)
     triggers = Triggers(cluster.home, cluster)

@@ -98,7 +98,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "Pool": lambda: table(POOL),
         "Simulation": lambda: table(SIMULATION),
     },
-    "pipelines.md": {"Pipeline": lambda: table(PIPELINE)},
+    "pipelines.md": {"Pipeline": lambda: table(PIPELINE, told_elsewhere=("steps.NAME.training", "steps.NAME.sweep"))},
     "tuning.md": {"Sweep": lambda: table(SWEEP, told_elsewhere=("trial",))},
     "serving.md": {"Serving": lambda: table(SERVING)},
     "commands.md": {"commands": commands},

@@ -63,12 +63,12 @@ def test_the_generated_parts_are_up_to_date(page: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "key"),
-    # The keys of a trial are those of a Training.
+    # The keys of a trial are those of a Training, and so are those of a step that is a run of its own.
     [
         (kind, name, key)
         for kind, whole in KINDS.items()
         for name, key, _ in keys_of(whole)
-        if not name.startswith("trial.")
+        if not name.startswith(("trial.", "steps.NAME.training.", "steps.NAME.sweep."))
     ],
 )
 def test_the_example_of_every_key_is_a_right_spec(kind: str, name: str, key: Key) -> None:
@@ -97,8 +97,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         return ["rule: hyperband"]
     if path == ["canary", "metric"] and without not in ("above", "below"):
         return ["below: 0.5"] if without == "header" else ["header: X-Score", "below: 0.5"]
-    if path[:1] == ["steps"] and without in OF_STEP:
-        return ["run: a", OF_STEP[without]]
+    if path[:1] == ["steps"] and len(path) == 2 and without not in ("run", "training", "sweep"):
+        return ["run: a", *([OF_STEP[without]] if without in OF_STEP else [])]
     return [f"{key.name}: {key.example}" for key in section.keys if key.required and key.name != without]
 
 

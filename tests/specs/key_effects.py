@@ -31,6 +31,7 @@ from fairlead.control.loop import run_pass
 from fairlead.control.model_config import read_config
 from fairlead.control.outcomes import summary
 from fairlead.control.pipelines import journal, submission, triggers
+from fairlead.control.pipelines.children import child_spec
 from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
 from fairlead.policy.decide import decide
@@ -764,17 +765,48 @@ EFFECTS["Serving"] = [
     Effect("idempotent", False, True, routed),
 ]
 
+# Steps that are runs of their own -------------------------------------------------------------------------------------
+
+
+def as_step(seen: Callable[[Any], object]) -> Callable[[Pipeline], object]:
+    """What comes of the run or the sweep that a step is."""
+    return lambda pipeline: seen(child_spec(pipeline, pipeline.steps["step"], {}))
+
+
+def of_step(each: Effect, kind: str, whole: Mapping[str, Any]) -> Effect:
+    """The same effect of a key of a step."""
+
+    def placed(said: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"steps.*.{kind}.{key}": value for key, value in said.items()}
+
+    return replace(
+        each,
+        key=f"steps.*.{kind}.{each.key}",
+        seen=as_step(each.seen),
+        beside={"steps.*.run": None, **placed({**whole, **each.beside})},
+        along=placed(each.along),
+    )
+
+
+SWEEP = {
+    "parameters": {"x": "0.0..1.0", "y": "1..8"},
+    "objective.metric": "loss",
+    "trials": 12,
+    "parallel": 3,
+    "trial.run": "python train.py",
+}
+OF_THE_PIPELINE = ("name", "team")
+EFFECTS["Pipeline"] += [
+    of_step(each, "training", {"run": TRAINING["run"]})
+    for each in EFFECTS["Training"]
+    if each.key not in OF_THE_PIPELINE
+]
+EFFECTS["Pipeline"] += [of_step(each, "sweep", SWEEP) for each in EFFECTS["Sweep"] if each.key not in OF_THE_PIPELINE]
+
 BASES: dict[str, Mapping[str, Any]] = {
     "Training": TRAINING,
     "Pipeline": {"name": "t", "steps.*.run": "echo hi"},
-    "Sweep": {
-        "name": "t",
-        "parameters": {"x": "0.0..1.0", "y": "1..8"},
-        "objective.metric": "loss",
-        "trials": 12,
-        "parallel": 3,
-        "trial.run": "python train.py",
-    },
+    "Sweep": {"name": "t", **SWEEP},
     "Serving": {"name": "t", "run": "python serve.py"},
     "Team": {"name": "a"},
     "Pool": POOL,

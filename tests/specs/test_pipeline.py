@@ -146,3 +146,40 @@ def test_an_age_of_results_of_a_step_that_always_runs_is_refused() -> None:
     text = "kind: Pipeline\nname: p\nsteps: {a: {run: echo, cache: {max_age: 1d, off: true}}}\n"
     (problem,) = problems(text)
     assert "a step with `off` always runs" in problem
+
+
+LONG = "a" * 40
+
+
+def steps_of(*lines: str) -> str:
+    return "kind: Pipeline\nname: p\nsteps:\n" + "".join(f"  {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["a: {outputs: [x]}"], "missing; give a command, or say in `training` or `sweep`"),
+        (["a: {run: x, training: {run: x}}"], "a step is one thing, and `run` is given too"),
+        (["a: {training: {run: x}, retry: 2}"], "give `training.retry` instead"),
+        (["a: {training: {run: x}, timeout: 1h}"], "give `training.max_duration` instead"),
+        (["driver: {training: {run: x}}"], "would be named p-driver"),
+        (
+            ["a: {training: {run: x}, each: [u, v]}", "a_1: {training: {run: x}}"],
+            "named p-a-1, as that of a is",
+        ),
+        (
+            [f"{LONG}: {{training: {{run: x}}, each_of: b.l, needs: [b]}}", "b: {run: x, outputs: [l]}"],
+            "at most 46",
+        ),
+        (["a: {sweep: {parameters: {x: 1 | 2}, trial: {run: x}}, outputs: [value]}"], "without an `objective`"),
+        (
+            ["a: {sweep: {parameters: {x: 1 | 2}, objective: loss, trial: {run: x}}, outputs: [model]}"],
+            "of its best trial there are: parameters, value, checkpoint",
+        ),
+        (["a: {training: {run: 'x > $FAIRLEAD_OUTPUT_X'}}"], "steps.a.training.run: FAIRLEAD_OUTPUT_X is not set"),
+    ],
+)
+def test_a_step_that_is_a_run_says_what_cannot_be(lines: list[str], said: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        parse(steps_of(*lines))
+    assert said in str(caught.value)

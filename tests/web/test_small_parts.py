@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.policy.kinds.pipeline import TaskPhase
+from fairlead.policy.kinds.steps import TaskPhase
 from fairlead.policy.search.trials import TrialState
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Phase, PodPhase

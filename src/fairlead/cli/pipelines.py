@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.cli.show import table
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.pipelines.command import is_pipeline
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import AnyWorkload, Workload
 from fairlead.text.quantities import describe_duration, plural
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def describe_steps(workload: Workload) -> str:
     return "its spec is gone" if pipeline is None else plural(len(pipeline.steps), "step")
 
 
-def step_lines(cluster: ClusterClient, workload: Workload) -> list[str]:
+def step_lines(cluster: ClusterClient, workload: AnyWorkload) -> list[str]:
     """A line for each task of a run that is a pipeline; none for any other."""
     progress = _progress(cluster, workload)
     if progress is None:
@@ -36,7 +36,7 @@ def step_lines(cluster: ClusterClient, workload: Workload) -> list[str]:
     return table(rows).splitlines()
 
 
-def steps_json(cluster: ClusterClient, workload: Workload) -> list[dict[str, Any]]:
+def steps_json(cluster: ClusterClient, workload: AnyWorkload) -> list[dict[str, Any]]:
     """Each task of a run that is a pipeline, as an object."""
     progress = _progress(cluster, workload)
     if progress is None:
@@ -49,11 +49,11 @@ def steps_json(cluster: ClusterClient, workload: Workload) -> list[dict[str, Any
     return told
 
 
-def _progress(cluster: ClusterClient, workload: Workload) -> "Progress | None":
+def _progress(cluster: ClusterClient, workload: AnyWorkload) -> "Progress | None":
     if not is_pipeline(workload.spec):
         return None
     # Here and not above: few runs are pipelines.
     from fairlead.control.pipelines.submission import pipeline_of, progress_of
 
     pipeline = pipeline_of(workload.spec)
-    return None if pipeline is None else progress_of(pipeline, Path(cluster.kept_at(workload)))
+    return None if pipeline is None else progress_of(pipeline, workload, Path(cluster.kept_at(workload)))

@@ -11,11 +11,10 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.control.pipelines.preview import Foreseen, Preview, preview
-from fairlead.control.pipelines.submission import pipeline_of, store_of
+from fairlead.control.pipelines.submission import driver_of, pipeline_of, store_of
 from fairlead.errors import ClusterError, NotFound
 from fairlead.specs.formats.differences import differences
 from fairlead.specs.formats.rendering import render_short
-from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.snapshot import is_leaf
@@ -86,7 +85,7 @@ def _what(spec: WorkloadSpec) -> tuple[str, str]:
     return ("run", spec.run) if isinstance(spec, Training) else ("kind", type(spec).__name__)
 
 
-def steps_of(spec: Training) -> tuple[Preview, ...]:
+def steps_of(spec: WorkloadSpec) -> tuple[Preview, ...]:
     """Tell what would become of each step of a pipeline.
 
     Raises:
@@ -94,9 +93,10 @@ def steps_of(spec: Training) -> tuple[Preview, ...]:
     """
     from fairlead.cluster.local.home import Home
 
-    pipeline = pipeline_of(spec)
-    assert isinstance(pipeline, Pipeline), "it was kept just now"
-    workdir = Path(spec.workdir or Path.cwd())
+    pipeline, driver = pipeline_of(spec), driver_of(spec)
+    assert pipeline is not None, "it was kept just now"
+    assert driver is not None, "it is a pipeline"
+    workdir = Path(driver.workdir or Path.cwd())
     try:
         return preview(pipeline, workdir, store_of(Home.open()), os.environ, time.time())
     except OSError as error:

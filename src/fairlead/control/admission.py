@@ -65,9 +65,12 @@ def admit(
             f"{spec.name} is a Serving, and endpoints run on this machine only so far; give `--cluster local`."
         )
     runs: list[Admission] = []
+    # What the driver of a pipeline holds is not there for the runs that it waits for.
+    driver: Training | None = getattr(spec, "driver", None)
+    held = 0 if driver is None else driver.resources.cpu_milli or 0
 
     def of(run: Training) -> Training:
-        runs.append(_admit_run(cluster, run, directory, ignore))
+        runs.append(_admit_run(cluster, run, directory, ignore, 0 if run is driver else held))
         return runs[-1].spec
 
     admitted = map_runs(spec, of)
@@ -80,7 +83,9 @@ def admit(
     return Admission(spec=admitted, notes=notes, directory=taken.directory, taken=taken.taken)
 
 
-def _admit_run(cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str]) -> Admission:
+def _admit_run(
+    cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str], held_milli: int
+) -> Admission:
     prepared = cluster.prepare(spec, directory)
     if prepared.spec.parallel is not None:
         # Imported by the few that say how they are split.
@@ -91,7 +96,8 @@ def _admit_run(cluster: ClusterClient, spec: Training, directory: Path | None, i
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
     if not cluster.has_containers:
-        checked = check(prepared.spec, cluster.nodes(), ignore=ignore)
+        nodes = tuple(replace(node, cpu_milli=node.cpu_milli - held_milli) for node in cluster.nodes())
+        checked = check(prepared.spec, nodes, ignore=ignore)
         return replace(checked, notes=(*prepared.notes, *checked.notes))
     refuse_elsewhere(spec)
     if ignore:

@@ -1,8 +1,8 @@
 """A pipeline: steps that hand their outputs on, each run only when something that it depends on has changed."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from fairlead.specs.constraints import NAME, PATH, BrokenRules, Constraints, Limit, Text, broken, enforce, quote
@@ -10,6 +10,8 @@ from fairlead.specs.cron import parse_cron
 from fairlead.specs.expressions import names_in
 from fairlead.specs.overlay import SET_BY_US
 from fairlead.specs.resources import Resources
+from fairlead.specs.sweep import NAME_MOST, Sweep
+from fairlead.specs.sweep import map_runs as map_trial
 from fairlead.specs.training import DAY_S, DECADE_S, DEFAULT_TEAM, Training
 
 STEPS_MOST = 2_000
@@ -31,6 +33,14 @@ CONDITION = Text(max_length=500)
 _INPUT = re.compile(r"\bFAIRLEAD_INPUT_([A-Z0-9_]+)")
 _SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*)")
 _OUTPUT = re.compile(r"\bFAIRLEAD_OUTPUT_([A-Z0-9_]+)")
+# Of a step that is a Sweep: the best trial's.
+SWEEP_OUTPUTS = ("parameters", "value", "checkpoint")
+CHECKPOINT = "checkpoint"
+# The run that carries the others out, by its name within the pipeline.
+DRIVER = "driver"
+# Left free in names of runs, for the number that a pipeline gets when it is run again.
+NUMBER_MOST = 4
+ITEM_DIGITS = 4
 
 CACHE_RULES: Constraints = {"max_age_s": Limit(low=0.001, high=DECADE_S)}
 SCHEDULE_RULES: Constraints = {
@@ -143,11 +153,26 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTraining(Training):
+    """The run that a step is; its name is the pipeline's, with the step's."""
+
+    name: str = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSweep(Sweep):
+    """The sweep that a step is; its name is the pipeline's, with the step's."""
+
+    name: str = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One program of a pipeline.
+    """One program of a pipeline: a command, or a run or a sweep with nodes and resources of its own.
 
     Attributes:
-        run: The command, as for a shell.
+        run: The command, as for a shell; None where it is one of the other two.
+        training, sweep: What is submitted as a run of its own, a child of the pipeline; None for a command.
         needs: Steps that must have succeeded first; their outputs are handed on.
         when: Condition over outputs of ``needs``; the step is skipped where it does not hold. None for always.
         each: The step is run once for each of these; empty for once.
@@ -161,7 +186,9 @@ class Step:
         gate: Condition over its own outputs that must hold for the pipeline to go on.
     """
 
-    run: str
+    run: str | None = None
+    training: StepTraining | None = None
+    sweep: StepSweep | None = None
     needs: tuple[str, ...] = ()
     when: str | None = None
     each: tuple[str, ...] = ()
@@ -183,8 +210,24 @@ class Step:
         """Return whether it is run once for each item of a list."""
         return bool(self.each) or self.each_of is not None
 
+    @property
+    def child(self) -> Training | Sweep | None:
+        """The run or sweep that it is; None for a command."""
+        return self.training if self.sweep is None else self.sweep
+
+    @property
+    def program(self) -> Training | None:
+        """The run that it is, or every trial of it; None for a command."""
+        return self.training if self.sweep is None else self.sweep.trial
+
+    @property
+    def command(self) -> str:
+        """The command of its program."""
+        return self.run or "" if self.program is None else self.program.run
+
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, STEP_RULES)
+        yield from self._kind_problems()
         for key, rule in (
             ("needs", IDENTIFIER),
             ("outputs", IDENTIFIER),
@@ -196,6 +239,32 @@ class Step:
         if self.each and self.each_of is not None:
             yield "each_of", "it is either a list in `each` or one that a step returned, not both"
         yield from _mapping_problems(env=self.env)
+
+    def _kind_problems(self) -> Iterable[tuple[str, str]]:
+        given = [key for key in ("run", "training", "sweep") if getattr(self, key) is not None]
+        if not given:
+            yield "run", "missing; give a command, or say in `training` or `sweep` what run the step is"
+        elif len(given) > 1:
+            yield given[1], f"a step is one thing, and `{given[0]}` is given too; remove one of them"
+        if self.child is None:
+            return
+        if self.retry:
+            other = "training.retry" if self.sweep is None else "sweep.trial.retry"
+            yield "retry", f"it is for a command; give `{other}` instead"
+        if self.timeout_s is not None:
+            other = "training.max_duration" if self.sweep is None else "sweep.stop.duration"
+            yield "timeout_s", f"it is for a command; give `{other}` instead"
+        if self.program is not None:
+            yield from _mapping_problems(env=self.program.env)
+        for output in self.outputs if self.sweep is not None else ():
+            if output not in SWEEP_OUTPUTS:
+                known = ", ".join(SWEEP_OUTPUTS)
+                yield (
+                    "outputs",
+                    f"{quote(output)} is nothing that a sweep returns; of its best trial there are: {known}",
+                )
+        if self.sweep is not None and self.sweep.objective is None and self.outputs:
+            yield "outputs", "none of its trials is the best without an `objective`; give one in `sweep`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +280,8 @@ class Pipeline:
             ``resources``, or 4 where that says nothing.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
         schedule, on: When it is run once it is applied; None for only when somebody runs it.
+        driver: The run that carries the steps out, where some of them are runs of their own: once it is submitted. No
+            key.
     """
 
     name: str
@@ -225,9 +296,15 @@ class Pipeline:
     grace_s: float = 30.0
     schedule: Schedule | None = None
     on: On | None = None
+    driver: Training | None = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
+
+    @property
+    def has_children(self) -> bool:
+        """Return whether some of its steps are runs of their own."""
+        return any(step.child is not None for step in self.steps.values())
 
     def in_order(self) -> tuple[str, ...]:
         """Return the steps so that each comes after its needs."""
@@ -244,10 +321,32 @@ class Pipeline:
             if (problem := IDENTIFIER.problem(name)) is not None:
                 yield "steps", problem
             yield from ((f"steps.{name}.{key}", problem) for key, problem in self._step_problems(name, step))
+        if self.has_children:
+            yield from self._name_problems()
         cycle = _ordered(self.steps)[1]
         if cycle:
             way = " needs ".join((*cycle, cycle[0]))
             yield f"steps.{cycle[0]}.needs", f"the steps need each other in a circle, {way}; remove one of these needs"
+
+    def _name_problems(self) -> Iterable[tuple[str, str]]:
+        taken, most = {DRIVER: DRIVER}, NAME.max_length - NUMBER_MOST
+        if len(self.name) + len(DRIVER) + 1 > most:
+            yield (
+                "name",
+                f"its driver would be named {self.name}-{DRIVER}, more than {most} characters; shorten it",
+            )
+        for name, step in self.steps.items():
+            if step.child is None:
+                continue
+            last = 10**ITEM_DIGITS - 1 if step.each_of is not None else len(step.each) - 1
+            whole = f"{self.name}-{child_name(name, last if step.is_fanned_out else None)}"
+            most = (NAME.max_length if step.sweep is None else NAME_MOST) - NUMBER_MOST
+            if len(whole) > most:
+                yield f"steps.{name}", f"its run would be named {whole}, {len(whole)} characters; at most {most} fit"
+            for own in {child_name(name, None), *(child_name(name, item) for item in range(len(step.each)))}:
+                if taken.setdefault(own, name) != name or own == DRIVER:
+                    whole = f"{self.name}-{own}"
+                    yield f"steps.{name}", f"its run would be named {whole}, as that of {taken[own]} is; rename it"
 
     def _step_problems(self, name: str, step: Step) -> Iterable[tuple[str, str]]:
         for need in step.needs:
@@ -258,9 +357,10 @@ class Pipeline:
                 yield "needs", f"there is no step {quote(need)}; steps: {known}"
         if step.gate is not None:
             yield from _condition_problems("gate", step.gate, frozenset(step.outputs), "own outputs", step.outputs)
-        for variable in _OUTPUT.findall(step.run):
+        where = "run" if step.child is None else "training.run" if step.sweep is None else "sweep"
+        for variable in _OUTPUT.findall(step.command):
             if variable not in {output.upper() for output in step.outputs}:
-                yield "run", f"FAIRLEAD_OUTPUT_{variable} is not set; add {variable.lower()} to `outputs`"
+                yield where, f"FAIRLEAD_OUTPUT_{variable} is not set; add {variable.lower()} to `outputs`"
         given = {
             f"{need}.{output}": need for need in step.needs if need in self.steps for output in self.steps[need].outputs
         }
@@ -270,13 +370,42 @@ class Pipeline:
             listed = ", ".join(given) or "they have none"
             yield "each_of", f"{quote(step.each_of)} is no output of its needs; outputs: {listed}"
         handed = {key.replace(".", "_").upper() for key in given}
-        for variable in _INPUT.findall(step.run):
+        for variable in _INPUT.findall(step.command):
             if variable not in handed:
                 listed = ", ".join(f"FAIRLEAD_INPUT_{each}" for each in sorted(handed)) or "none"
                 yield (
-                    "run",
+                    where,
                     f"FAIRLEAD_INPUT_{variable} is not set, as no step in `needs` has that output; set: {listed}",
                 )
+
+
+def child_name(step: str, index: int | None) -> str:
+    """Return how the run of a step is called within its pipeline."""
+    own = step.replace("_", "-")
+    return own if index is None else f"{own}-{index}"
+
+
+def map_runs(spec: Pipeline, of: Callable[[Training], Training]) -> Pipeline:
+    """The pipeline with each run of it, the driver's among them, replaced by what a function makes of it."""
+
+    def step_of(name: str, step: Step) -> Step:
+        whole = f"{spec.name}-{child_name(name, None)}"
+        if step.training is not None:
+            run = of(as_run(step.training, whole))
+            return replace(step, training=StepTraining(**{each.name: getattr(run, each.name) for each in fields(run)}))
+        if step.sweep is not None:
+            sweep = map_trial(step.sweep, lambda trial: of(as_run(trial, whole)))
+            assert isinstance(sweep, StepSweep), "it is made from one"
+            return replace(step, sweep=sweep)
+        return step
+
+    driver = None if spec.driver is None else of(spec.driver)
+    return replace(spec, steps={name: step_of(name, step) for name, step in spec.steps.items()}, driver=driver)
+
+
+def as_run(run: Training, name: str) -> Training:
+    """The run that a step, or each trial of it, is, by itself."""
+    return Training(**{**{each.name: getattr(run, each.name) for each in fields(Training)}, "name": name})
 
 
 def _mapping_problems(**mappings: Mapping[str, str]) -> Iterable[tuple[str, str]]:

@@ -17,6 +17,7 @@ from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.control.pipelines.triggers import Applied, all_applied, check, keep, remove, state_of
 from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.schedule import zone_of
+from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 
@@ -70,21 +71,21 @@ def _apply(home: Home, files: tuple[str, ...]) -> list[dict[str, Any]]:
     return told
 
 
-def _applied(admitted: Admission) -> Applied:
+def _applied(admitted: Admission[Training | Pipeline]) -> Applied:
     pipeline = pipeline_of(admitted.spec)
     if pipeline is None:
         raise Conflict(f"{admitted.spec.name} is a run; `fairlead run` starts it. Only a Pipeline can be applied.")
     return Applied(pipeline=pipeline, spec=admitted.spec, environ=dict(os.environ), at=time.time())
 
 
-def _only_run(spec: WorkloadSpec) -> Training:
-    if not isinstance(spec, Training):
+def _only_run(spec: WorkloadSpec) -> Training | Pipeline:
+    if not isinstance(spec, (Training, Pipeline)):
         kind = type(spec).__name__
         raise Conflict(f"{spec.name} is a {kind}; `fairlead run` starts it. Only a Pipeline can be applied.")
     return spec
 
 
-def _run_if_changed(home: Home, admitted: Admission, applied: Applied) -> dict[str, Any]:
+def _run_if_changed(home: Home, admitted: Admission[Training | Pipeline], applied: Applied) -> dict[str, Any]:
     from fairlead.api import submit
 
     name = applied.pipeline.name

@@ -158,7 +158,7 @@ def _shown(spec: WorkloadSpec) -> "Spec | WorkloadSpec":
     return pipeline_of(spec) or spec
 
 
-def _steps(spec: Training) -> "tuple[Preview, ...]":
+def _steps(spec: WorkloadSpec) -> "tuple[Preview, ...]":
     from fairlead.cli.plan_differences import steps_of
 
     return steps_of(spec)

@@ -164,7 +164,7 @@ def _before(cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
     return next((each for each in going if each.spec.name == spec.name and _is_endpoint(each.spec)), None)
 
 
-def _tell_triggers(spec: Training) -> None:
+def _tell_triggers(spec: WorkloadSpec) -> None:
     """Say that a pipeline that could run by itself does not do so for having been run."""
     from fairlead.control.pipelines.submission import pipeline_of  # here, since few runs are pipelines
 

@@ -121,9 +121,11 @@ def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
 
     children = [run_json(child) for child in cluster.children(parent.uid)]
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(parent)}
+    steps = {"steps": steps_json(cluster, parent)} if is_pipeline(parent.spec) else {}
     return {
         **run_json(parent),
         "spec": render(parent.spec),
+        **steps,
         "children": children,
         **where,
         **_endpoint(cluster, parent),
@@ -153,6 +155,7 @@ def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
     sections = [
         [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason)}"],
         [f"  {what:<12} {says}" for what, says in facts],
+        [f"  {line}" for line in step_lines(cluster, parent)],
         [f"  {line}" for line in table(run_rows(children)).splitlines()] if children else [],
         [f"  {describe_time(event.at)}  {event.run}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
         [f"Next: {_next(cluster, parent)}"],

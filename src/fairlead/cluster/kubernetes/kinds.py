@@ -6,8 +6,8 @@ from fairlead.state.snapshot import LEAVES
 
 DESCRIBED = ("Team", "Pool")
 """Kinds that describe the cluster itself; they belong to no namespace."""
-ELSEWHERE = frozenset({"Serving", "Replica"})
-"""Kinds that run on this machine only so far, since nothing here answers at their door."""
+ELSEWHERE = frozenset({"Serving", "Replica", "Pipeline"})
+"""Kinds that run on this machine only so far, since nothing here answers at their door or has a place for artefacts."""
 _LEAVES = frozenset(leaf.__name__ for leaf in LEAVES)
 
 

@@ -457,7 +457,9 @@ class LocalCluster:
         # Here and not above: what only lists runs keeps none.
         from fairlead.policy.kinds.table import runs_of
 
-        for run in runs_of(spec):
+        # The runs of a pipeline mostly have one directory.
+        runs = {(run.workdir, run.snapshot): run for run in runs_of(spec)}
+        for run in runs.values():
             self._code().keep(uid, run, time.time())
 
     def code(self, uid: str) -> "KeptCode":

@@ -71,7 +71,7 @@ def resolve(cluster: "LocalCluster", text: str, team: str | None = None) -> Reso
     if reference is None:
         raise NotFound(f"{text!r} is no model. Give {FORMS}.")
     if reference.is_run:
-        return _of_run(cluster, reference, cluster.find(reference.name, team))
+        return resolve_run(cluster, reference, cluster.find(reference.name, team))
     return _of_version(cluster, find_version(cluster, reference))
 
 
@@ -151,13 +151,19 @@ def _of_version(cluster: "LocalCluster", version: ModelVersion) -> ResolvedModel
     )
 
 
-def _of_run(cluster: "LocalCluster", reference: ModelReference, found: Workload[Any]) -> ResolvedModel:
+def resolve_run(cluster: "LocalCluster", reference: ModelReference, found: Workload[Any]) -> ResolvedModel:
+    """The checkpoint of a run that is meant, or of a sweep's best trial.
+
+    Raises:
+        NotFound: There is none.
+        Conflict: It is not on this machine, or a run with checkpoints is not what is meant.
+    """
     objective: tuple[str, Goal] | None = None
     run = found
     if isinstance(found.spec, Sweep):
         if found.spec.objective is not None:
             objective = found.spec.objective.metric, found.spec.objective.goal
-        run = _best_trial(cluster, found, reference)
+        run = best_trial(cluster, found, reference)
     if not isinstance(run.spec, Training):
         raise Conflict(f"{found.spec.name} is a {type(found.spec).__name__} and has no checkpoints; name a run.")
     name = run.spec.name
@@ -184,7 +190,13 @@ def _of_run(cluster: "LocalCluster", reference: ModelReference, found: Workload[
     )
 
 
-def _best_trial(cluster: "LocalCluster", found: Workload[Any], reference: ModelReference) -> Workload[Any]:
+def best_trial(cluster: "LocalCluster", found: Workload[Any], reference: ModelReference) -> Workload[Any]:
+    """The trial of a sweep that is the best of those that succeeded.
+
+    Raises:
+        NotFound: None is.
+        Conflict: Another one is meant.
+    """
     name = found.spec.name
     if reference.which != BEST:
         raise Conflict(f"{name} is a Sweep. `run://{name}@best` is its best trial; or name a trial, {name}-0.")

@@ -1,7 +1,5 @@
 """The command by which a run is known to carry out a pipeline."""
 
-from typing import TypeGuard
-
 from fairlead.errors import Conflict
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
@@ -9,8 +7,13 @@ from fairlead.specs.workload import WorkloadSpec
 DRIVER = "fairlead.control.pipelines.driver"
 
 
-def is_pipeline(spec: WorkloadSpec) -> TypeGuard[Training]:
-    """Return whether a workload is a run that carries out a pipeline."""
+def is_pipeline(spec: WorkloadSpec) -> bool:
+    """Return whether a workload carries out a pipeline: as a run, or as the parent of steps that are runs."""
+    return type(spec).__name__ == "Pipeline" or is_driver(spec)
+
+
+def is_driver(spec: WorkloadSpec) -> bool:
+    """Return whether a workload is the run that carries out a pipeline."""
     return isinstance(spec, Training) and f" -m {DRIVER} " in spec.run
 
 
@@ -20,7 +23,7 @@ def refuse_elsewhere(spec: Training) -> None:
     Raises:
         Conflict: It is one.
     """
-    if is_pipeline(spec):
+    if is_driver(spec):
         raise Conflict(
             f"{spec.name}: a Pipeline runs on this machine only so far; leave `--context` and `--namespace` out, or "
             "submit its steps as runs of their own."

@@ -13,8 +13,8 @@ from pathlib import Path
 from fairlead.cluster.project_files import Found, walk
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, file_identity
 from fairlead.control.pipelines.results import Results
-from fairlead.policy.kinds.pipeline import CacheDecision, Task, decide_cache
-from fairlead.specs.pipeline import Pipeline
+from fairlead.policy.kinds.steps import CacheDecision, Task, decide_cache
+from fairlead.specs.pipeline import Pipeline, Step
 
 CODE = "code"
 # Larger files are no spec files.
@@ -53,16 +53,18 @@ class Dependencies:
             OSError: An input cannot be read.
         """
         step = self._pipeline.steps[task.step]
-        own = f"{self._pipeline.team}/{self._pipeline.name}/{task.step}"
+        whole = f"{self._pipeline.team}/{self._pipeline.name}/{task.step}"
         parts = {
-            "step": own,
-            "command": step.run,
+            "step": whole,
+            "command": step.command,
             "outputs": ",".join(sorted(step.outputs)),
             CODE: self._code(step.code),
         }
         if task.item is not None:
             parts["item"] = task.item
-        parts |= {f"variable {name}": _hash(value) for name, value in {**self._pipeline.env, **step.env}.items()}
+        own = {} if step.program is None else step.program.env
+        parts |= {f"variable {name}": _hash(value) for name, value in {**self._pipeline.env, **step.env, **own}.items()}
+        parts |= _of_child(step)
         parts |= dict(handed)
         for path in step.inputs:
             parts[f"input {path}"] = content_digest(self._workdir / Path(path).expanduser())
@@ -109,6 +111,20 @@ class Dependencies:
         if not found.path.endswith((".yaml", ".yml", ".json")) or found.status.st_size > SPEC_BYTES:
             return False
         return _PIPELINE.search((self._workdir / found.path).read_bytes()) is not None
+
+
+# Of a run: what it does, and not by what, for whom or how soon.
+_OF_RUN = ("setup", "image", "nodes", "most_nodes", "ranks_per_node", "launch", "parallel", "metrics", "kubernetes")
+_OF_SWEEP = ("parameters", "objective", "trials", "sampler", "prune", "stop", "seed")
+
+
+def _of_child(step: Step) -> dict[str, str]:
+    """Name what a step that is a run of its own depends on, besides what every step does."""
+    found: dict[str, str] = {}
+    for kind, spec, keys in (("training", step.program, _OF_RUN), ("sweep", step.sweep, _OF_SWEEP)):
+        if spec is not None:
+            found |= {f"{kind}.{key}": _hash(repr(getattr(spec, key))) for key in keys}
+    return found
 
 
 def _is_chosen(path: str, patterns: tuple[str, ...]) -> bool:

@@ -1,7 +1,8 @@
 """The program of a pipeline's run: ``python -m fairlead.control.pipelines.driver SPEC STORE``.
 
 It may be killed at any instant: the next one reads the journal and goes on. A task whose success is recorded never
-runs again in that run; one that was cut short runs anew, with an empty place for its outputs.
+runs again in that run; a command that was cut short runs anew, with an empty place for its outputs. A task that is a
+run of its own goes on by itself meanwhile, and is found again by its name.
 """
 
 import contextlib
@@ -13,13 +14,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts, read_value
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.processes import Program, Programs
 from fairlead.control.pipelines.results import Results
-from fairlead.policy.kinds.pipeline import (
+from fairlead.errors import FairleadError, NotFound
+from fairlead.policy.kinds.steps import (
     Expand,
     Prepare,
     Result,
@@ -32,15 +35,25 @@ from fairlead.policy.kinds.pipeline import (
     outcome,
     step_phase,
 )
+from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.runtime.progress import Reporter
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.serialization import from_json
-from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.pipeline import Pipeline, child_name
 from fairlead.text.quantities import describe_duration
+
+if TYPE_CHECKING:  # most pipelines have none
+    from fairlead.control.pipelines.children import Children
+    from fairlead.state.snapshot import AnyWorkload
 
 PARALLEL = 4
 FIRST_BACKOFF_S = 0.5
 MOST_BACKOFF_S = 60.0
 TELL_EVERY_S = 0.2
+# How often children are looked at; one look at the database costs microseconds.
+LOOK_S = 0.05
+SUBMIT_AGAIN_S = 0.5
+HANDED, COLLECTED = "handed.json", "collected.json"
 STOPPED = 143
 # A driver's own, which mean another rank or another place to whatever a step starts.
 _OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRLEAD_CHECKPOINT_FROM")
@@ -56,6 +69,7 @@ class Surroundings:
         checkpoints: Where the run's checkpoints go; each task gets a place of its own below.
         run: Uid of the run.
         environ: What the steps inherit.
+        children: The pipeline's, where steps are runs of their own; None where none is.
     """
 
     workdir: Path
@@ -63,6 +77,7 @@ class Surroundings:
     checkpoints: str
     run: str
     environ: Mapping[str, str]
+    children: "Children | None" = None
 
 
 class Driver:
@@ -89,6 +104,10 @@ class Driver:
         self._programs = Programs(is_alone=len(pipeline.steps) == 1)
         self._ready: deque[Task] = deque()
         self._delayed: list[tuple[float, Task]] = []
+        # Tasks that are runs of their own: to be submitted, and those that were.
+        self._to_submit: deque[Task] = deque()
+        self._followed: dict[str, Task] = {}
+        self._told_waiting: set[str] = set()
         self._parts: dict[str, dict[str, str]] = {}
         self._tell_at = 0.0
         self._stopping = False
@@ -102,7 +121,8 @@ class Driver:
         try:
             with self._programs.listening(self._stop):
                 self._take_up()
-                while (self._ready or self._delayed or self._programs.num_running) and not self._is_stopped():
+                while self._has_work() and not self._is_stopped():
+                    self._look_after_children()
                     self._start_ready()
                     if self._stopping:
                         self._stop()  # also the one that was just being started when the notice came
@@ -120,6 +140,12 @@ class Driver:
         finally:
             self._journal.close()
             self._results.close()
+            if self._around.children is not None:
+                self._around.children.close()
+
+    def _has_work(self) -> bool:
+        waiting = self._ready or self._delayed or self._to_submit
+        return bool(waiting or self._followed or self._programs.num_running)
 
     def _take_up(self) -> None:
         """Go on where the last driver was cut short; after one that came to its end, try again what failed."""
@@ -127,7 +153,10 @@ class Driver:
         for name in self._pipeline.in_order():
             tasks = self._progress.steps[name]
             for task in list(tasks):
-                if task.phase is TaskPhase.RUNNING or task.phase in anew:
+                if task.phase is TaskPhase.RUNNING and self._find(task) is not None:
+                    self._parts[task.name] = read_json(self._place(task) / HANDED) or {}
+                    self._followed[task.name] = task
+                elif task.phase is TaskPhase.RUNNING or task.phase in anew:
                     failures = 0 if task.phase in anew else task.failures
                     self._progress.put(replace(task, phase=TaskPhase.WAITING, failures=failures, message=""))
         for name in self._pipeline.in_order():
@@ -177,7 +206,7 @@ class Driver:
         self._parts[task.name] = parts
         decided = self._dependencies.looked_up(task, parts, self._artefacts, self._clock())
         if decided.result is None:
-            self._ready.append(replace(task, message=decided.why))
+            self._queue(replace(task, message=decided.why))
             return
         result = decided.result
         taken = replace(task, phase=TaskPhase.CACHED, outputs=result.outputs, values=result.values, message=decided.why)
@@ -188,12 +217,21 @@ class Driver:
         shut = gate_problem(self._pipeline.steps[task.step], task.values)
         self._record(task if shut is None else replace(task, phase=TaskPhase.FAILED, message=shut))
 
+    def _queue(self, task: Task) -> None:
+        (self._ready if self._pipeline.steps[task.step].child is None else self._to_submit).append(task)
+
     def _start_ready(self) -> None:
         now = time.monotonic()
-        self._ready.extend(task for at, task in self._delayed if at <= now)
+        for at, task in self._delayed:
+            if at <= now:
+                self._queue(task)
         self._delayed = [(at, task) for at, task in self._delayed if at > now]
-        most = self._pipeline.parallel or -(-(self._pipeline.resources.cpu_milli or 0) // 1000) or PARALLEL
-        while self._ready and self._programs.num_running < most and not self._stopping:
+        given = self._pipeline.parallel
+        # Runs of their own wait for their nodes in the cluster's queue, if nobody bounds them.
+        while self._may_submit and not self._stopping:
+            self._submit(self._to_submit.popleft())
+        most = given or -(-(self._pipeline.resources.cpu_milli or 0) // 1000) or PARALLEL
+        while self._ready and self._num_commands(given) < most and not self._stopping:
             task = self._ready.popleft()
             step = self._pipeline.steps[task.step]
             # Recorded first: whoever finds it Running after a kill knows that it has to be run anew.
@@ -201,7 +239,7 @@ class Driver:
             try:
                 self._programs.start(
                     task.name,
-                    step.run,
+                    step.command,
                     workdir=self._around.workdir,
                     env=self._environment(task, self._make_room(task)),
                 )
@@ -209,6 +247,91 @@ class Driver:
                 said = error.strerror if isinstance(error, OSError) else None
                 self._failed(task, f"it cannot be started: {said or error}")
                 self._consider_after(task.step)
+
+    @property
+    def _may_submit(self) -> bool:
+        most = self._pipeline.parallel
+        return bool(self._to_submit) and (most is None or self._num_running < most)
+
+    @property
+    def _num_running(self) -> int:
+        return self._programs.num_running + len(self._followed)
+
+    def _num_commands(self, given: int | None) -> int:
+        """Tasks that count for what may run at the same time: those that share the pipeline's cores, unless given."""
+        return self._programs.num_running if given is None else self._num_running
+
+    def _find(self, task: Task) -> "AnyWorkload | None":
+        children = self._around.children
+        if self._pipeline.steps[task.step].child is None or children is None:
+            return None
+        return children.find(child_name(task.step, task.index))
+
+    def _submit(self, task: Task) -> None:
+        """Submit the run that a task is, or let it go on where it failed before."""
+        children = self._around.children
+        assert children is not None, "a pipeline with runs of their own has a parent"
+        name, found = child_name(task.step, task.index), self._find(task)
+        self._record(replace(task, phase=TaskPhase.RUNNING))
+        try:
+            if found is None:
+                room = self._make_room(task)
+                (self._place(task) / COLLECTED).unlink(missing_ok=True)
+                write_json(self._place(task) / HANDED, self._parts[task.name])
+                why = children.submit(name, task.step, self._variables(task, room))
+            else:
+                write_json(self._place(task) / HANDED, self._parts[task.name])
+                # One that is to run needs nobody to resume it, and one that succeeded has only to be collected.
+                why = children.resume(name) if children.has_failed(found) else None
+        except (OSError, BrokenRules) as error:
+            self._failed(task, f"it cannot be submitted: {error}")
+            self._consider_after(task.step)
+            return
+        if why is None:
+            self._followed[task.name] = replace(task, phase=TaskPhase.RUNNING)
+            return
+        if task.name not in self._told_waiting:
+            self._told_waiting.add(task.name)
+            self._reporter.event("StepWaits", f"{task.name}: {why}")
+        self._delayed.append((time.monotonic() + SUBMIT_AGAIN_S, task))
+
+    def _look_after_children(self) -> None:
+        """Settle the tasks whose runs are over."""
+        children = self._around.children
+        if not self._followed or children is None or self._stopping or not children.has_changed():
+            return
+        for task in list(self._followed.values()):
+            found = self._find(task)
+            if found is not None and not children.is_over(found):
+                continue
+            if not children.is_wanted:
+                return  # it was stopped with the pipeline, and so are we in a moment
+            del self._followed[task.name]
+            if found is None:
+                self._failed(task, "its run was deleted")
+            elif not children.has_failed(found):
+                self._collect_child(task, found)
+            else:
+                self._failed(task, f"{found.spec.name} is {found.status.phase.value}: {found.status.reason.message}")
+            self._consider_after(task.step)
+
+    def _collect_child(self, task: Task, found: "AnyWorkload") -> None:
+        """Keep the outputs of a run that succeeded."""
+        children = self._around.children
+        assert children is not None
+        step, room = self._pipeline.steps[task.step], self._place(task) / "outputs"
+        name = child_name(task.step, task.index)
+        try:
+            outputs, values = children.collect(name, step, room, self._artefacts)
+        except NotFound as error:
+            self._failed(task, str(error))
+            return
+        except (OSError, FairleadError) as error:
+            self._failed(task, f"its outputs cannot be kept: {error}")
+            return
+        status = found.status
+        took_s = (status.finished_at or 0.0) - (status.started_at or status.finished_at or 0.0)
+        self._keep_result(task, outputs, values, took_s)
 
     def _make_room(self, task: Task) -> Path:
         """An empty directory for the outputs of a task."""
@@ -222,16 +345,20 @@ class Driver:
         return self._around.files / "steps" / (task.step if task.index is None else f"{task.step}-{task.index}")
 
     def _environment(self, task: Task, room: Path) -> dict[str, str]:
-        step = self._pipeline.steps[task.step]
         env = {name: value for name, value in self._around.environ.items() if name not in _OWN}
         place = self._place(task)
-        env |= {**self._pipeline.env, **step.env}
+        env |= {**self._pipeline.env, **self._pipeline.steps[task.step].env}
         env |= {
-            "FAIRLEAD_STEP": task.step,
             "FAIRLEAD_POD_DIR": str(place),
             "FAIRLEAD_RUN_DIR": str(place),
             "FAIRLEAD_CHECKPOINT_TO": f"{self._around.checkpoints.rstrip('/')}/{place.name}",
         }
+        return env | self._variables(task, room)
+
+    def _variables(self, task: Task, room: Path) -> dict[str, str]:
+        """Return the variables by which a step finds itself and what it needs, whatever carries it out."""
+        step = self._pipeline.steps[task.step]
+        env = {"FAIRLEAD_STEP": task.step}
         if task.item is not None:
             env |= {"FAIRLEAD_ITEM": task.item, "FAIRLEAD_ITEM_INDEX": str(task.index)}
         env |= {f"FAIRLEAD_OUTPUT_{name.upper()}": str(room / name) for name in step.outputs}
@@ -283,8 +410,11 @@ class Driver:
         except OSError as error:
             self._failed(task, f"its outputs cannot be kept: {error}")
             return
-        parts = self._parts[task.name]
-        values = {name: value for name, value in values.items() if value is not None}
+        self._keep_result(task, outputs, {name: value for name, value in values.items() if value is not None}, took_s)
+
+    def _keep_result(self, task: Task, outputs: dict[str, str], values: dict[str, Any], took_s: float) -> None:
+        """Record what a task returned, for this run and for later ones."""
+        parts, room = self._parts[task.name], self._place(task) / "outputs"
         now = self._clock()
         done = replace(task, phase=TaskPhase.SUCCEEDED, outputs=outputs, values=values)
         done = replace(done, message=f"ran {describe_duration(took_s)} ({task.message})")
@@ -345,6 +475,7 @@ class Driver:
         }
         waits = [self._programs.enforce(timeouts, self._pipeline.grace_s)]
         waits += [max(0.0, at - time.monotonic()) for at, _ in self._delayed]
+        waits += [0.0] if self._may_submit or not self._has_work() else [LOOK_S] if self._followed else []
         return min((each for each in waits if each is not None), default=None)
 
     def _stop(self) -> None:
@@ -370,6 +501,17 @@ def main(arguments: list[str]) -> int:
         run=os.environ.get("FAIRLEAD_RUN_UID", ""),
         environ=dict(os.environ),
     )
+    if pipeline.has_children:
+        # Here and not above: what follows runs loads more than a short pipeline takes.
+        from fairlead.cluster.local.cluster import LocalCluster
+        from fairlead.control.pipelines.children import Children
+
+        cluster = LocalCluster.open(Path(store).parent)
+        parent = cluster.get(around.run).parent
+        if parent is None:
+            print("fairlead: steps of this pipeline are runs; submit it with `fairlead run`.", file=sys.stderr)
+            return 2
+        around = replace(around, run=parent, children=Children(cluster, parent))
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
     return Driver(pipeline, Path(store), around, reporter).run()
 

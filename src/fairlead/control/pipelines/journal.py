@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fairlead.policy.kinds.pipeline import Task, TaskPhase
+from fairlead.policy.kinds.steps import Task, TaskPhase
 from fairlead.specs.pipeline import Pipeline
 
 NAME = "pipeline.jsonl"

@@ -139,7 +139,7 @@ def _of_run(cluster: LocalCluster, name: str, output: str) -> str:
     pipeline = pipeline_of(run.spec)
     if pipeline is None:
         raise NotFound(f"{name} is no pipeline, and has no artefacts.")
-    known = dict(_outputs(progress_of(pipeline, cluster.home.run(run.uid)).steps))
+    known = dict(_outputs(progress_of(pipeline, run, cluster.home.run(run.uid)).steps))
     if output not in known:
         raise NotFound(f"{name} has no output {output}; it has: {', '.join(known) or 'none'}.")
     return known[output]

@@ -8,7 +8,7 @@ from pathlib import Path
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.results import Results
-from fairlead.policy.kinds.pipeline import Expand, Settle, Task, TaskPhase, gate_problem, handed_to, judge
+from fairlead.policy.kinds.steps import Expand, Settle, Task, TaskPhase, gate_problem, handed_to, judge
 from fairlead.specs.pipeline import Pipeline
 
 

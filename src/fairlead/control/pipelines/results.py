@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.errors import ClusterError
-from fairlead.policy.kinds.pipeline import Result
+from fairlead.policy.kinds.steps import Result
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS results (

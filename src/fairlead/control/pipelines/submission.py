@@ -1,23 +1,53 @@
-"""A pipeline as the run that carries it out, and back: its program is the driver, and its spec lies beside the runs."""
+"""A pipeline as what carries it out, and back: its program is the driver, and its spec lies beside the runs.
+
+One all of whose steps are commands is a run, the driver's. One with steps that are runs of their own is a parent, whose
+children are the driver and those runs.
+"""
 
 import hashlib
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.local.home import Home
 from fairlead.control.pipelines import journal
-from fairlead.control.pipelines.command import DRIVER, is_pipeline
+from fairlead.control.pipelines.command import DRIVER, is_driver
 from fairlead.errors import ClusterError
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.pipeline import DRIVER as DRIVER_NAME
+from fairlead.specs.pipeline import Pipeline, map_runs
 from fairlead.specs.training import Launch, Training
+from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.plan import child_uid
+from fairlead.state.snapshot import AnyWorkload
+
+DRIVER_CPU_MILLI = 10
 
 
 def store_of(home: Home) -> Path:
     """Return where artefacts of this machine's pipelines are kept."""
     return home.artefacts
+
+
+def as_workload(pipeline: Pipeline, home: Home) -> Training | Pipeline:
+    """The workload that carries a pipeline out on this machine.
+
+    Raises:
+        ClusterError: Its spec cannot be kept.
+    """
+    if not pipeline.has_children:
+        return as_training(pipeline, home)
+
+    def placed(run: Training) -> Training:
+        return replace(run, team=pipeline.team, workdir=run.workdir if run.workdir is not None else pipeline.workdir)
+
+    driver = replace(as_training(pipeline, home), name=f"{pipeline.name}-{DRIVER_NAME}")
+    if pipeline.resources.cpu_milli is None:
+        # It mostly waits for the others, and what it holds they cannot have.
+        driver = replace(driver, resources=replace(driver.resources, cpu_milli=DRIVER_CPU_MILLI))
+    return replace(map_runs(pipeline, placed), driver=driver)
 
 
 def as_training(pipeline: Pipeline, home: Home) -> Training:
@@ -52,11 +82,19 @@ def as_training(pipeline: Pipeline, home: Home) -> Training:
     )
 
 
-def pipeline_of(spec: Training) -> Pipeline | None:
-    """The pipeline that a run carries out; None where it is none, or what was kept of it is gone."""
-    if not is_pipeline(spec):
+def driver_of(spec: WorkloadSpec) -> Training | None:
+    """The run that carries a pipeline out; None for what is no pipeline."""
+    if isinstance(spec, Pipeline):
+        return spec.driver
+    return spec if isinstance(spec, Training) and is_driver(spec) else None
+
+
+def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
+    """The pipeline that a workload carries out, as its file says it; None where it is none, or is no longer kept."""
+    driver = driver_of(spec)
+    if driver is None:
         return None
-    place = Path(shlex.split(spec.run)[3])
+    place = Path(shlex.split(driver.run)[3])
     try:
         found = from_json(place.read_text())
     except FileNotFoundError:
@@ -64,10 +102,12 @@ def pipeline_of(spec: Training) -> Pipeline | None:
     return found if isinstance(found, Pipeline) else None
 
 
-def progress_of(pipeline: Pipeline, directory: Path) -> journal.Progress:
-    """Return how far a run is.
+def progress_of(pipeline: Pipeline, workload: AnyWorkload, directory: Path) -> journal.Progress:
+    """Return how far a pipeline is.
 
     Args:
-        directory: Where what is kept of the run lies.
+        directory: Where what is kept of the workload lies.
     """
+    if isinstance(workload.spec, Pipeline):
+        directory = directory.with_name(child_uid(workload.uid, DRIVER_NAME))
     return journal.read(directory / "files" / journal.NAME, pipeline)

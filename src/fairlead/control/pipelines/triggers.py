@@ -19,7 +19,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.selection import Selection
 from fairlead.control.admission import free_name
 from fairlead.control.pipelines.artefacts import content_digest
-from fairlead.control.pipelines.submission import pipeline_of
+from fairlead.control.pipelines.submission import driver_of, pipeline_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken
 from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn, zone_of
 from fairlead.runtime.podfiles import read_json, write_json
@@ -28,7 +28,7 @@ from fairlead.specs.pipeline import On, Pipeline, Schedule
 from fairlead.specs.training import Training
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import AnyWorkload
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Applied:
     """
 
     pipeline: Pipeline
-    spec: Training
+    spec: Training | Pipeline
     environ: Mapping[str, str]
     at: float
 
@@ -59,7 +59,9 @@ class Applied:
 
     def watched(self) -> tuple[Path, ...]:
         """The files and directories whose content makes it run."""
-        base = Path(self.spec.workdir or Path.home())
+        driver = driver_of(self.spec)
+        assert driver is not None, "checked when it was read"
+        base = Path(driver.workdir or Path.home())
         return (
             () if self.pipeline.on is None else tuple(base / Path(each).expanduser() for each in self.pipeline.on.data)
         )
@@ -214,7 +216,7 @@ class Triggers:
         self._keep(applied, state, content=content, looked=signature, number=number)
         return 1
 
-    def _going(self, applied: Applied) -> Workload | None:
+    def _going(self, applied: Applied) -> AnyWorkload | None:
         """A run of the pipeline that is not over, whatever it is called."""
         for run in self._cluster.unfinished(applied.pipeline.team):
             found = pipeline_of(run.spec)
@@ -234,7 +236,7 @@ class Triggers:
             return  # somebody has started one by hand just now, which is as good
         self._note(run, "Triggered", f"by {why}", now)
 
-    def _note(self, run: Workload, kind: str, message: str, now: float) -> None:
+    def _note(self, run: AnyWorkload, kind: str, message: str, now: float) -> None:
         self._cluster.store.note(run.uid, Event(type=kind, reason=Reason(code=Code.REPORTED, message=message)), now)
 
     def _keep(self, applied: Applied, state: dict[str, Any], **changes: object) -> None:
@@ -259,7 +261,7 @@ def _read(place: Path) -> Applied | None:
         if content is None:
             raise ValueError("no JSON object")
         spec = from_json(content["spec"])
-        if not isinstance(spec, Training):
+        if not isinstance(spec, (Training, Pipeline)):
             raise ValueError("it is no run")
         pipeline = pipeline_of(spec)
         if pipeline is not None:

@@ -1,283 +1,77 @@
-"""Decides what a pipeline does next: which tasks are ready, skipped, failed or blocked, and when the whole is over.
+"""Judges a pipeline some of whose steps are runs of their own: it has a driver, and goes and ends with it.
 
-A task is a step, or one item of a step that is fanned out. Nothing here runs, reads or writes anything.
+The driver is a child like the others. It runs the steps that are commands, and submits those that are not as further
+children of the pipeline, so that stopping, suspending and deleting the pipeline reach all of them. Which step is next
+is the driver's to decide, by ``fairlead.policy.kinds.steps``.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass
 
-from fairlead.specs.expressions import holds, names_in
-from fairlead.specs.pipeline import Cache, Pipeline, Step
-from fairlead.specs.quantities import format_duration
-
-ITEMS_MOST = 10_000
-MOST_NAMED = 3
-
-
-class TaskPhase(StrEnum):
-    """The phases in the life of a task or a step."""
-
-    WAITING = "Waiting"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    CACHED = "Cached"
-    SKIPPED = "Skipped"
-    FAILED = "Failed"
-
-    @property
-    def is_final(self) -> bool:
-        """Nothing more happens to it in this run."""
-        return self not in (TaskPhase.WAITING, TaskPhase.RUNNING)
-
-    @property
-    def is_good(self) -> bool:
-        """Its outputs are there."""
-        return self in (TaskPhase.SUCCEEDED, TaskPhase.CACHED)
+from fairlead.policy.kinds.parents import advance, failed, finish, submit
+from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.specs.pipeline import DRIVER, Pipeline, map_runs
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Phase, Workload
+from fairlead.text.quantities import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A step, or one item of it.
+class PipelineDetail:
+    """The state of a pipeline besides its runs.
 
     Attributes:
-        index: Of the item; None where the step is not fanned out.
-        item: What FAIRLEAD_ITEM says.
-        outputs: Digest of each output, once it is there.
-        values: What small outputs hold, as far as conditions may read it.
-        failures: How often its program has failed.
-        message: Why it is in this phase; empty while it waits.
+        submitted: Its driver was.
+        over: How many of its tasks are over, as far as the driver has told.
+        tasks: How many there are, where it has told.
     """
 
-    step: str
-    index: int | None = None
-    item: str | None = None
-    phase: TaskPhase = TaskPhase.WAITING
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, Any] = field(default_factory=dict)
-    failures: int = 0
-    message: str = ""
-
-    @property
-    def name(self) -> str:
-        """Return how it is called in messages and files."""
-        return self.step if self.index is None else f"{self.step}[{self.index}]"
+    submitted: bool = False
+    over: int = 0
+    tasks: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expand:
-    """The tasks that a step consists of are known: one each for these items."""
-
-    step: str
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settle:
-    """A step as a whole ends without any of its programs being run."""
-
-    step: str
-    phase: TaskPhase
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare:
-    """A step's tasks may be run, or taken from the cache."""
-
-    step: str
-
-
-Action = Expand | Settle | Prepare
-
-
-def step_phase(tasks: Sequence[Task]) -> TaskPhase:
-    """The phase of a step whose tasks these are."""
-    phases = {task.phase for task in tasks}
-    for phase in (TaskPhase.RUNNING, TaskPhase.WAITING, TaskPhase.FAILED):
-        if phase in phases:
-            return phase
-    if phases <= {TaskPhase.SKIPPED}:
-        return TaskPhase.SKIPPED
-    return TaskPhase.SUCCEEDED if TaskPhase.SUCCEEDED in phases else TaskPhase.CACHED
-
-
-def judge(pipeline: Pipeline, step: str, steps: Mapping[str, Sequence[Task]]) -> Action | None:
-    """Decide what becomes of a step of which nothing was decided yet; None while it has to wait for its needs.
-
-    Args:
-        steps: The tasks of each step; one that is not fanned out has one.
-    """
-    spec = pipeline.steps[step]
-    phases = {need: step_phase(steps[need]) for need in spec.needs}
-    if not all(phase.is_final for phase in phases.values()):
-        return None
-    for need, phase in phases.items():
-        if phase is TaskPhase.FAILED:
-            return Settle(step=step, phase=TaskPhase.SKIPPED, message=f"{need} has failed")
-        if phase is TaskPhase.SKIPPED:
-            return Settle(step=step, phase=TaskPhase.SKIPPED, message=f"{need} was skipped")
-    values = {
-        f"{need}.{name}": value for need in spec.needs for name, value in values_of(pipeline, need, steps[need]).items()
-    }
-    if spec.when is not None:
-        try:
-            if not holds(spec.when, values):
-                return Settle(step=step, phase=TaskPhase.SKIPPED, message=f"when: {explain(spec.when, values)}")
-        except ValueError as error:
-            return Settle(step=step, phase=TaskPhase.FAILED, message=f"when: `{spec.when}`: {error}")
-    if not spec.is_fanned_out or steps[step][0].index is not None:
-        return Prepare(step=step)
-    return _expand(step, spec, values)
-
-
-def _expand(step: str, spec: Step, values: Mapping[str, Any]) -> Action:
-    if spec.each_of is None:
-        return Expand(step=step, items=spec.each)
-    found = values.get(spec.each_of)
-    if not isinstance(found, list):
-        message = f"each_of: {spec.each_of} is not a list; write a JSON list, such as [1, 2]"
-        return Settle(step=step, phase=TaskPhase.FAILED, message=message)
-    if len(found) > ITEMS_MOST:
-        message = f"each_of: {spec.each_of} has {len(found)} items; at most {ITEMS_MOST} are run"
-        return Settle(step=step, phase=TaskPhase.FAILED, message=message)
-    if not found:
-        return Settle(step=step, phase=TaskPhase.SKIPPED, message=f"each_of: {spec.each_of} is empty")
-    return Expand(step=step, items=tuple(item if isinstance(item, str) else _plain(item) for item in found))
-
-
-def _plain(item: Any) -> str:
-    return json.dumps(item, sort_keys=True)
-
-
-def handed_to(pipeline: Pipeline, step: str, steps: Mapping[str, Sequence[Task]]) -> dict[str, str]:
-    """The hash of each output that a step's needs hand on, by the task's name and the output's."""
-    return {
-        f"{task.name}.{output}": digest
-        for need in pipeline.steps[step].needs
-        for task in steps[need]
-        for output, digest in task.outputs.items()
-    }
-
-
-def values_of(pipeline: Pipeline, step: str, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return what conditions may read of a step; of one that is fanned out, lists in the order of its items."""
-    if not pipeline.steps[step].is_fanned_out:
-        return dict(tasks[0].values)
-    names = {name for task in tasks for name in task.values}
-    return {name: [task.values.get(name) for task in tasks] for name in sorted(names)}
-
-
-def gate_problem(spec: Step, values: Mapping[str, Any]) -> str | None:
-    """Return why the gate of a step does not let the pipeline go on; None where it does, or there is none."""
-    if spec.gate is None:
-        return None
-    try:
-        return None if holds(spec.gate, values) else f"gate: {explain(spec.gate, values)}"
-    except ValueError as error:
-        return f"gate: `{spec.gate}`: {error}"
-
-
-def explain(condition: str, values: Mapping[str, Any]) -> str:
-    """Say that a condition does not hold, with what it has read."""
-    read = ", ".join(f"{name} is {_short(values[name])}" for name in sorted(names_in(condition)) if name in values)
-    return f"`{condition}` does not hold{': ' if read else ''}{read}"
-
-
-def _short(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The result that a task returned once.
-
-    Attributes:
-        parts: What it depended on then: a digest or text by the name of each input.
-        at: When it ended, in Unix seconds.
-        took_s: Seconds that its program ran.
-        run: Uid of the run.
-        lacks: An output that is not there any more; None while all are.
-    """
-
-    parts: Mapping[str, str]
-    outputs: Mapping[str, str]
-    values: Mapping[str, Any]
-    at: float
-    took_s: float
-    run: str
-    lacks: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheDecision:
-    """The decision whether a task has to be run.
-
-    Attributes:
-        result: What is taken; None where it has to be run.
-        why: Why it is taken, or which input has changed.
-    """
-
-    result: Result | None
-    why: str
-
-
-def decide_cache(
-    cache: Cache, parts: Mapping[str, str], same: Result | None, last: Result | None, now: float
-) -> CacheDecision:
-    """Decide whether what a task returned before is taken.
-
-    Args:
-        same: The newest result with the very same parts; None for none.
-        last: The newest result of the task of that name, whatever it depended on; None for none.
-        now: Unix seconds.
-    """
-    if cache.off:
-        return CacheDecision(result=None, why="cache: off")
-    if same is None:
-        if last is None:
-            return CacheDecision(result=None, why="it has not succeeded before")
-        return CacheDecision(result=None, why=describe_changes(last.parts, parts))
-    age_s = max(0.0, now - same.at)
-    if cache.max_age_s is not None and age_s > cache.max_age_s:
-        most = format_duration(cache.max_age_s)
-        return CacheDecision(result=None, why=f"its result is older than cache.max_age, {most}")
-    if same.lacks is not None:
-        return CacheDecision(result=None, why=f"its output {same.lacks} is not there any more")
-    return CacheDecision(result=same, why=f"unchanged since run {same.run}")
-
-
-def describe_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """Name the inputs that differ, a few of them."""
-    changed = [name for name in new if name in old and old[name] != new[name]]
-    added = [name for name in new if name not in old]
-    gone = [name for name in old if name not in new]
-    said = [f"{name} has changed" for name in changed]
-    said += [f"{name} is new" for name in added] + [f"{name} is gone" for name in gone]
-    more = f", and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-    return ", ".join(said[:MOST_NAMED]) + more
-
-
-def outcome(steps: Mapping[str, Sequence[Task]]) -> tuple[bool, str]:
-    """Return whether a pipeline of which nothing is left to do has succeeded, and a sentence on it."""
-    tasks = [task for each in steps.values() for task in each]
-    failed = [task for task in tasks if task.phase is TaskPhase.FAILED]
-    counts = {phase: sum(task.phase is phase for task in tasks) for phase in TaskPhase}
-    parts = _counted(counts)
-    if failed:
-        first = failed[0]
-        return False, f"step {first.name} failed: {first.message}; {parts}"
-    return True, parts
-
-
-def _counted(counts: Mapping[TaskPhase, int]) -> str:
-    words: Iterable[tuple[TaskPhase, str]] = (
-        (TaskPhase.SUCCEEDED, "run"),
-        (TaskPhase.CACHED, "unchanged"),
-        (TaskPhase.SKIPPED, "skipped"),
-        (TaskPhase.FAILED, "failed"),
+def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | None:
+    """Submit the driver, tell how far it is, and end with it."""
+    driver, before = family.children.get(DRIVER), detail_of(pipeline)
+    if driver is None:
+        if before.submitted or pipeline.spec.driver is None:
+            message = "its driver was deleted" if before.submitted else "it was submitted without a driver"
+            return finish(pipeline, family, Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=message), now)
+        return advance(
+            pipeline,
+            Reason(code=Code.CHILDREN_RUNNING, message="its driver begins"),
+            now,
+            detail=PipelineDetail(submitted=True),
+            submit=(submit(pipeline, DRIVER, pipeline.spec.driver),),
+        )
+    told = driver.progress
+    over, tasks = (0, None) if told is None else (told.step or 0, told.total_steps)
+    detail = PipelineDetail(submitted=True, over=over, tasks=tasks)
+    if driver.status.phase is Phase.SUCCEEDED:
+        reason = Reason(code=Code.COMPLETED, message=f"{plural(len(pipeline.spec.steps), 'step')} came to a good end")
+        return finish(pipeline, family, Phase.SUCCEEDED, reason, now, detail=detail)
+    if driver.status.phase.is_final:
+        return finish(pipeline, family, Phase.FAILED, failed(driver), now, detail=detail)
+    others = sorted(
+        child.spec.name for name, child in family.children.items() if name != DRIVER and not child.status.phase.is_final
     )
-    return ", ".join(f"{counts[phase]} {word}" for phase, word in words if counts[phase]) or "no steps"
+    parts = [f"{over} of {plural(tasks or len(pipeline.spec.steps), 'task')} are over"]
+    parts += [f"waits for {', '.join(others)}"] if others else []
+    reason = Reason(code=Code.CHILDREN_RUNNING, message="; ".join(parts))
+    return advance(pipeline, reason, now, detail=detail)
+
+
+def progress(pipeline: Workload[Pipeline]) -> str:
+    """Tell how many of its tasks are over."""
+    detail = detail_of(pipeline)
+    return f"{detail.over}/{detail.tasks or len(pipeline.spec.steps)}"
+
+
+def detail_of(pipeline: Workload[Pipeline]) -> PipelineDetail:
+    """Return what is kept of it besides its runs."""
+    detail = pipeline.status.detail
+    return detail if isinstance(detail, PipelineDetail) else PipelineDetail()
+
+
+KIND = ParentKind(spec=Pipeline, detail=PipelineDetail, judge=judge, map_runs=map_runs, progress=progress)

@@ -1,6 +1,8 @@
 """Every key of a Pipeline."""
 
-from fairlead.specs import pipeline, training
+from dataclasses import replace
+
+from fairlead.specs import pipeline, sweep, training
 from fairlead.specs.constraints import PATH
 from fairlead.specs.tables.field_types import (
     DURATION,
@@ -17,7 +19,8 @@ from fairlead.specs.tables.field_types import (
     team_key,
     word,
 )
-from fairlead.specs.tables.training_keys import RESOURCES
+from fairlead.specs.tables.sweep_keys import SWEEP
+from fairlead.specs.tables.training_keys import RESOURCES, TRAINING
 
 _ENV = MapField(names=training.ENV_NAME, values=training.ENV_VALUE, most=training.ENV_MOST)
 
@@ -44,6 +47,18 @@ _CACHE = Section(
     ),
 )
 
+# What is told whose it is by the pipeline that it belongs to.
+_TRAINING = Section(
+    type=pipeline.StepTraining,
+    rules=training.TRAINING_RULES,
+    keys=tuple(replace(key, metadata=None) for key in TRAINING.keys if key.name not in ("name", "team")),
+)
+_SWEEP = Section(
+    type=pipeline.StepSweep,
+    rules=sweep.SWEEP_RULES,
+    keys=tuple(replace(key, metadata=None) for key in SWEEP.keys if key.name not in ("name", "team")),
+)
+
 _STEP = Section(
     type=pipeline.Step,
     rules=pipeline.STEP_RULES,
@@ -52,11 +67,26 @@ _STEP = Section(
         Key(
             name="run",
             kind=TEXT,
-            doc="The command, as for a shell.",
+            doc="The command, as for a shell; left out where the step is a run of its own.",
             attributes=("run",),
             example="python prepare.py",
-            required=True,
             also=("command", "cmd", "script", "entrypoint", "args", "exec"),
+        ),
+        Key(
+            name="training",
+            kind=_TRAINING,
+            doc="The run that the step is, with the keys of a Training: nodes and resources of its own.",
+            attributes=("training",),
+            example="{run: python train.py, nodes: 2}",
+            also=("job", "train", "workload"),
+        ),
+        Key(
+            name="sweep",
+            kind=_SWEEP,
+            doc="The sweep that the step is, with the keys of a Sweep; its best trial's values are its outputs.",
+            attributes=("sweep",),
+            example="{parameters: {lr: 0.1 | 1}, objective: loss, trial: {run: 'python train.py {{lr}}'}}",
+            also=("tune", "search", "experiment"),
         ),
         Key(
             name="needs",

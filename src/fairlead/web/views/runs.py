@@ -98,7 +98,7 @@ def row_of(run: AnyWorkload, now: float, starts_at: float | None = None) -> Row:
 
 def kind_of(run: AnyWorkload) -> str:
     """The kind that somebody asked for; a pipeline is kept as a run that carries it out."""
-    return "Pipeline" if is_pipeline(run.spec) else type(run.spec).__name__
+    return "Pipeline" if is_pipeline(run.spec) and run.parent is None else type(run.spec).__name__
 
 
 def _waits(run: AnyWorkload) -> bool:

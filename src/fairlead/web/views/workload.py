@@ -130,7 +130,7 @@ def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
     pipeline = pipeline_of(run.spec)
     if pipeline is None:
         return []
-    progress = steps_of(pipeline, Path(question.cluster.kept_at(run)))
+    progress = steps_of(pipeline, run, Path(question.cluster.kept_at(run)))
     found = []
     for task in (task for tasks in progress.steps.values() for task in tasks):
         began, ended = progress.times.get(task.name, (None, None))
