@@ -108,7 +108,7 @@ def test_that_property_catches_who_never_learns_it(monkeypatch: pytest.MonkeyPat
 
 def learnt(machines: tuple[Node, ...], requests: Requests) -> tuple[object, ...]:
     """Where each goes, and what is learnt in the end; before some of them the first that is there leaves."""
-    rooms = PackedRooms(machines, (), TaskMix.settled([(wanted, count) for wanted, count, _ in requests]))
+    rooms = PackedRooms.of(machines, (), TaskMix.settled([(wanted, count) for wanted, count, _ in requests]))
     found, held = [], list[tuple[str, Grant]]()
     for wanted, count, first_leaves in requests:
         if first_leaves and held:

@@ -48,6 +48,6 @@ def test_passing_over_quiet_runs_and_those_that_only_wait_changes_no_plan(scenar
     whole = [decision for decision in world.decisions if decision.whole]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deciding, "_is_quiet", lambda workload, pods, now: False)
-        patch.setattr(deciding, "_only_waits", lambda workload: False)
+        patch.setattr(deciding, "only_waits", lambda workload: False)
         judged = [deciding.decide(decision.before, decision.now) for decision in whole]
     assert judged == [decision.plan for decision in whole]

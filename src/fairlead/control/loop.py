@@ -5,17 +5,19 @@ import time
 from fairlead.cluster.port import Cluster
 from fairlead.control.pass_counts import PassCounts
 from fairlead.policy.decide import decide
+from fairlead.policy.pass_cache import PassCache
 
 
-def run_pass(cluster: Cluster, now: float, counts: PassCounts | None = None) -> bool:
+def run_pass(cluster: Cluster, now: float, counts: PassCounts | None = None, cache: PassCache | None = None) -> bool:
     """Bring the cluster one step nearer to what is wanted; whether anything was changed.
 
     Args:
         counts: Where to count what was decided and how long that took.
+        cache: What this loop keeps from pass to pass; nothing when left out.
     """
     seen = cluster.snapshot()
     begun = time.perf_counter()
-    plan = decide(seen, now)
+    plan = decide(seen, now, cache)
     if counts is not None:
         counts.decisions.add(time.perf_counter() - begun)
         counts.seen = seen

@@ -37,6 +37,7 @@ from fairlead.control.metrics.operator import operator_metrics
 from fairlead.control.pass_counts import PassCounts
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, forgetting
+from fairlead.policy.pass_cache import PassCache
 from fairlead.state.capacity_requests import PATIENCE_S, PAUSE_S
 from fairlead.state.scheduling_policy import POLICIES
 
@@ -142,6 +143,7 @@ class Operator:
         self._acted = -1
         self._keep_at = 0.0
         self._decided = PassCounts()
+        self._known = PassCache()
         self.health = Health(numbers=self._numbers, is_ready=self._is_ready, more=self._metrics)
 
     @property
@@ -216,7 +218,7 @@ class Operator:
     def _pass(self) -> None:
         """Look, decide, act."""
         now = time.time()
-        changed = run_pass(self.cluster, now, self._decided)
+        changed = run_pass(self.cluster, now, self._decided, self._known)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
         is_news = changed or epoch != self._acted or self._askings.is_watching

@@ -20,6 +20,7 @@ from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.next_decision import next_decision_at
+from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Programs, Simulation
@@ -91,6 +92,7 @@ def simulate(
         first_nodes(groups), behave, clock, teams=teams, interference=interference_of(world.simulations), rules=rules
     )
     surroundings = SimulatedEnvironment(cluster, groups, seed=world.seed)
+    cache = PassCache()
     pending = deque(sorted(arrivals, key=lambda arrival: arrival.at_s))
     patience_s = HOPELESS * (max((a.duration_s for a in arrivals), default=0.0) + programs.start_up_s + 3600.0)
     watched: dict[str, _Watched] = {}
@@ -102,7 +104,7 @@ def simulate(
             arrival = pending.popleft()
             watched[cluster.submit(complete(arrival.spec, every_node).spec).uid] = _Watched(arrival)
             moved_at = now
-        num_decisions += _settle(cluster, surroundings, now)
+        num_decisions += _settle(cluster, surroundings, cache, now)
         for event in cluster.events(after=seen_event):
             seen_event = event.id
             if _follow(watched[event.workload_uid], event.type, _after(began, event.at)):
@@ -110,10 +112,12 @@ def simulate(
                 moved_at = now
         if told is not None:
             told(num_ended, now - began)
-        active = cluster.snapshot().workloads
-        if not pending and not active:
+        snapshot = cluster.snapshot()
+        if not pending and not snapshot.workloads:
             break
-        until = min((began + pending[0].at_s if pending else math.inf), next_decision_at(cluster.snapshot(), now))
+        cache.look(snapshot)
+        next_at = next_decision_at(snapshot, now, cache.timed.values())
+        until = min((began + pending[0].at_s if pending else math.inf), next_at)
         if until == cluster.next_at == math.inf and not surroundings.may_help:
             break  # what is left waits for something that never comes
         until = min(until, surroundings.next_at)
@@ -174,11 +178,11 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
     )
 
 
-def _settle(cluster: SimulatedCluster, surroundings: SimulatedEnvironment, now: float) -> int:
+def _settle(cluster: SimulatedCluster, surroundings: SimulatedEnvironment, cache: PassCache, now: float) -> int:
     """Let happen and decide all that is to be at one instant; how many decisions it took."""
     for number in range(1, MOST_PASSES + 1):
         happened = surroundings.step(now)
-        if not run_pass(cluster, now) and not happened:
+        if not run_pass(cluster, now, cache=cache) and not happened:
             return number
     raise RuntimeError(f"decisions at one instant, {now:.0f} s, came to no end")
 

@@ -10,18 +10,26 @@ from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.kinds import checkpoint_health as checkpoints
 from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.table import leaf_of
+from fairlead.policy.pass_cache import PassCache, only_waits
 from fairlead.policy.queue.scheduling import start
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.state.plan import Change, Plan
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
-# Looking a member up on its enumeration takes longer than all else in _is_quiet and _only_waits.
-_RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
+# Looking a member up on its enumeration takes longer than all else in _is_quiet.
+_RUN, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.RUNNING, PodPhase.RUNNING
 
 
-def decide(snapshot: Snapshot, now: float) -> Plan:
-    """The changes to make now; an empty plan when all is as it should be."""
+def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Plan:
+    """The changes to make now; an empty plan when all is as it should be.
+
+    Args:
+        cache: What was kept of passes before, which makes this one faster and changes nothing of it.
+    """
+    if cache is not None and snapshot.spending is None and not snapshot.parents:
+        cache.look(snapshot)
+        return _decide_news(snapshot, cache, now)
     pods = _current_pods(snapshot)
     changes: list[Change] = []
     workloads = snapshot.workloads
@@ -37,12 +45,12 @@ def decide(snapshot: Snapshot, now: float) -> Plan:
     costs = snapshot.spending is not None
     for workload in workloads:
         found = pods[workload.uid]
-        if not found and not costs and _only_waits(workload):
+        if not found and not costs and only_waits(workload):
             waiting.append(workload)
             continue
         if not costs and _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
             continue
-        own = tuple(sorted(found, key=lambda pod: (pod.attempt, pod.index)))
+        own = tuple(found)
         change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
         if change is not None:
             changes.append(change)
@@ -54,11 +62,34 @@ def decide(snapshot: Snapshot, now: float) -> Plan:
     return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now)))
 
 
+def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
+    """As ``decide``, looking only at those of which something may have changed."""
+    cache.due(now)
+    pods = cache.pods
+    changes: list[Change] = []
+    waiting = list(cache.waiting.values())
+    growable: list[Workload] = []
+    for workload in cache.ordered(cache.judged):
+        own = tuple(pods.get(workload.uid, ()))
+        change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
+        if change is not None:
+            changes.append(change)
+        elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
+            growable.append(workload)
+        elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
+            waiting.append(workload)
+    busy = frozenset(change.workload_uid for change in changes)
+    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now, cache)))
+
+
 def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
-    """Pods of each workload, of any attempt."""
+    """Pods of each workload, of any attempt, in order."""
     grouped: dict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods:
         grouped[pod.workload_uid].append(pod)
+    for found in grouped.values():
+        if len(found) > 1:
+            found.sort(key=lambda pod: (pod.attempt, pod.index))
     return grouped
 
 
@@ -79,17 +110,6 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
         if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
             return False
     return checkpoints.warning(workload, now) is None
-
-
-def _only_waits(workload: Workload) -> bool:
-    """Return whether it plainly waits to be placed, as far as it has no pods: what most of a long queue do."""
-    status = workload.status
-    return (
-        status.phase is _PENDING
-        and workload.intent is _RUN
-        and status.retry_at is None
-        and (status.started_at is None or workload.spec.max_duration_s is None)
-    )
 
 
 def _wants_to_start(workload: Workload, now: float) -> bool:

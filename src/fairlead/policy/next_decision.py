@@ -1,7 +1,7 @@
 """Tells when time alone may change a decision: what whoever waits for the next change has to wake up for."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.kinds.parents import families_of
@@ -9,22 +9,40 @@ from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.scaling.elastic import next_look
 from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
 from fairlead.state.capacity_requests import PATIENCE_S
-from fairlead.state.snapshot import Phase, Snapshot
+from fairlead.state.snapshot import Phase, Snapshot, Workload
 
 
-def next_decision_at(snapshot: Snapshot, now: float) -> float:
-    """Return the next time to look although nothing has happened, in Unix seconds; infinity for none."""
-    return min((at for at in decision_times(snapshot, now) if at > now), default=math.inf)
+def next_decision_at(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> float:
+    """Return the next time to look although nothing has happened, in Unix seconds; infinity for none.
+
+    Args:
+        timed: Those of its leaves that depend on time, where that is known.
+    """
+    return min((at for at in decision_times(snapshot, now, timed) if at > now), default=math.inf)
 
 
-def decision_times(snapshot: Snapshot, now: float) -> Iterator[float]:
+def depends_on_time(workload: Workload) -> bool:
+    """Return whether time alone may change what is decided of a leaf; if not, ``decision_times`` has none for it."""
+    spec, status = workload.spec, workload.status
+    return (
+        status.retry_at is not None
+        or spec.max_duration_s is not None
+        or spec.stall_timeout_s is not None
+        or status.asked_at is not None
+        or status.ask_again_at is not None
+        or spec.most_nodes is not None
+        or spec.capacity.auto
+    )
+
+
+def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> Iterator[float]:
     """Yield times at which a decision may change, past ones and infinity among them.
 
     A backoff ends, a run has had its time, hangs or may grow, nodes were asked for long enough, or a parent's kind says
-    so.
+    so. Arguments are those of ``next_decision_at``.
     """
     bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
-    for workload in snapshot.workloads:
+    for workload in snapshot.workloads if timed is None else timed:
         spec, status = workload.spec, workload.status
         if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
             yield status.retry_at

@@ -8,6 +8,7 @@ import math
 import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
@@ -67,6 +68,10 @@ class SimulatedCluster:
         self._state = state
         self._course = Course(state, clock, behaviour)
         self._shown: Snapshot | None = None
+        self._shown_runs: dict[str, Workload] = {}
+        self._shown_pods: dict[str, tuple[Pod, ...]] = {}
+        self._shown_parents: dict[str, AnyWorkload] = {}
+        state.stale.update(state.active)
         self._shown_version = self._seen_version = -1
         self._shown_at = clock.now()
 
@@ -120,14 +125,13 @@ class SimulatedCluster:
         now = self.clock.now()
         is_told_more = bool(state.reporting) and self._shown_at != now
         if self._shown is None or self._shown_version != state.version or is_told_more:
-            shown = [state.workloads[uid] for uid in sorted(state.active)]
-            runs = list(filter(is_leaf, shown))
-            parents = tuple(each for each in shown if not is_leaf(each)) if len(runs) < len(shown) else ()
+            self._look_again()
+            parents = tuple(self._shown_parents.values())
             children = (uid for parent in parents for uid in state.children.get(parent.uid, ()))
             self._shown = Snapshot(
                 nodes=tuple(state.nodes.values()),
-                workloads=tuple(self._seen(run) for run in runs),
-                pods=tuple(pod for run in runs for pod in self._seen_pods(run)),
+                workloads=tuple(self._shown_runs.values()),
+                pods=tuple(chain.from_iterable(self._shown_pods.values())),
                 parents=parents,
                 ended=tuple(state.workloads[uid] for uid in children if uid not in state.active),
                 growth=state.growth,
@@ -138,6 +142,28 @@ class SimulatedCluster:
             )
             self._shown_version, self._shown_at = state.version, now
         return self._shown
+
+    def _look_again(self) -> None:
+        """Bring the entries of the snapshot, in order of uids, up to what has changed since the last one."""
+        state = self._state
+        stale = state.stale | {state.runs[pod_uid].workload_uid for pod_uid in state.reporting}
+        state.stale.clear()
+        entries: tuple[dict[str, Any], ...] = (self._shown_runs, self._shown_pods, self._shown_parents)
+        is_sorted = True
+        for uid in sorted(stale):
+            workload = state.workloads.get(uid) if uid in state.active else None
+            if workload is None:
+                for kept in entries:
+                    kept.pop(uid, None)
+            elif is_leaf(workload):
+                is_sorted &= uid in self._shown_runs or uid > next(reversed(self._shown_runs), "")
+                self._shown_runs[uid] = self._seen(workload)
+                self._shown_pods[uid] = tuple(self._seen_pods(workload))
+            else:
+                is_sorted &= uid in self._shown_parents or uid > next(reversed(self._shown_parents), "")
+                self._shown_parents[uid] = workload
+        if not is_sorted:
+            self._shown_runs, self._shown_pods, self._shown_parents = (dict(sorted(kept.items())) for kept in entries)
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         return tuple(self._carry_out(change) for change in plan.changes)
@@ -285,6 +311,7 @@ class SimulatedCluster:
             del state.events[number]
         del state.workloads[uid], state.pods[uid], state.live[uid]
         state.active.pop(uid, None)
+        state.stale.add(uid)
         if workload.parent is not None:
             del state.children[workload.parent][uid]
         state.children.pop(uid, None)

@@ -292,4 +292,4 @@ class Course:
     def _update(self, run: Run, **changes: object) -> None:
         pods = self._state.pods[run.workload_uid]
         pods[run.pod_uid] = replace(pods[run.pod_uid], **changes)  # type: ignore[arg-type]  # names of Pod's fields
-        self._state.touch()
+        self._state.changed(run.workload_uid)

@@ -35,6 +35,7 @@ class State:
         children: Of each parent that has any, in order of submission.
         names: Unfinished workloads by team and name.
         active: Workloads that a snapshot shows.
+        stale: Workloads that changed, or whose pods did, since the last snapshot.
         pods: By workload and uid, also those that have ended.
         runs: The live pods.
         live: Live pods of each workload, in order of creation.
@@ -59,6 +60,7 @@ class State:
     children: dict[str, dict[str, None]] = field(default_factory=dict)
     names: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     active: dict[str, None] = field(default_factory=dict)
+    stale: set[str] = field(default_factory=set)
     pods: dict[str, dict[str, Pod]] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     live: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -106,6 +108,7 @@ class State:
             self.active[uid] = None
         else:
             self.active.pop(uid, None)
+        self.stale.add(uid)
         self.touch()
 
     def push(self, at: float, due: Due, uid: str, fault: Fault | None = None) -> None:

@@ -5,6 +5,7 @@ behind: its training waits at one interval. So this is told of places that are f
 call ``run.checkpoint``.
 """
 
+import math
 from dataclasses import replace
 
 from fairlead.state.reasons import Code, Reason
@@ -61,6 +62,22 @@ def warning(run: Workload, now: float) -> Reason | None:
             remedy = "If saves take that long, the place of the checkpoints is too slow: `checkpoint.to` names another."
     message = f"no checkpoint for {behind}, although `checkpoint.every` is {every}: {why}"
     return Reason(code=Code.CHECKPOINT_LATE, message=message, remedy=remedy)
+
+
+def late_at(run: Workload) -> float | None:
+    """Return up to when nothing is wrong with the checkpoints of a run if it says nothing more; infinity for always.
+
+    None where something may be wrong already.
+    """
+    wish, progress, status = run.spec.checkpoint, run.progress, run.status
+    if progress is None:
+        times = (None if wish.every_s is None else max(LATE_TIMES * wish.every_s, LEAST_LATE_S), SILENT_S)
+        if wish.every_s is None and not wish.every_auto and wish.every_steps is None:
+            return math.inf
+        return status.since + (SILENT_S if times[0] is None else times[0])
+    if wish.every_s is None and not wish.every_auto and wish.every_steps is None and not progress.saves_failed:
+        return math.inf
+    return None
 
 
 def warned(run: Workload, now: float) -> Status | None:

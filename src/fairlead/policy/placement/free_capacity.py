@@ -71,7 +71,7 @@ def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None
                 f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
                 "install fairlead[cluster]."
             ) from error
-        return PackedRooms(nodes, pods, mix or TaskMix())
+        return PackedRooms.of(nodes, pods, mix or TaskMix())
     room = NodeCapacity.of(nodes[0]) if nodes else None
     for pod in pods:
         if room is not None and not pod.phase.is_final and pod.node == room.node.name:

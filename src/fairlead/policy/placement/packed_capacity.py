@@ -17,18 +17,59 @@ from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import Grant, Node, Pod
 
 
-class PackedRooms:
-    """The free room of the nodes, as ``fairlead.policy.placement.placement.FreeCapacity``."""
+class Holdings:
+    """What pods hold of a fleet, kept up with them."""
 
-    def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix) -> None:
-        self.doors = doors_of(tuple(nodes))
+    def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod]) -> None:
         self._fleet = Fleet(nodes)
         index = self._fleet.index
         here = [pod for pod in pods if pod.node in index]
         live = [(index[pod.node], pod.grant) for pod in here if not pod.phase.is_final]
         self._fleet.hold(live)
         self._fleet.num_placed, self._fleet.num_left = len(here), len(here) - len(live)
-        self._packing = Packing(self._fleet, mix)
+
+    def change(self, gone: Iterable[Pod], new: Iterable[Pod]) -> None:
+        """Some pods are no longer as they were, and others have come in their place."""
+        fleet = self._fleet
+        for pods, times in ((gone, -1), (new, 1)):
+            for pod in pods:
+                node = fleet.index.get(pod.node)
+                if node is None:
+                    continue
+                fleet.num_placed += times
+                if pod.phase.is_final:
+                    fleet.num_left += times
+                else:
+                    hold(fleet, node, pod.grant, times)
+
+    def copy(self) -> Fleet:
+        """The fleet as it is now."""
+        return self._fleet.copy()
+
+
+def hold(fleet: Fleet, node: int, grant: Grant, times: int) -> None:
+    """Count a grant as held so many times."""
+    devices = fleet.frame.devices(node, grant)
+    milli = times * min(grant.gpu_milli, WHOLE_GPU)
+    fleet.take(node, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
+
+
+class PackedRooms:
+    """The free room of the nodes, as ``fairlead.policy.placement.placement.FreeCapacity``.
+
+    Args:
+        fleet: It belongs to these rooms from now on.
+    """
+
+    def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
+        self.doors = doors_of(fleet.nodes)
+        self._fleet = fleet
+        self._packing = Packing(fleet, mix)
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix) -> "PackedRooms":
+        """The rooms of nodes with what these pods hold."""
+        return cls(Holdings(nodes, pods).copy(), mix)
 
     @property
     def sharing(self) -> frozenset[Sharing]:
@@ -47,10 +88,7 @@ class PackedRooms:
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
         """Count a grant as held on a node, also where more is held then than there is; with -1 as given back."""
-        index = self._fleet.index[node]
-        devices = self._fleet.frame.devices(index, grant)
-        milli = times * min(grant.gpu_milli, WHOLE_GPU)
-        self._fleet.take(index, times * grant.cpu_milli, times * grant.memory_bytes, devices, milli)
+        hold(self._fleet, self._fleet.index[node], grant, times)
 
     def has(self, node: str, grant: Grant) -> bool:
         """Return whether the node is there, takes pods, and has just this free."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.pod_shapes import Shape
@@ -29,14 +30,20 @@ class TaskMix:
         Args:
             asked: Shapes with how many pods asked for each, oldest first.
         """
-        num_asked, left = sum(count for _, count in asked), 1
-        while (more := next_size(left)) <= num_asked:
-            left = more
-        mix = cls()
+        return cls.of_oldest(asked, settled_size(sum(count for _, count in asked)))
+
+    @classmethod
+    def of_oldest(cls, asked: Iterable[tuple[Shape, int]], num: int) -> "TaskMix":
+        """The mix of so many of the oldest pods; arguments as for ``settled``."""
+        counts: dict[Shape, int] = {}
         for shape, count in asked:
-            if left > 0:
-                mix.observe(shape, min(count, left))
-                left -= count
+            if num <= 0:
+                break
+            counts[shape] = counts.get(shape, 0) + min(count, num)
+            num -= count
+        mix = cls()
+        for shape, count in counts.items():
+            mix.observe(shape, count)
         return mix
 
     def observe(self, shape: Shape, count: int = 1) -> None:
@@ -58,6 +65,15 @@ def settled_mix(workloads: Iterable[Workload]) -> TaskMix:
 @kept
 def _mix_of(asked: tuple[tuple[Resources, int], ...]) -> TaskMix:
     return TaskMix.settled([(Shape.of(resources), count) for resources, count in asked])
+
+
+@lru_cache(maxsize=4096)
+def settled_size(num_asked: int) -> int:
+    """Return of how many of the oldest pods, at least one, a mix is learnt where so many are asked for."""
+    size = 1
+    while (more := next_size(size)) <= num_asked:
+        size = more
+    return size
 
 
 def next_size(num_observed: int) -> int:

@@ -27,6 +27,10 @@ class Amounts:
             self.gpu_milli + other.gpu_milli, self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes
         )
 
+    def times(self, number: int) -> "Amounts":
+        """So many times as much."""
+        return Amounts(number * self.gpu_milli, number * self.cpu_milli, number * self.memory_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Capacity(Amounts):

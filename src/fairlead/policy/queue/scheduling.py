@@ -13,6 +13,7 @@ costs a placement for each run that starts and for each shape that does not, and
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.disruption.eviction import EvictionPass
@@ -40,6 +41,9 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy
 from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Snapshot, Workload
 
+if TYPE_CHECKING:
+    from fairlead.policy.pass_cache import PassCache
+
 # Only then is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
 
@@ -51,18 +55,21 @@ def start(
     pods: Mapping[str, Sequence[Pod]],
     busy: frozenset[str],
     now: float,
+    cache: "PassCache | None" = None,
 ) -> list[Change]:
     """Changes of those that wait, of those that are stopped for them, and of elastic gangs that may grow.
 
     Args:
         growable: Running elastic gangs that could do with more nodes.
-        pods: Of each workload, of any attempt.
+        pods: Of each workload, of any attempt, by attempt and index.
         busy: Uids of workloads of which something else has been decided.
+        cache: What is known of the snapshot already.
     """
-    choosing = [each for each in snapshot.workloads if each.spec.capacity.auto and _runs_on(each, busy)]
+    automatic = snapshot.workloads if cache is None else cache.ordered(cache.automatic)
+    choosing = [each for each in automatic if each.spec.capacity.auto and _runs_on(each, busy)]
     if not waiting and not growable and not choosing:
         return []
-    queue = SchedulingPass.of(snapshot, pods, busy, now)
+    queue = SchedulingPass.of(snapshot, pods, busy, now, cache)
     moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
     changes = [queue.settle(workload) for workload in waiting if workload.uid in moved]
     for workload in queue.in_turn([each for each in waiting if each.uid not in moved]):
@@ -120,21 +127,29 @@ class SchedulingPass:
         pods: Mapping[str, Sequence[Pod]],
         busy: frozenset[str],
         now: float,
+        cache: "PassCache | None" = None,
     ) -> "SchedulingPass":
         """The queue before anybody was looked at."""
-        free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
-        kept = keep(snapshot.workloads, free)
-        holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
-        holders = [workload for workload in snapshot.workloads if workload.uid in holding]
         whole = capacity(snapshot.nodes)
         durations = durations_of(snapshot.completed)
+        if cache is None:
+            free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
+            kept = keep(snapshot.workloads, free)
+            holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
+            holders = [workload for workload in snapshot.workloads if workload.uid in holding]
+            ledger = Ledger.of(snapshot.teams, whole, holders)
+        else:
+            free = cache.rooms(snapshot)
+            kept = keep(cache.moving(), free)
+            holders = cache.holders(kept)
+            ledger = cache.ledger(kept)
         return cls(
             snapshot=snapshot,
             pods=pods,
             busy=busy,
             now=now,
             free=free,
-            ledger=Ledger.of(snapshot.teams, whole, holders),
+            ledger=ledger,
             budgets=Budgets.of(snapshot, holders, pods, durations, now),
             durations=durations,
             holders=holders,

@@ -1,0 +1,116 @@
+"""What simulating costs: `python -m benchmarks.simulator [--data DIR] [--runs N] [--gpus N] [--load X] [--json]`.
+
+So many runs, whose run times are drawn from Microsoft's Philly cluster (philly_runtime.csv in DIR, seconds, one a
+line), come at random to nodes of 8 GPUs, through the loop and the decisions of every cluster. Three quarters ask for
+one GPU, the others for up to 16. Load is what they ask for over what there is, in GPU seconds; at 1 and above a queue
+forms. CPU time of this process.
+"""
+
+import argparse
+import json
+import random
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.control.outcomes import summary
+from fairlead.control.simulation import World, simulate
+from fairlead.specs.pool import Hardware, Pool, PoolGpu
+from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.training import Training
+from fairlead.state.scheduling_policy import POLICIES
+from fairlead.traces.arrivals import Arrival
+
+GPUS_PER_NODE = 8
+# GPUs of a run, and how many of 100 runs ask for them.
+SIZES = ((1, 75), (2, 8), (4, 9), (8, 6), (16, 2))
+TEAMS = 10
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Parse, simulate, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/traces"), help="folder with philly_runtime.csv")
+    parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--gpus", type=int, default=2_500)
+    parser.add_argument("--load", type=float, default=0.95)
+    parser.add_argument("--policy", choices=tuple(POLICIES), default="default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of words")
+    arguments = parser.parse_args(given)
+    path = arguments.data / "philly_runtime.csv"
+    if not path.exists():
+        parser.error(f"there is no {path}; give the folder of the public traces with --data")
+    arrivals, pools = trace(read_run_times(path), arguments.runs, arguments.gpus, arguments.load, arguments.seed)
+    last = time.monotonic()
+    began = time.process_time()
+
+    def told(ended: int, seconds: float) -> None:
+        nonlocal last
+        if time.monotonic() - last > 10 and sys.stderr.isatty():
+            last = time.monotonic()
+            print(f"{ended} ended, day {seconds / 86400:.1f}, {time.process_time() - began:.0f} s", file=sys.stderr)
+
+    outcome = simulate(arrivals, pools, World(), rules=POLICIES[arguments.policy], told=told)
+    cpu_s = time.process_time() - began
+    figures = summary(outcome)
+    row = {
+        "runs": arguments.runs,
+        "gpus": sum(pool.nodes * GPUS_PER_NODE for pool in pools),
+        "load": arguments.load,
+        "policy": arguments.policy,
+        "cpu_s": round(cpu_s, 1),
+        "ms_a_run": round(1000 * cpu_s / arguments.runs, 3),
+        "decisions": outcome.num_decisions,
+        "days": round(outcome.ended_s / 86_400, 2),
+        "average_wait_s": round(figures.whole.average_wait_s or 0.0, 1),
+        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    print(json.dumps(row) if arguments.json else row, flush=True)
+
+
+def read_run_times(path: Path) -> list[float]:
+    """Seconds, of which lines that say nothing and runs that took no time are left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(float(line))
+        except ValueError:
+            continue
+    return [each for each in found if each >= 1.0]
+
+
+def trace(
+    run_times_s: Sequence[float], num_runs: int, num_gpus: int, load: float, seed: int
+) -> tuple[tuple[Arrival, ...], tuple[Pool, ...]]:
+    """Runs in the order of their arrival, and the nodes."""
+    chance = random.Random(seed)
+    nodes = -(-num_gpus // GPUS_PER_NODE)
+    took = [chance.choice(run_times_s) for _ in range(num_runs)]
+    sizes = chance.choices([size for size, _ in SIZES], [weight for _, weight in SIZES], k=num_runs)
+    work = sum(s * t for s, t in zip(sizes, took, strict=True))
+    rate = num_runs / (work / (nodes * GPUS_PER_NODE * load))
+    arrivals, at = [], 0.0
+    for number, (took_s, size) in enumerate(zip(took, sizes, strict=True)):
+        at += chance.expovariate(rate)
+        members = max(1, size // GPUS_PER_NODE)
+        spec = Training(
+            name=f"run-{number}",
+            team=f"team-{chance.randrange(TEAMS)}",
+            run="replayed",
+            nodes=members,
+            resources=Resources(gpu=GpuRequest(milli=1000 * (size // members)), cpu_milli=4000 * (size // members)),
+        )
+        arrivals.append(Arrival(at_s=at, duration_s=took_s, spec=spec))
+    pool = Pool(
+        name="gpus",
+        nodes=nodes,
+        hardware=Hardware(cpu_milli=64_000, memory_bytes=2**39, gpu=PoolGpu(model="V100", count=GPUS_PER_NODE)),
+    )
+    return tuple(arrivals), (pool,)
+
+
+if __name__ == "__main__":
+    main()

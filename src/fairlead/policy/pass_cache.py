@@ -1,0 +1,317 @@
+"""Keeps from pass to pass what was worked out of runs, so that a pass costs what has changed and not what there is.
+
+What is kept of a run holds as long as its objects are in the snapshot: values never change, so that looking for those
+that are other objects finds all that is news. Nothing here decides; with it or without it a pass comes to the same
+plan, which a property in ``tests/policy`` holds it to.
+"""
+
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from operator import is_not
+from typing import TYPE_CHECKING, TypeVar
+
+from fairlead.policy.disruption.migration import is_moving
+from fairlead.policy.disruption.node_reclaims import leaving
+from fairlead.policy.kinds import checkpoint_health
+from fairlead.policy.next_decision import depends_on_time
+from fairlead.policy.placement.free_capacity import rooms
+from fairlead.policy.placement.placement import FreeCapacity
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.placement.task_mix import TaskMix, settled_size
+from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
+from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+
+if TYPE_CHECKING:
+    from fairlead.policy.placement.packed_capacity import Holdings
+
+Item = TypeVar("Item")
+# Objects are compared in blocks of these sizes, and looked for so far ahead where they differ.
+BLOCKS = (512, 64, 8)
+AHEAD = 16
+# A run is judged again so long before its time is over, for the sum of two times is not exact.
+EARLY_S = 1.0
+_RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The contribution of a run to sums over all that hold something."""
+
+    team: str
+    amounts: Amounts
+    is_scavenger: bool
+
+
+class PassCache:
+    """The facts of the snapshot that was looked at last; it belongs to one loop and one thread.
+
+    Attributes:
+        runs: All leaves, by uid.
+        pods: Of each workload, of any attempt, by attempt and index.
+        waiting: Those that plainly wait to be placed, by uid.
+        judged: Those that have to be judged at each pass, by uid.
+        automatic: Those that choose their capacity themselves, by uid.
+        timed: Those of which time alone may change what is decided, by uid.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._seen: Snapshot | None = None
+        self.runs: dict[str, Workload] = {}
+        self.pods: defaultdict[str, list[Pod]] = defaultdict(list)
+        self.waiting: dict[str, Workload] = {}
+        self.judged: dict[str, Workload] = {}
+        self.automatic: dict[str, Workload] = {}
+        self.timed: dict[str, Workload] = {}
+        self._moving: dict[str, Workload] = {}
+        self._quiet_until: list[tuple[float, str]] = []
+        self._until: dict[str, float] = {}
+        self._parts: dict[str, _Part] = {}
+        self._sums = Ledger({}, Capacity(), {}, {})
+        self._mix = _Mix()
+        self._holdings: Holdings | None = None
+        self._going: frozenset[str] = frozenset()
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Bring everything up to a snapshot."""
+        last = self._seen
+        if snapshot is last:
+            return
+        if last is None or snapshot.nodes != last.nodes:
+            self._begin()
+            self._going = leaving(snapshot.nodes)
+            self._sums = Ledger({}, capacity(snapshot.nodes), {}, {})
+            gone_pods, new_pods = list[Pod](), list(snapshot.pods)
+            gone, new = list[Workload](), list(snapshot.workloads)
+        else:
+            gone_pods, new_pods = differences(last.pods, snapshot.pods)
+            gone, new = differences(last.workloads, snapshot.workloads)
+        self._seen = snapshot
+        touched = dict[str, None]()
+        for pod in gone_pods:
+            self.pods[pod.workload_uid].remove(pod)
+            touched[pod.workload_uid] = None
+        for pod in new_pods:
+            self.pods[pod.workload_uid].append(pod)
+            touched[pod.workload_uid] = None
+        if self._holdings is not None:
+            self._holdings.change(gone_pods, new_pods)
+        for uid in touched:
+            self.pods[uid].sort(key=_place_in_gang)
+            if not self.pods[uid]:
+                del self.pods[uid]
+        for run in gone:
+            self.runs.pop(run.uid, None)
+            touched[run.uid] = None
+        for run in new:
+            self.runs[run.uid] = run
+            touched[run.uid] = None
+        for uid in touched:
+            self._note(uid)
+
+    def due(self, now: float) -> None:
+        """Have those judged again that were quiet only up to now."""
+        while self._quiet_until and self._quiet_until[0][0] <= now:
+            at, uid = heapq.heappop(self._quiet_until)
+            if self._until.get(uid) == at:
+                del self._until[uid]
+                self.judged[uid] = self.runs[uid]
+
+    def ordered(self, found: Mapping[str, Workload]) -> list[Workload]:
+        """Those runs in the order of the snapshot."""
+        if len(found) < 2:
+            return list(found.values())
+        assert self._seen is not None
+        return [run for run in self._seen.workloads if run.uid in found]
+
+    def moving(self) -> list[Workload]:
+        """Those that are on the move, in the order of the snapshot."""
+        return self.ordered(self._moving)
+
+    def holders(self, kept: Iterable[str]) -> list[Workload]:
+        """All that hold something, and those for which places are kept."""
+        return self.ordered({uid: self.runs[uid] for uid in (*self._parts, *kept)})
+
+    def ledger(self, kept: Iterable[str]) -> Ledger:
+        """The holdings of each team, with those for which places are kept."""
+        assert self._seen is not None
+        found = self._sums.copy()
+        found.teams = {team.name: team for team in self._seen.teams}
+        for uid in kept:
+            if uid not in self._parts:
+                found.add(self.runs[uid].gang)
+        return found
+
+    def rooms(self, snapshot: Snapshot) -> FreeCapacity:
+        """What is free, to be changed by one pass."""
+        if len(snapshot.nodes) < 2:
+            return rooms(snapshot.nodes, snapshot.pods)
+        from fairlead.policy.placement.packed_capacity import Holdings, PackedRooms
+
+        if self._holdings is None:
+            self._holdings = Holdings(snapshot.nodes, snapshot.pods)
+        return PackedRooms(self._holdings.copy(), self._mix.settled())
+
+    def _note(self, uid: str) -> None:
+        """Work out anew what is kept of one run."""
+        for kept in (self.waiting, self.judged, self.automatic, self.timed, self._moving):
+            kept.pop(uid, None)
+        self._until.pop(uid, None)
+        run, pods = self.runs.get(uid), self.pods.get(uid, ())
+        self._mix.note(uid, run)
+        self._count(uid, run, pods)
+        if run is None:
+            if not pods:
+                self.pods.pop(uid, None)
+            return
+        if run.spec.capacity.auto:
+            self.automatic[uid] = run
+        if depends_on_time(run):
+            self.timed[uid] = run
+        if is_moving(run):
+            self._moving[uid] = run
+        if not pods and only_waits(run):
+            self.waiting[uid] = run
+            return
+        until = quiet_until(run, pods)
+        if until is None or any(pod.node in self._going for pod in pods):
+            self.judged[uid] = run
+        elif until < math.inf:
+            self._until[uid] = until
+            heapq.heappush(self._quiet_until, (until, uid))
+
+    def _count(self, uid: str, run: Workload | None, pods: Sequence[Pod]) -> None:
+        """Bring the sums of what teams hold up to what a run holds now."""
+        before, after = self._parts.pop(uid, None), None
+        if run is not None and any(not pod.phase.is_final for pod in pods):
+            gang = run.gang
+            after = _Part(gang.team, asked(gang, self._sums.whole), is_scavenger(gang))
+            self._parts[uid] = after
+        if before == after:
+            return
+        for part, times in ((before, -1), (after, 1)):
+            if part is None:
+                continue
+            sums = (self._sums.bound,) if part.is_scavenger else (self._sums.bound, self._sums.held)
+            for each in sums:
+                each[part.team] = each.get(part.team, Amounts()) + part.amounts.times(times)
+
+
+def only_waits(workload: Workload) -> bool:
+    """Return whether it plainly waits to be placed, as far as it has no pods: what most of a long queue do."""
+    status = workload.status
+    return (
+        status.phase is _PENDING
+        and workload.intent is _RUN
+        and status.retry_at is None
+        and (status.started_at is None or workload.spec.max_duration_s is None)
+    )
+
+
+def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
+    """Return until when a run goes on as wanted if nothing happens to it; None where it has to be judged."""
+    spec, status = workload.spec, workload.status
+    if (
+        status.phase is not _RUNNING
+        or workload.intent is not _RUN
+        or spec.stall_timeout_s is not None
+        or status.nodes is not None
+        or status.warning is not None
+        or len(pods) != spec.nodes
+    ):
+        return None
+    for pod in pods:
+        if pod.phase is not _POD_RUNNING or pod.exits or pod.attempt != status.attempt:
+            return None
+    late_at = checkpoint_health.late_at(workload)
+    if late_at is None or (spec.max_duration_s is not None and status.started_at is None):
+        return None
+    over_at = math.inf if spec.max_duration_s is None else (status.started_at or 0.0) + spec.max_duration_s
+    return min(late_at, over_at) - EARLY_S
+
+
+def differences(old: Sequence[Item], new: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Return what is no longer there and what has come, as objects; what has only moved may be in both.
+
+    Two sequences that differ in a few places are compared at a few nanoseconds an item.
+    """
+    if len(old) == len(new):
+        come = list(compress(new, map(is_not, new, old)))
+        if len(come) <= AHEAD:
+            return (list(compress(old, map(is_not, old, new))) if come else []), come
+    gone, come = list[Item](), list[Item]()
+    i = j = 0
+    while i < len(old) and j < len(new):
+        for size in BLOCKS:
+            while i + size <= len(old) and j + size <= len(new) and old[i : i + size] == new[j : j + size]:
+                i, j = i + size, j + size
+        while i < len(old) and j < len(new) and old[i] is new[j]:
+            i, j = i + 1, j + 1
+        if i == len(old) or j == len(new):
+            break
+        step = _resume(old, new, i, j)
+        if step is None:
+            break
+        gone += old[i : i + step[0]]
+        come += new[j : j + step[1]]
+        i, j = i + step[0], j + step[1]
+    return gone + list(old[i:]), come + list(new[j:])
+
+
+def _resume(old: Sequence[Item], new: Sequence[Item], i: int, j: int) -> tuple[int, int] | None:
+    """Return how many of each are left out until both go on alike; None where that is not near."""
+    for step in range(1, AHEAD):
+        if i + step < len(old) and old[i + step] is new[j]:
+            return step, 0
+        if j + step < len(new) and new[j + step] is old[i]:
+            return 0, step
+        if i + step < len(old) and j + step < len(new) and old[i + step] is new[j + step]:
+            return step, step
+    return None
+
+
+def _place_in_gang(pod: Pod) -> tuple[int, int]:
+    return pod.attempt, pod.index
+
+
+class _Mix:
+    """The members of all runs, oldest first, and what they tend to ask for."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[float, str]] = {}
+        self._order: list[tuple[float, str]] = []
+        self._asked: list[tuple[Shape, int]] = []
+        self._num = 0
+        self._settled: TaskMix | None = None
+
+    def note(self, uid: str, run: Workload | None) -> None:
+        """A run asks for this from now on, or is not there any more."""
+        place = self._places.get(uid)
+        wanted = None if run is None else (Shape.of(run.spec.resources), run.status.nodes or run.spec.nodes)
+        if place is not None:
+            at = bisect_left(self._order, place)
+            if run is not None and place == (run.created_at, uid) and self._asked[at] == wanted:
+                return
+            self._num -= self._asked[at][1]
+            del self._order[at], self._asked[at], self._places[uid]
+            self._settled = None
+        if run is not None and wanted is not None:
+            place = self._places[uid] = (run.created_at, uid)
+            insort(self._order, place)
+            self._asked.insert(bisect_left(self._order, place), wanted)
+            self._num += wanted[1]
+            self._settled = None
+
+    def settled(self) -> TaskMix:
+        """As ``fairlead.policy.placement.task_mix.settled_mix``."""
+        if self._settled is None:
+            self._settled = TaskMix.of_oldest(self._asked, settled_size(self._num))
+        return self._settled

@@ -1,0 +1,138 @@
+"""What passes keep from one to the next: traces of all kinds go as they would with every pass from scratch."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairlead.control import loop
+from fairlead.control.simulation import World, simulate
+from fairlead.policy import pass_cache
+from fairlead.policy.decide import decide
+from fairlead.policy.pass_cache import PassCache, differences
+from fairlead.specs.simulation import Failures, Programs, Provisioning, Reclaims
+from fairlead.specs.team import Quota, Team
+from fairlead.specs.training import Capacity
+from fairlead.state.plan import Plan
+from fairlead.state.scheduling_policy import POLICIES
+from fairlead.state.snapshot import Snapshot
+from fairlead.traces.arrivals import Arrival
+from tests.simulation.worlds import pool, run, world
+
+TEAMS = (
+    Team(name="t", weight=3, guaranteed=Quota(gpu_milli=4000)),
+    Team(name="u", quota=Quota(gpu_milli=8000)),
+)
+WORLDS = (
+    World(),
+    world(failures=Failures(mtbf_s=20_000.0, repair_s=900.0)),
+    world(reclaims=Reclaims(every_s=5_000.0), programs=Programs(start_up_s=30.0)),
+    world(provisioning=Provisioning(delay_s=120.0, idle_s=300.0)),
+    world(programs=Programs(step_s=5.0, checkpoint_every_s=120.0)),
+)
+
+
+class Differs(Exception):
+    """A pass came to another plan than one from scratch."""
+
+
+@contextmanager
+def compared() -> Iterator[list[Plan]]:
+    """Have each pass of the loop made from scratch as well."""
+    plans: list[Plan] = []
+
+    def both(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Plan:
+        assert cache is not None
+        plan, anew = decide(snapshot, now, cache), decide(snapshot, now)
+        if plan != anew:
+            raise Differs(f"{plan}\n{anew}")
+        plans.append(plan)
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "decide", both)
+        yield plans
+
+
+def drawn(seed: int, num_runs: int = 20) -> list[Arrival]:
+    """Runs of all sizes that come faster than they can run, so that many wait."""
+    chance = random.Random(seed)
+    found = []
+    for number in range(num_runs):
+        made = run(
+            f"{chance.choice('abc')}-{number}",
+            at_s=float(chance.randrange(6000)),
+            duration_s=chance.choice((20.0, 300.0, 2000.0, 9000.0)),
+            gpus=chance.choice((1, 1, 1, 2, 4)),
+            nodes=chance.choice((1, 1, 1, 2, 3)),
+            team=chance.choice("tuv"),
+            every_s=chance.choice((None, None, 60.0)),
+        )
+        spec = replace(
+            made.spec,
+            priority=chance.choice((0, 0, 0, 5, -1)),
+            max_duration_s=chance.choice((None, 2.0 * made.duration_s + 600.0)),
+            expected_duration_s=chance.choice((None, made.duration_s)),
+            most_nodes=made.spec.nodes + 2 if made.spec.checkpoint.every_s and chance.random() < 0.3 else None,
+            capacity=Capacity(spot=chance.random() < 0.5),
+        )
+        found.append(replace(made, spec=spec))
+    return found
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 1000),
+    policy=st.sampled_from(sorted(POLICIES)),
+    assumed=st.sampled_from(WORLDS),
+    with_teams=st.booleans(),
+)
+def test_the_incremental_pass_equals_the_one_from_scratch(
+    seed: int, policy: str, assumed: World, with_teams: bool
+) -> None:
+    pools = (pool("a", nodes=2), pool("b", nodes=2, spot=True))
+    with compared() as plans:
+        simulate(drawn(seed), pools, assumed, teams=TEAMS if with_teams else (), rules=POLICIES[policy])
+    assert sum(len(plan.changes) for plan in plans) > 60
+
+
+def test_that_property_catches_a_cache_that_does_not_see_what_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_cache, "differences", lambda old, new: ([], differences(old, new)[1]))
+    with compared(), pytest.raises((Differs, AssertionError)):
+        simulate(drawn(1), (pool("a", nodes=2),))
+
+
+def test_that_property_catches_a_cache_that_lets_no_time_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PassCache, "due", lambda cache, now: None)
+    slow = run("slow", 0.0, 900.0)
+    slow = replace(slow, spec=replace(slow.spec, max_duration_s=300.0))
+    with compared(), pytest.raises(Differs):
+        simulate([slow], (pool("a", nodes=2),))
+
+
+@given(
+    old=st.lists(st.integers(300, 320), max_size=60),
+    edits=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3), st.lists(st.integers(400, 420), max_size=3))),
+)
+def test_differences_lead_from_one_sequence_to_the_other(
+    old: list[int], edits: list[tuple[int, int, list[int]]]
+) -> None:
+    new = list(old)
+    for at, length, by in edits:
+        new[at : at + length] = by
+    gone, come = differences(tuple(old), tuple(new))
+    left = sorted(old)
+    for each in gone:
+        left.remove(each)
+    assert sorted([*left, *come]) == sorted(new)
+
+
+def test_a_change_among_many_is_found_alone() -> None:
+    old = tuple(range(1000, 3000))
+    assert differences(old, (*old[:700], -7, *old[701:])) == ([1700], [-7])
+    assert differences(old, (*old[:700], *old[701:], -7)) == ([1700], [-7])
+    assert differences(old, old[1:]) == ([1000], [])
