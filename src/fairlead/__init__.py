@@ -17,24 +17,43 @@ if TYPE_CHECKING:
     from fairlead.api import RunHandle as RunHandle
     from fairlead.api import Training as Training
     from fairlead.api import find as find
+    from fairlead.pipelines import Pipeline as Pipeline
+    from fairlead.pipelines import PipelineHandle as PipelineHandle
     from fairlead.runtime.session import Stopped as Stopped
     from fairlead.runtime.session import run as run
+    from fairlead.runtime.steps import step as step
     from fairlead.sweeps import Sweep as Sweep
     from fairlead.sweeps import SweepHandle as SweepHandle
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Pipeline": "fairlead.pipelines",
+    "PipelineHandle": "fairlead.pipelines",
     "RunHandle": "fairlead.api",
     "Sweep": "fairlead.sweeps",
     "SweepHandle": "fairlead.sweeps",
     "Training": "fairlead.api",
     "find": "fairlead.api",
     "run": "fairlead.runtime.session",
+    "step": "fairlead.runtime.steps",
     "Stopped": "fairlead.runtime.session",
 }
 
-__all__ = ["RunHandle", "Stopped", "Sweep", "SweepHandle", "Training", "__version__", "errors", "find", "run"]
+__all__ = [
+    "Pipeline",
+    "PipelineHandle",
+    "RunHandle",
+    "Stopped",
+    "Sweep",
+    "SweepHandle",
+    "Training",
+    "__version__",
+    "errors",
+    "find",
+    "run",
+    "step",
+]
 
 
 def __getattr__(name: str) -> Any:

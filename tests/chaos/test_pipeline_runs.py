@@ -1,7 +1,6 @@
 """A pipeline whose steps are runs and a sweep under kill -9 of supervisor and driver at random instants.
 
 The runs themselves are let be: each of their programs begins just once, however often the driver begins anew.
-FAIRLEAD_LONG=1 runs a hundred rounds.
 """
 
 import os
@@ -24,9 +23,9 @@ from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Phase
 from tests.chaos.test_pipelines import processes_of
 from tests.chaos.world import Round, end
+from tests.rounds import rounds
 from tests.waiting import until
 
-ROUNDS = 100 if "FAIRLEAD_LONG" in os.environ else 2
 TRIALS = 3
 
 pytestmark = pytest.mark.slow
@@ -54,7 +53,7 @@ def steps() -> dict[str, Step]:
     return made
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize("seed", rounds(few=1, many=20))
 def test_every_run_of_a_pipeline_begins_once_whatever_happens_to_its_driver(seed: int, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()

@@ -16,7 +16,7 @@ from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read
 from fairlead.control.pipelines.results import Results
 from fairlead.policy.kinds.steps import Result, Task, TaskPhase
 from fairlead.specs.formats.reading import parse
-from fairlead.specs.formats.serialization import to_json
+from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import Pipeline
 from tests.waiting import until
 
@@ -64,6 +64,18 @@ class Place:
         driver = self.start(text, run, **env)
         out, _ = driver.communicate(timeout=120)
         return Ran(code=driver.returncode, out=out, steps=self.steps(text, run))
+
+    def run_spec(self, spec: str, run: str, *, cwd: Path, **env: str) -> dict[str, list[Task]]:
+        """Return the steps of a stored pipeline after it was run in a directory."""
+        files = self.path / run
+        files.mkdir()
+        (self.path / "spec.json").write_text(spec)
+        given = {"FAIRLEAD_RUN_DIR": str(files), "FAIRLEAD_POD_DIR": str(files), "FAIRLEAD_RUN_UID": run, **env}
+        argv = ["-m", "fairlead.control.pipelines.driver", str(self.path / "spec.json"), str(self.store)]
+        subprocess.run([sys.executable, *argv], cwd=cwd, env={**os.environ, **given}, timeout=120, check=False)
+        pipeline = from_json(spec)
+        assert isinstance(pipeline, Pipeline)
+        return journal.read(files / journal.NAME, pipeline).steps
 
     def steps(self, text: str, run: str) -> dict[str, list[Task]]:
         return journal.read(self.path / run / journal.NAME, self._spec(text)).steps
