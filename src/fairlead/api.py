@@ -14,7 +14,7 @@ from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.port import Spec as AnySpec
 from fairlead.control.admission import Admission, admit, free_name
 from fairlead.control.opening import open_named
-from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound
+from fairlead.errors import Conflict, FairleadError, InvalidArgument, InvalidSpec, NotFound
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.policy.kinds.table import KINDS, leaf
 from fairlead.specs.training import Training as TrainingSpec
@@ -185,18 +185,20 @@ class RunHandle(WorkloadHandle[TrainingSpec]):
             tail: Only the last so many lines, 1 or more; when following, and those to come.
 
         Raises:
-            ValueError: Something of that is no time, no rank, no number of lines or no regular expression.
+            InvalidArgument: Something of that is no time, no rank, no number of lines or no regular expression.
         """
         ranks = None if rank is None else frozenset([rank] if isinstance(rank, int) else rank)
         if ranks is not None and min(ranks, default=0) < 0:
-            raise ValueError(f"rank: {min(ranks)} is no rank; they count from 0")
+            raise InvalidArgument(f"rank: {min(ranks)} is no rank; they count from 0.")
         if tail is not None and tail < 1:
-            raise ValueError(f"tail: {tail} is no number of lines; give 1 or more")
+            raise InvalidArgument(f"tail: {tail} is no number of lines; give 1 or more.")
         try:
             pattern = None if grep is None else re.compile(grep)
         except re.error as error:
-            raise ValueError(f"grep: {grep!r} is no regular expression: {error}") from error
-        begin, end = _unix_time(since), _unix_time(until)
+            raise InvalidArgument(
+                f"grep: {grep!r} is no regular expression: {error}. For a plain text give re.escape({grep!r})."
+            ) from error
+        begin, end = _unix_time("since", since), _unix_time("until", until)
         query = LogQuery(ranks=ranks, attempt=attempt, since=begin, until=end, pattern=pattern, tail=tail)
         return self._cluster.logs(self.uid, query, follow=follow)
 
@@ -223,9 +225,12 @@ class RunHandle(WorkloadHandle[TrainingSpec]):
         self._want(Intent.RUN)
 
 
-def _unix_time(moment: str | float | datetime | None) -> float | None:
+def _unix_time(name: str, moment: str | float | datetime | None) -> float | None:
     if isinstance(moment, str):
-        return parse_moment(moment, time.time())
+        try:
+            return parse_moment(moment, time.time())
+        except ValueError as error:
+            raise InvalidArgument(f"{name}: {error}") from None
     return moment.timestamp() if isinstance(moment, datetime) else moment
 
 

@@ -3,6 +3,7 @@
 FairleadError
   InvalidSpec        a spec file or a value in it breaks a rule
   CannotFit          no node, even an empty one, can hold the workload
+  InvalidArgument    an argument of the Python API is none of those allowed; also a ValueError
   UnknownModel       a model's description says too little, or no formula covers it
   NotFound           no workload of that name
   NameTaken          an unfinished workload has that name already
@@ -30,6 +31,10 @@ class InvalidSpec(FairleadError):
 
 class CannotFit(FairleadError):
     """The workload can never run on this cluster as it is."""
+
+
+class InvalidArgument(FairleadError, ValueError):
+    """An argument of a Python function breaks its rule."""
 
 
 class UnknownModel(FairleadError):

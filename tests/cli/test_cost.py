@@ -114,6 +114,8 @@ def test_a_run_that_has_cost_what_it_may_is_stopped(call: Call, desk: Path) -> N
     assert "cannot be kept" not in planned
     ended = call("run", "dear.yaml")
     assert ended.code == 1
+    assert "`fairlead resume dear --set max_cost=2` continues it" in ended.err
+    assert "once it is fixed" not in ended.err
     told = json.loads(call("status", "dear", "--json").out)
     assert (told["phase"], told["reason"]["code"]) == ("Failed", "OverBudget")
     assert told["cost_microusd"] > 0

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -95,3 +96,12 @@ def test_without_the_package_it_says_what_to_install(call: Call, monkeypatch: py
     ended = call("metrics")
     assert ended.code == 7
     assert "pip install 'fairlead[serve]'" in ended.err
+
+
+def test_a_port_that_is_taken_is_told_as_by_every_command_that_serves(call: Call) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        for arguments in (("metrics", "--port", port), ("ui", "--port", port)):
+            refused = call(*arguments)
+            assert refused.code == 6
+            assert f"{port} is taken. Give another with `--port`, or 0 for any" in refused.err

@@ -54,7 +54,7 @@ def test_a_rank_that_is_not_there_or_a_program_that_is_not_is_told(busy: str, pr
     assert none.code == 6
     assert "no rank 2; the last one is 1" in none.err
     unknown = process("exec", busy, "--", "no-such-program")
-    assert unknown.code == 7
+    assert unknown.code == 127
     assert "no-such-program cannot be started" in unknown.err
 
 

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import fairlead
 from fairlead.cluster.local.process_metrics import usages
+from fairlead.errors import FairleadError
 from fairlead.policy.decide import decide
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.plan import CreatePod, Plan
@@ -92,3 +96,21 @@ def test_delete_names_the_checkpoints_that_go_and_those_that_stay(call: Call, pa
         "away: its checkpoints in /mnt/kept stay.",
         "own will be deleted.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"grep": "("}, r"grep: '\(' is no regular expression: missing \), .* give re.escape"),
+        ({"rank": -1}, "rank: -1 is no rank"),
+        ({"tail": 0}, "tail: 0 is no number of lines"),
+        ({"since": "soon"}, "since: .*soon"),
+    ],
+)
+def test_an_argument_of_a_handle_that_is_wrong_is_told_by_its_name(
+    past: Past, asked: dict[str, Any], said: str
+) -> None:
+    past.submit("kept")
+    with pytest.raises(FairleadError, match=said) as refused:
+        fairlead.find("kept").logs(**asked)
+    assert isinstance(refused.value, ValueError)

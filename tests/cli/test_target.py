@@ -72,7 +72,8 @@ def test_what_contradicts_itself_is_refused_by_the_names_of_both() -> None:
     assert "--cluster is local, and --namespace is 'vision'" in refused("--cluster", "local", "-n", "vision")
     assert "FAIRLEAD_CLUSTER is local, and FAIRLEAD_CONTEXT is 'prod'" in refused(cluster="local", context="prod")
     assert "--namespace 'a/b': a namespace has small letters" in refused("-n", "a/b")
-    assert "'gke' is not one of 'local', 'kubernetes'" in refused("--cluster", "gke")
+    assert "Invalid value for '--cluster': 'gke' is not one of 'local', 'kubernetes'" in refused("--cluster", "gke")
+    assert "Invalid value for the variable FAIRLEAD_CLUSTER: 'gke' is not one of" in refused(cluster="gke")
 
 
 def test_what_exists_on_kubernetes_only_goes_there_whatever_the_environment_prefers() -> None:

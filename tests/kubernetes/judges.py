@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes.kinds import plural
+from fairlead.cluster.preflight import pod_place_problem
 from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.reading import parse
+from fairlead.specs.training import Training
 
 Ask = Callable[[str, str, object], Any]
 """Method, path and body of a request; the answer, or HTTPError."""
@@ -29,12 +31,13 @@ class Verdict:
 
 
 def our_verdict(content: dict[str, Any]) -> Verdict:
-    """What `fairlead validate` says of the object as a file."""
+    """What `fairlead validate` says of the object as a file, and `fairlead run` of where its checkpoints are to be."""
     try:
-        parse(json.dumps(content), source="o")
+        (spec,) = parse(json.dumps(content), source="o")
     except InvalidSpec as error:
         return Verdict(accepted=False, sentences=tuple(line.split(": ", 2)[-1] for line in error.problems))
-    return Verdict(accepted=True)
+    problem = pod_place_problem(spec) if isinstance(spec, Training) else None
+    return Verdict(accepted=True) if problem is None else Verdict(accepted=False, sentences=(problem,))
 
 
 def server_verdict(ask: Ask, content: dict[str, Any]) -> Verdict:

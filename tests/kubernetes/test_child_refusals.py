@@ -1,4 +1,4 @@
-"""A child that the API server refuses holds up its parent, and nobody else."""
+"""A child or a status that the API server refuses holds up its own workload, and nobody else."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.events.event_recorder import child_refusal_of
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
+from fairlead.cluster.kubernetes.operator.events.event_recorder import api_refusal_of
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.parents import submit
@@ -70,10 +70,10 @@ def test_a_child_that_is_refused_holds_up_its_parent_alone_and_is_told_once(
 
     monkeypatch.setattr(cluster.client, "create", refused)
     assert cluster.apply(changes(cluster)) == (False, True)
-    ((parent, said),) = cluster.take_refusals()
+    ((parent, what, said),) = cluster.take_refusals()
     assert parent.name == "rates"
     assert QUOTA in said
-    told = child_refusal_of(parent, said, 1.0)
+    told = api_refusal_of(parent, what, said, 1.0)
     assert (told.reason, told.is_warning, told.regarding["kind"]) == ("ChildRefused", True, "Sweep")
     assert cluster.apply(changes(cluster))[0] is False
     assert cluster.take_refusals() == []
@@ -89,3 +89,43 @@ def test_an_api_server_that_does_not_answer_is_no_refusal(
     with pytest.raises(ClusterError, match="no answer"):
         cluster.apply(changes(cluster))
     assert cluster.take_refusals() == []
+
+
+def test_a_status_that_is_refused_holds_up_its_own_workload_alone_and_is_told_once(
+    cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = cluster.client.apply
+
+    def refused(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if "sweeps" in path:
+            raise ApiError("PATCH sweeps/status", 422, "Invalid", 'admission webhook "policy" denied the request')
+        return known(path, body)
+
+    monkeypatch.setattr(cluster.client, "apply", refused)
+    (sweep,), (other,) = cluster.snapshot().parents, cluster.snapshot().workloads
+    running = status(Phase.RUNNING)
+    plan = Plan(
+        changes=(
+            Change(workload_uid=sweep.uid, version=sweep.version, status=running),
+            Change(workload_uid=other.uid, version=other.version, status=running),
+        )
+    )
+    assert cluster.apply(plan) == (False, True)
+    ((found, what, said),) = cluster.take_refusals()
+    assert (found.name, what) == ("rates", Refusal.STATUS)
+    assert "denied the request" in said
+    assert cluster.apply(plan)[0] is False
+    assert cluster.take_refusals() == []
+
+
+def test_an_account_that_may_write_nothing_ends_the_pass(
+    cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object) -> dict[str, Any]:
+        raise ApiError("PATCH sweeps/status", 401, "Unauthorized", "who are you?")
+
+    monkeypatch.setattr(cluster.client, "apply", unknown)
+    (sweep,) = cluster.snapshot().parents
+    change = Change(workload_uid=sweep.uid, version=sweep.version, status=status(Phase.RUNNING))
+    with pytest.raises(ApiError, match="who are you"):
+        cluster.apply(Plan(changes=(change,)))

@@ -113,7 +113,10 @@ def test_what_cannot_be_simulated_is_refused(files: tuple[Path, Path], tmp_path:
     with pytest.raises(InvalidSpec, match="a is a Training; give Pools, Teams and Simulations only"):
         call(files[0], "--cluster", training)
     files[0].write_text("submit_s,duration_s,gpu\n0,1,H100:8\n")
-    with pytest.raises(CannotFit, match="8 x H100 requested on one node, the largest node has 0"):
+    remedy = (
+        r"8 x H100 requested on one node, the largest node has 0.*\n*.*add a pool that holds it to the cluster file"
+    )
+    with pytest.raises(CannotFit, match=remedy):
         call(files[0], "--cluster", files[1])
     files[1].write_text(POOL + "---\nkind: Simulation\nname: a\nfailures: {mtbf: soon}\n")
     with pytest.raises(InvalidSpec, match=r"failures.mtbf: .soon. is not a duration"):

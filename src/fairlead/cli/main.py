@@ -70,6 +70,7 @@ COMMANDS = {name: command for section in SECTIONS.values() for name, command in 
 USAGE, TROUBLE, OUR_MISTAKE, DETACHED = 2, 7, 70, 130
 EXIT_CODES = (
     (errors.InvalidSpec, USAGE),
+    (errors.InvalidArgument, USAGE),
     (errors.CannotFit, 4),
     (errors.NotFound, 5),
     (errors.NameTaken, 6),

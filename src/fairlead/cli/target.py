@@ -171,9 +171,21 @@ def _say(name: str, given: frozenset[str]) -> str:
     return f"--{name}" if name in given else VARIABLES[name]
 
 
+class _Cluster(click.Choice[str]):
+    """One of the clusters; a wrong word is said to be of the variable, where it stands there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            if ctx is not None and ctx.get_parameter_source("cluster") is ParameterSource.ENVIRONMENT:
+                raise click.BadParameter(error.message, param_hint=f"the variable {VARIABLES['cluster']}") from None
+            raise
+
+
 _CLUSTER = click.option(
     "--cluster",
-    type=click.Choice([LOCAL, KUBERNETES]),
+    type=_Cluster([LOCAL, KUBERNETES]),
     envvar=VARIABLES["cluster"],
     help="This machine (the default), or the current context of the kubeconfig.",
 )

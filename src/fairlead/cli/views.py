@@ -17,7 +17,7 @@ from fairlead.cli.show import (
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
-from fairlead.state.reasons import Code
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Phase, Progress, Workload, is_leaf
 from fairlead.text.quantities import describe_duration, plural
 
@@ -164,11 +164,16 @@ def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
     told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason)}"
     if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:
         again = cluster.named(run)
-        resume = f", `fairlead resume {again}`"
-        if state.reason.code is not Code.DEADLINE_EXCEEDED:
-            resume = f"; once it is fixed, `fairlead resume {again}`"
-        told += f"\nNext: `fairlead logs {again}`{resume}."
+        told += f"\nNext: `fairlead logs {again}`{_resumption(state.reason, again)}."
     return told
+
+
+def _resumption(reason: Reason, again: str) -> str:
+    """Say how to go on after a failure, where its reason does not say so itself."""
+    if reason.remedy is not None and "fairlead resume" in reason.remedy:
+        return ""
+    before = ", " if reason.code is Code.DEADLINE_EXCEEDED else "; once it is fixed, "
+    return f"{before}`fairlead resume {again}`"
 
 
 def _bars(runs: list[AnyWorkload], name_style: str) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
+from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
 
@@ -24,6 +25,8 @@ NO_PLACES = {
     "http": "can only be read", "https": "can only be read", "memory": "is gone with the process",
     "data": "can only be read", "local": "is the pod's own disk",
 }  # fmt: skip
+IN_POD = "is relative, and lies in the pod, which takes it along when it ends"
+OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
 SHELLS = ("bash", "sh", "dash", "zsh")
 # Not by importing it: finding a top-level module runs no code of its own.
 FIND = (
@@ -109,9 +112,9 @@ def pod_place_problem(spec: Training) -> str | None:
         return None
     scheme, divider, _ = to.partition("://")
     if divider and scheme in NO_PLACES:
-        return f"{to!r}: {scheme}:// {NO_PLACES[scheme]}. Name an object store, such as s3://bucket/path, or a mount"
+        return f"{quote(to)}: {scheme}:// {NO_PLACES[scheme]}; {OTHER_PLACES}"
     if not divider and not to.startswith("/"):
-        return f"{to!r} is relative, and lies in the pod, which takes it along when it ends. Name a mount or a store"
+        return f"{quote(to)} {IN_POD}; {OTHER_PLACES}"
     return None
 
 

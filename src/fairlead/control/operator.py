@@ -20,7 +20,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, child_refusal_of, refusal_of
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, api_refusal_of, refusal_of
 from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S, DURATION_S, Election
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
@@ -228,9 +228,9 @@ class Operator:
             self._teller.act(self.agent, now)
             for found in self.cluster.refuse_unreadable():
                 self._teller.tell(self.agent, refusal_of(found, now), now)
-        for found, said in self.cluster.take_refusals():
-            log.warning("%s of %s: %s", found.name, found.namespace, said)
-            self._teller.tell(self.agent, child_refusal_of(found, said, now), now)
+        for found, what, said in self.cluster.take_refusals():
+            log.warning("%s of %s: %s: %s", found.name, found.namespace, what, said)
+            self._teller.tell(self.agent, api_refusal_of(found, what, said, now), now)
         if self._keeps_teams:
             self._teams.act(self.agent, now)
             self._pools.act(self.agent)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fairlead.state.snapshot import Workload
 
 PIECE_BYTES = 32 * 1024
+# What a shell ends with, by POSIX (Shell Command Language, 2.8.2).
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 @click.command()
@@ -75,7 +77,8 @@ def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     try:
         ended = subprocess.run(command, env=environ, cwd=given["workdir"], check=False)
     except OSError as error:
-        raise ClusterError(f"{command[0]} cannot be started in {given['workdir']}: {error.strerror}.") from error
+        message(f"fairlead: {command[0]} cannot be started in {given['workdir']}: {error.strerror}.")
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
 
 

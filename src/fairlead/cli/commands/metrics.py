@@ -1,5 +1,6 @@
 """``fairlead metrics``: figures for Prometheus, printed or served."""
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.show import message
-from fairlead.errors import ClusterError
+from fairlead.errors import ClusterError, Conflict
 
 if TYPE_CHECKING:
     from fairlead.control.metrics.readings import Readings
@@ -38,7 +39,7 @@ def metrics(ctx: click.Context, port: int | None, host: str) -> None:
     try:
         from fairlead.control.metrics.exposition import exposition
     except ModuleNotFoundError as error:
-        raise ClusterError(MISSING) from error
+        raise Conflict(MISSING) from error
     if port is not None:
         _serve(host, port)
         return
@@ -94,7 +95,8 @@ def _serve(host: str, port: int) -> None:
     try:
         server = metrics_server(lambda: read_local(cluster), host, port)
     except OSError as error:
-        raise ClusterError(f"{host}:{port} cannot be served at: {error.strerror}. Choose another --port.") from error
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        raise Conflict(f"{host}:{port} {why}. Give another with `--port`, or 0 for any that is free.") from error
     name = f"[{host}]" if ":" in host else host
     message(f"Serving http://{name}:{server.server_address[1]}/metrics until Ctrl-C.")
     try:

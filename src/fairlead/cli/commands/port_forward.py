@@ -1,5 +1,6 @@
 """``fairlead port-forward``: ports of this machine that lead to a rank's."""
 
+import errno
 import socket
 import threading
 
@@ -8,7 +9,7 @@ import click
 from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
-from fairlead.errors import ClusterError, FairleadError
+from fairlead.errors import Conflict, FairleadError
 
 LOOPBACK = "127.0.0.1"
 MOST_PORT = 65_535
@@ -85,6 +86,5 @@ def _listen(port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
-        raise ClusterError(
-            f"Port {port} of this machine is not available: {error.strerror}. Give another, or 0:REMOTE for any."
-        ) from error
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        raise Conflict(f"Port {port} of this machine {why}. Give another, or 0:REMOTE for any.") from error

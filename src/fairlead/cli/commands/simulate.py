@@ -97,10 +97,15 @@ def simulate(
         arrivals = expected(arrivals, expect)
     misfits = never_fits(arrivals, pools)
     if misfits:
-        more = (
-            ["Its nodes are not here now: --save the history and add them to its cluster file."] if from_cluster else []
+        told = [f"{reason.message} {reason.remedy or ''}".rstrip() for reason in misfits[:5]]
+        if len(misfits) > len(told):
+            told.append(f"{len(misfits) - len(told)} more of other sizes fit nowhere either.")
+        told.append(
+            "Its nodes are not here now: --save the history and add them to its cluster file."
+            if from_cluster
+            else "Or add a pool that holds it to the cluster file, or leave it out of the trace."
         )
-        raise CannotFit("\n".join([reason.message for reason in misfits[:5]] + more))
+        raise CannotFit("\n".join(told))
     names = tuple(dict.fromkeys(policies)) or ("default",)
     outcomes = [(name, _replay(name, arrivals, pools, teams, world)) for name in names]
     results = [(name, outcome, summary(outcome)) for name, outcome in outcomes]

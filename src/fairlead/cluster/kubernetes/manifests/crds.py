@@ -19,7 +19,7 @@ from fairlead.specs.resources import Resources
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
-from fairlead.specs.training import ENV_NAME, Retry
+from fairlead.specs.training import ENV_NAME, Checkpoint, Retry
 
 GROUP, VERSION = API_VERSION.split("/")
 _SHORT = {"Training": ["ftr"], "Sweep": ["fsw"], "Team": ["ftm"], "Pool": ["fpl"]}
@@ -56,6 +56,7 @@ LONGEST = 65_536
 _BEST = ("Best", "string", ".status.best")
 _RULES = "x-kubernetes-validations"
 _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
+    Checkpoint: validation.checkpoint_rules,
     Retry: validation.retry_rules,
     Resources: validation.sharing_rules,
     PoolGpu: validation.partition_rules,

@@ -6,6 +6,7 @@ regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a nam
 
 import json
 
+from fairlead.cluster.preflight import IN_POD, NO_PLACES, OTHER_PLACES
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
@@ -180,6 +181,14 @@ def retry_rules() -> list[Rule]:
             at=".max_backoff",
         )
     ]
+
+
+def checkpoint_rules() -> list[Rule]:
+    """Rules for a place that outlives the pod, as ``fairlead.cluster.preflight`` has them; ``self`` is the section."""
+    to, other = "self.to", say(f"; {OTHER_PLACES}")
+    places = [(f"{to}.startsWith('/') || {to}.contains('://')", say(f" {IN_POD}"))]
+    places += [(f"!{to}.startsWith('{scheme}://')", say(f": {scheme}:// {why}")) for scheme, why in NO_PLACES.items()]
+    return [rule(f"!has({to}) || {is_kept}", _quoted(to), said, other, at=".to") for is_kept, said in places]
 
 
 def sharing_rules() -> list[Rule]:

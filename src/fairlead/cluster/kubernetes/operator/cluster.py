@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from enum import StrEnum
 from typing import cast
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
@@ -57,8 +58,17 @@ NUM_WRITERS = 8
 Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[CapacityRequest, ...]]]
 TRIES = 3
 INVALID = "InvalidSpec"
+REFUSALS = frozenset({400, 403, 413, 422})
+"""Answers to a write that are about its object: it is wrong, not let in, too large."""
 INHERITED = (WORKDIR, REVISION)
 """Annotations of a parent that its children have too: the files that went along with it, and where they are from."""
+
+
+class Refusal(StrEnum):
+    """A write that the API server refuses a workload; the reason of the Event that tells it."""
+
+    CHILD = "ChildRefused"
+    STATUS = "StatusRefused"
 
 
 class KubernetesCluster:
@@ -96,8 +106,8 @@ class KubernetesCluster:
         self._shown: Snapshot | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
-        self._refused: dict[str, str] = {}
-        self._untold: dict[str, str] = {}
+        self._refused: dict[str, tuple[Refusal, str]] = {}
+        self._untold: dict[str, tuple[Refusal, str]] = {}
         self._outlook = outlook
         self._meanwhile = meanwhile
 
@@ -391,29 +401,35 @@ class KubernetesCluster:
     def _carry_out(self, change: Change) -> bool:
         """Try again where only a quiet write, or somebody's label, came in between.
 
-        What the API server refuses a child, as a quota or a webhook makes it do, holds up its parent and nobody else.
+        What the API server refuses a workload, as a quota or a webhook makes it do, holds up that one and nobody else:
+        a child that its parent submits, or its own status.
         """
         try:
             done = any(self._try(change) for _ in range(TRIES))
         except _ChildRefusedError as refused:
-            self._note_refusal(change.workload_uid, str(refused))
+            self._note_refusal(change.workload_uid, Refusal.CHILD, str(refused))
             return False
-        if done and (change.submit or change.children):
+        except ApiError as error:
+            if error.status not in REFUSALS:
+                raise
+            self._note_refusal(change.workload_uid, Refusal.STATUS, str(error))
+            return False
+        if done and (change.status is not None or change.submit or change.children):
             with self._lock:
                 self._refused.pop(change.workload_uid, None)
         return done
 
-    def _note_refusal(self, parent: str, said: str) -> None:
+    def _note_refusal(self, uid: str, what: Refusal, said: str) -> None:
         with self._lock:
-            if self._refused.get(parent) != said:
-                self._refused[parent] = self._untold[parent] = said
+            if self._refused.get(uid) != (what, said):
+                self._refused[uid] = self._untold[uid] = (what, said)
 
-    def take_refusals(self) -> list[tuple[AnyObject, str]]:
-        """The parents of children that the API server refuses, and its words, each time that these are others."""
+    def take_refusals(self) -> list[tuple[AnyObject, Refusal, str]]:
+        """The workloads that the API server refuses something, and its words, each time that these are others."""
         with self._lock:
             untold, self._untold = self._untold, {}
-        found = ((self.view.find_any(uid), said) for uid, said in untold.items())
-        return [(parent, said) for parent, said in found if parent is not None]
+        found = ((self.view.find_any(uid), what, said) for uid, (what, said) in untold.items())
+        return [(each, what, said) for each, what, said in found if each is not None]
 
     def _try(self, change: Change) -> bool:
         found = self.view.find_any(change.workload_uid)

@@ -14,6 +14,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.statuses import moment
+from fairlead.cluster.kubernetes.operator.cluster import Refusal
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, KeptEvent
@@ -85,10 +86,10 @@ def refusal_of(found: AnyObject, now: float) -> EventRecord:
     )
 
 
-def child_refusal_of(found: AnyObject, said: str, now: float) -> EventRecord:
-    """Word the API server's refusal of a workload's child."""
-    name, regarding = f"{found.name}.{found.uid[:8]}.children", _regarding(found)
-    return EventRecord(regarding=regarding, name=name, reason="ChildRefused", note=said, at=now, is_warning=True)
+def api_refusal_of(found: AnyObject, what: Refusal, said: str, now: float) -> EventRecord:
+    """Word the API server's refusal of a workload's child, or of its own status."""
+    name, regarding = f"{found.name}.{found.uid[:8]}.{what.lower()}", _regarding(found)
+    return EventRecord(regarding=regarding, name=name, reason=what, note=said, at=now, is_warning=True)
 
 
 def _regarding(found: AnyObject) -> Regarding:
