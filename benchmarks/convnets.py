@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fairlead.policy.strategy.convolutions import Tape
+from benchmarks.convolutions import Tape
 
 
 def vgg16() -> Tape:

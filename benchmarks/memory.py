@@ -22,9 +22,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import megatron_memory
 from benchmarks.convnets import NETWORKS
-from fairlead.policy.strategy import megatron_memory, torch_memory
-from fairlead.policy.strategy.convolutions import CONTEXT, peak_memory
+from benchmarks.convolutions import CONTEXT, peak_memory
+from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.memory import GIB, RESERVED_OVER_ALLOCATED, worst
 from fairlead.policy.strategy.split import Recompute, Schedule, Split
 from fairlead.policy.strategy.transformer import Experts, LatentAttention, Transformer

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import megatron_memory
 from benchmarks.convnets import NETWORKS
+from benchmarks.convolutions import peak_memory
 from benchmarks.memory import MODELS
 from fairlead.errors import UnknownModel
-from fairlead.policy.strategy import megatron_memory, torch_memory
-from fairlead.policy.strategy.convolutions import peak_memory
+from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.memory import GIB, worst
 from fairlead.policy.strategy.split import Recompute, Schedule, Split
 from fairlead.policy.strategy.transformer import Transformer, hugging_face

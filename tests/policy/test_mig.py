@@ -11,7 +11,6 @@ from fairlead.policy.gpu.mig import (
     Layout,
     Partitionable,
     counts_of,
-    is_legal,
     layouts_with,
     partitionable,
     why_illegal,
@@ -29,7 +28,7 @@ def every_legal(model: Partitionable, names: list[str]) -> set[Layout]:
     places = sorted(Instance(start=start, profile=name) for name in names for start in model.profiles[name].starts)
     found: set[Layout] = {()}
     for num in range(1, model.compute + 1):
-        found |= {each for each in combinations(places, num) if is_legal(model, each)}
+        found |= {each for each in combinations(places, num) if why_illegal(model, each) is None}
     return found
 
 
@@ -76,7 +75,7 @@ def test_full_layouts_are_those_that_trying_every_set_finds(kept: Layout) -> Non
     media = {tuple(sorted(counts_of(each).items())) for each in full}
     found = layouts_with(A30, kept, media=True)
     assert {tuple(sorted(counts_of(each).items())) for each in found} >= media
-    assert all(is_legal(A30, each) and set(kept) <= set(each) for each in found)
+    assert all(why_illegal(A30, each) is None and set(kept) <= set(each) for each in found)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def devices(draw: Callable[..., object], name: str) -> Device:
     free: list[Instance] = []
     for place in draw(st.lists(st.sampled_from(places), max_size=7)):  # type: ignore[attr-defined]
         there = [*(each.instance for each in held), *free]
-        if not mig.is_legal(model, [*there, place]):
+        if mig.why_illegal(model, [*there, place]) is not None:
             continue
         if draw(st.booleans()):
             free.append(place)

@@ -7,7 +7,7 @@ import pytest
 from fairlead.errors import UnknownModel
 from fairlead.policy.strategy.gpus import GPUS, MEASURED, coefficients, find
 from fairlead.policy.strategy.split import Recompute, Split
-from fairlead.policy.strategy.step_time import MEGATRON_2021, UNSEEN, corrected, step_time
+from fairlead.policy.strategy.step_time import MEGATRON_2021, UNSEEN, step_time
 from fairlead.policy.strategy.transformer import Experts, Transformer
 
 GPT_18B = Transformer(
@@ -40,11 +40,6 @@ def test_a_pipeline_waits_for_its_ends_and_less_with_several_parts_a_stage() -> 
     whole = step_time(GPT_18B, split, A100)
     assert whole.bubble == pytest.approx(whole.layers / 16 * 3, rel=0.2)
     assert step_time(GPT_18B, replace(split, virtual=2), A100).bubble == pytest.approx(whole.bubble / 2)
-
-
-def test_measured_steps_of_a_shape_correct_its_estimate() -> None:
-    assert corrected(100.0, []) == 100.0
-    assert corrected(100.0, [(120.0, 100.0)] * 5) == pytest.approx(120.0, rel=0.01)
 
 
 def test_every_gpu_has_coefficients_and_one_of_that_name_is_found() -> None:

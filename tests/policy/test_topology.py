@@ -16,7 +16,7 @@ from fairlead.policy.placement.gang_placement import members, place_gang
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix
-from fairlead.policy.placement.topology import FARTHEST_BYTES_PER_S, LEVELS, Fabric, describe_where, ring_all_reduce_s
+from fairlead.policy.placement.topology import FARTHEST_BYTES_PER_S, LEVELS, Fabric, describe_where
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.snapshot import Gpu, Intent, Node, Snapshot, Workload
 from tests.builders import GIB, status, training
@@ -24,6 +24,11 @@ from tests.policy.fleets import shape
 
 ZONE, RACK, ISLAND = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack", "nvidia.com/gpu.clique"
 ONE = shape(gpus=1)
+
+
+def ring_all_reduce_s(num_ranks: int, num_bytes: float, bytes_per_s: float) -> float:
+    """Seconds that a ring all-reduce takes over its slowest link; the latency of its steps is not counted."""
+    return 2 * (num_ranks - 1) / num_ranks * num_bytes / bytes_per_s
 
 
 def at(name: str, *, gpus: int = 4, more: Mapping[str, str] | None = None, **places: str) -> Node:
@@ -193,7 +198,6 @@ def test_the_reason_of_a_start_says_where_the_gang_lies() -> None:
     assert "2 nodes in rack r" in change.status.reason.message
 
 
-def test_levels_get_faster_from_wide_to_narrow_and_a_ring_as_the_formula_says() -> None:
+def test_levels_get_faster_from_wide_to_narrow() -> None:
     speeds = [FARTHEST_BYTES_PER_S, *(level.bytes_per_s for level in LEVELS)]
     assert speeds == sorted(set(speeds))
-    assert ring_all_reduce_s(4, 1e9, 1e9) == pytest.approx(1.5)

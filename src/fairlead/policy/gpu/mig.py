@@ -101,11 +101,6 @@ def why_illegal(model: Partitionable, layout: Iterable[Instance]) -> str | None:
     return None
 
 
-def is_legal(model: Partitionable, layout: Iterable[Instance]) -> bool:
-    """Return whether a GPU can be partitioned like this."""
-    return why_illegal(model, layout) is None
-
-
 def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:
     """Every way to fill a GPU around some instances until no further one fits.
 

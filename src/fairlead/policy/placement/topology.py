@@ -132,11 +132,6 @@ class Fabric:
         return tuple(len({path[: number + 1] for path in paths}) for number in range(len(self.levels)))
 
 
-def ring_all_reduce_s(num_ranks: int, num_bytes: float, bytes_per_s: float) -> float:
-    """Seconds that a ring all-reduce takes over its slowest link; the latency of its steps is not counted."""
-    return 2 * (num_ranks - 1) / num_ranks * num_bytes / bytes_per_s
-
-
 def describe_where(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
     """In which narrowest domain some nodes lie, such as "2 nodes in rack r1"; None where no label tells."""
     chosen = sorted(set(names))

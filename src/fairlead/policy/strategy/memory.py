@@ -2,8 +2,8 @@
 
     peak of a stage = states + buffers + activations in flight + what the largest single moment takes on top of them
 
-Two stacks are known: ``megatron_memory`` (Megatron-LM on Transformer Engine) and ``torch_memory`` (plain PyTorch with
-FSDP2). Each term names its source where it is made.
+The stack that runs is ``torch_memory`` (plain PyTorch with FSDP2); benchmarks also know Megatron-LM's. Each term names
+its source where it is made.
 """
 
 from dataclasses import dataclass

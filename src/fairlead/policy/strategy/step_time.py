@@ -3,11 +3,10 @@
 A layer is its matrix products, rounded up to whole waves of tiles over the GPU's processors; passes over memory; the
 collectives of tensor parallelism; and never less than the launches of its kernels. A pipeline's micro-batches follow
 each other on the slowest stage (arXiv 2104.04473, sec. 2.2); gradients are reduced over a ring (2 (d - 1) / d of their
-bytes through each link, Patarasso and Yuan, 2009). What a run measures corrects it: ``corrected``.
+bytes through each link, Patarasso and Yuan, 2009).
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.errors import UnknownModel
@@ -20,8 +19,6 @@ TILE_ROWS, TILE_COLUMNS = 128, 256
 VOCABULARY_MULTIPLE = 128
 # Actual over estimated time of sizes that the fit had not seen: nine in ten lie between (`benchmarks.step_time`).
 UNSEEN = (0.93, 1.32)
-# As how many measured steps of one layer shape the estimate itself counts.
-SHRINKAGE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +84,6 @@ def step_time(
     if model.experts is not None or split.context > 1 or split.expert > 1:
         raise UnknownModel("the time of a step with experts or context parallelism is not known")
     return _Step(model, split, on, software, processors, node).time()
-
-
-def corrected(estimated: float, seen: Iterable[tuple[float, float]]) -> float:
-    """An estimate after steps of the same layer shape were measured: (measured, estimated) in any unit of time.
-
-    Their mean ratio, shrunken towards 1 as if ``SHRINKAGE`` steps had confirmed the estimate.
-    """
-    logarithms = [math.log(measured / guess) for measured, guess in seen]
-    return estimated * math.exp(sum(logarithms) / (len(logarithms) + SHRINKAGE))
 
 
 class _Step:

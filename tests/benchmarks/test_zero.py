@@ -1,6 +1,6 @@
 import pytest
 
-from fairlead.policy.strategy.zero import deepspeed_zero2, deepspeed_zero3, model_states
+from benchmarks.baselines.zero import deepspeed_zero2, deepspeed_zero3, model_states
 
 
 @pytest.mark.parametrize(("stage", "published_gb"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.9)])
