@@ -85,7 +85,7 @@ class PipelineHandle(WorkloadHandle[WorkloadSpec]):
         return [task for tasks in progress.steps.values() for task in tasks]
 
     def result(self, step: str) -> Any:
-        """What a function returned; of one that is fanned out a list.
+        """Return what a function returned; of one that is fanned out a list.
 
         Raises:
             NotFound: It has not, or there is no such step.

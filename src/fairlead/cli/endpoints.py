@@ -45,7 +45,7 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
 
 
 def _canary_json(serving: Workload[Serving]) -> dict[str, Any] | None:
-    """How far a trial is; None where there is none."""
+    """Tell how far a trial is; None where there is none."""
     detail, rules = detail_of(serving), serving.spec.canary
     trial = detail.canary
     if trial is None or rules is None:

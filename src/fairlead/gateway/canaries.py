@@ -12,7 +12,7 @@ MOST_AHEAD = 1_000
 
 
 class Pairs:
-    """What became of the requests of both sides since this gateway has followed a trial.
+    """Outcomes of the requests of both sides since this gateway has followed a trial.
 
     Attributes:
         worse: By criterion, pairs in which only the canary's request was bad; `better` those with only the other's.
@@ -42,7 +42,7 @@ class Pairs:
             self._ahead.append(frozenset(bad))
 
     def is_slow(self, duration_s: float) -> bool:
-        """Whether a request that nobody waits for any more was slow by then."""
+        """Return whether a request that nobody waits for any more was slow by then."""
         return self.route.latency_s is not None and duration_s > self.route.latency_s
 
     def told(self) -> dict[str, Any]:

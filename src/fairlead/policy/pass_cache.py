@@ -151,7 +151,7 @@ class PassCache:
         return found
 
     def rooms(self, snapshot: Snapshot) -> FreeCapacity:
-        """What is free, to be changed by one pass."""
+        """Return what is free, to be changed by one pass."""
         if len(snapshot.nodes) < 2:
             return rooms(snapshot.nodes, snapshot.pods)
         from fairlead.policy.placement.packed_capacity import Holdings, PackedRooms

@@ -182,7 +182,7 @@ class Canary:
 
     @property
     def margins(self) -> Mapping[str, float]:
-        """How much more often than the old revision the new one may do badly, by criterion."""
+        """Return how much more often than the old revision the new one may do badly, by criterion."""
         found = {"failed": self.errors}
         if self.latency_s is not None:
             found["slow"] = self.slow

@@ -36,7 +36,7 @@ class RevisionTraffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryTraffic:
-    """What became of the requests of a canary beside those of the old revision, since the gateway has counted.
+    """Outcomes of the requests of a canary beside those of the old revision, since the gateway has counted.
 
     Attributes:
         trial: Which trial it is.

@@ -505,7 +505,7 @@ def _say(serving: Workload[Serving], detail: ServingDetail, replicas: list[Repli
 
 
 def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_old: int) -> Reason:
-    """How far a trial is."""
+    """Say how far a trial is."""
     assert spec.canary is not None
     found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
     num_pairs = max((each.pairs for each in trial.seen.values()), default=0)

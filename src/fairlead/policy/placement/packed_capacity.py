@@ -18,7 +18,7 @@ from fairlead.state.snapshot import Grant, Node, Pod
 
 
 class Holdings:
-    """What pods hold of a fleet, kept up with them."""
+    """The holdings of pods in a fleet, kept up with them."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod]) -> None:
         self._fleet = Fleet(nodes)
