@@ -18,11 +18,14 @@ def until(
 
     Args:
         what: What is awaited, as in "a ready node", or what there is to tell when it has not come.
+        every_s: Between two looks; at least twice as long as one takes, which may be a process of its own.
     """
     deadline = time.monotonic() + timeout_s
-    while not (answer := is_so()):
+    while True:
+        began = time.monotonic()
+        if answer := is_so():
+            return answer
         if time.monotonic() > deadline:
             told = f"no {what}" if isinstance(what, str) else what()
             raise AssertionError(f"{told} within {timeout_s:.0f} s")
-        time.sleep(every_s)
-    return answer
+        time.sleep(max(every_s, 2 * (time.monotonic() - began)))

@@ -1,5 +1,6 @@
 """The command line on a real control plane whose nodes are played by kwok, with a real operator process beside it."""
 
+import io
 import json
 import os
 import secrets
@@ -7,15 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from fairlead.cli import main
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.kinds import objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_binding, render_operator_bindings, render_roles
 from tests.kubernetes.clusters import started
@@ -41,22 +46,39 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Desk:
-    """A user with a kubeconfig, in a directory of their own."""
+    """A user with a kubeconfig, in a directory of their own, whose commands are processes or run in this one."""
 
     directory: Path
     environ: dict[str, str]
     namespace: str
     operator_config: Path
+    in_process: bool = False
 
     def __call__(self, *arguments: str, code: int | None = 0, timeout_s: float = PATIENCE_S) -> Answer:
+        ended = self._called(arguments) if self.in_process else self._started(arguments, timeout_s)
+        assert "Traceback" not in ended.err
+        assert "internal error" not in ended.err, ended.err
+        assert code in (None, ended.code), ended
+        return ended
+
+    def _started(self, arguments: Sequence[str], timeout_s: float) -> Answer:
         ended = subprocess.run(
             [*COMMAND, *arguments], cwd=self.directory, env=self.environ, capture_output=True, text=True,
             timeout=timeout_s, check=False,
         )  # fmt: skip
-        assert "Traceback" not in ended.stderr
-        assert "internal error" not in ended.stderr, ended.stderr
-        assert code in (None, ended.returncode), (ended.returncode, ended.stdout, ended.stderr)
         return Answer(code=ended.returncode, out=ended.stdout, err=ended.stderr)
+
+    def _called(self, arguments: Sequence[str]) -> Answer:
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+            patch.chdir(self.directory)
+            for name in os.environ.keys() - self.environ.keys():
+                patch.delenv(name)
+            for name, value in self.environ.items():
+                patch.setenv(name, value)
+            code = main.call(list(arguments))
+        out, err = (stream.buffer.getvalue().decode() for stream in streams)
+        return Answer(code=code, out=out, err=err)
 
     def write(self, name: str, *, file: str = "train.yaml", workdir: str | None = None, **more: Any) -> str:
         """A spec of a run whose pods behave as ``fake`` says."""
@@ -100,7 +122,7 @@ def prepared(plane: ControlPlane) -> ControlPlane:
 @pytest.fixture
 def desk(prepared: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     (tmp_path / "desk").mkdir()
-    return a_desk(prepared, namespace, tmp_path / "desk")
+    return replace(a_desk(prepared, namespace, tmp_path / "desk"), in_process=True)
 
 
 def a_desk(plane: ControlPlane, namespace: str, directory: Path) -> Desk:
@@ -146,11 +168,22 @@ def runs(desk: Desk) -> list[dict[str, Any]]:
     return found
 
 
+def phases(desk: Desk) -> dict[str, str]:
+    """The phase of each run in the namespace, read in this process: a command takes one of its own."""
+    client = Client(load_access((Path(desk.environ["KUBECONFIG"]),)))
+    try:
+        found = [run for kind in workload_kinds() for run in client.items(objects_path(kind, desk.namespace))]
+    finally:
+        client.close()
+    return {run["metadata"]["name"]: (run.get("status") or {}).get("phase", "Pending") for run in found}
+
+
 def objects(said: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.splitlines()]
 
 
 def test_a_run_is_followed_to_its_end(desk: Desk, operator: None) -> None:
+    desk = replace(desk, in_process=False)
     ended = desk("run", desk.write("train", nodes=2, fake={"run": "1s"}))
     assert f"Submitted train in the namespace {desk.namespace} of test." in ended.err
     assert "* Running: 2 ranks on 2 nodes started" in ended.err
@@ -187,7 +220,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(desk: Desk, operator: None) -> None
         [*COMMAND, "run", "train.yaml"], cwd=desk.directory, env=desk.environ,
         stderr=subprocess.PIPE, text=True,
     ) as follower:  # fmt: skip
-        until(lambda: any(run["phase"] == "Running" for run in runs(desk)))
+        until(lambda: "Running" in phases(desk).values())
         follower.send_signal(signal.SIGINT)
         assert follower.wait(20) == 130
         assert follower.stderr is not None
@@ -199,7 +232,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(desk: Desk, operator: None) -> None
 
 def test_what_waits_says_why_and_what_would_unblock_it(desk: Desk, operator: None) -> None:
     desk("run", "-d", desk.write("first", nodes=2, resources={"gpu": 2}))
-    until(lambda: runs(desk)[0]["phase"] == "Running")
+    until(lambda: "Running" in phases(desk).values())
     planned = desk("plan", desk.write("second", nodes=2, resources={"gpu": 1}), code=1)
     assert "it would wait" in planned.out
     assert "0 of 2 GPUs" in planned.out
@@ -221,11 +254,12 @@ def test_plan_shows_the_node_and_nothing_is_changed(desk: Desk, operator: None) 
 
 
 def test_stop_suspend_resume_and_delete_do_what_they_say(desk: Desk, operator: None) -> None:
+    desk = replace(desk, in_process=False)
     desk("run", "-d", desk.write("train"))
-    until(lambda: runs(desk)[0]["phase"] == "Running")
+    until(lambda: "Running" in phases(desk).values())
     assert "train is Suspended: " in desk("suspend", "train").err
     assert json.loads(desk("resume", "train", "--json").out)[0]["intent"] == "run"
-    until(lambda: runs(desk)[0]["phase"] == "Running")
+    until(lambda: "Running" in phases(desk).values())
     assert "train is Stopped" in desk("stop", "train").err
     assert json.loads(desk("status", "train", "--json").out)["phase"] == "Stopped"
     assert "train is deleted." in desk("delete", "--yes", "train").err
@@ -336,12 +370,8 @@ def test_a_context_that_is_not_there_is_told_with_those_that_are(desk: Desk) -> 
 def test_a_member_of_a_team_needs_no_right_beyond_the_role(desk: Desk, plane: ControlPlane) -> None:
     people = [{"kind": "Group", "name": "people", "apiGroup": "rbac.authorization.k8s.io"}]
     applied(plane, render_binding(desk.namespace, "user", people))
-    user = Desk(
-        directory=desk.directory,
-        operator_config=desk.operator_config,
-        environ={**desk.environ, "KUBECONFIG": str(plane.kubeconfig("nobody", namespace=desk.namespace))},
-        namespace=desk.namespace,
-    )
+    kubeconfig = plane.kubeconfig("nobody", namespace=desk.namespace)
+    user = replace(desk, environ={**desk.environ, "KUBECONFIG": str(kubeconfig)})
     (desk.directory / "train.py").write_text("print(1)\n")
     user("run", "-d", user.write("train", workdir=".", fake={"run": "2s"}))
     planned = user("plan", user.write("other"), code=1)
@@ -371,7 +401,7 @@ def test_a_follower_outlives_an_outage_of_the_api_server_and_tells_of_it_once(
             with Child(
                 [*COMMAND, "run", file], cwd=desk.directory, env=desk.environ, stderr=subprocess.PIPE, text=True
             ) as follower:
-                until(lambda: any(run["phase"] == "Running" for run in runs(desk)))
+                until(lambda: "Running" in phases(desk).values())
                 plane.kill("apiserver")
                 time.sleep(5)
                 plane.restart("apiserver")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.kubernetes.test_faces import Desk, desk, namespace, operator, plane, prepared, runs
+from tests.kubernetes.test_faces import Desk, desk, namespace, operator, phases, plane, prepared
 from tests.waiting import until
 
 __all__ = ["desk", "namespace", "operator", "plane", "prepared"]  # fixtures of the test below
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kubernetes
 def test_the_history_of_a_cluster_is_recorded_and_replayed(desk: Desk, operator: None) -> None:
     desk("run", desk.write("done", nodes=2, resources={"gpu": 1}, fake={"run": "1s"}))
     desk("run", "-d", desk.write("still", fake={"run": "300s"}))
-    until(lambda: any(run["phase"] == "Running" for run in runs(desk)))
+    until(lambda: "Running" in phases(desk).values())
     told = desk("simulate", "--from-cluster", "--save", "kept", "--json")
     assert "not over: taken to last the median" in told.err
     own = [run for run in json.loads(told.out)["runs"] if run["team"] == desk.namespace]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.kubernetes.test_faces import Desk, desk, namespace, operator, plane, prepared, runs
+from tests.kubernetes.test_faces import Desk, desk, namespace, operator, phases, plane, prepared, runs
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.waiting import until
 
@@ -25,7 +25,7 @@ def test_labels_are_on_the_object_and_its_pods_and_choose_runs(
     desk("run", "-d", desk.write("other"))
     prefix = f"/namespaces/{desk.namespace}"
     (trainings, pods) = (f"/apis/fairlead.dev/v1alpha1{prefix}/trainings", f"/api/v1{prefix}/pods")
-    until(lambda: {run["phase"] for run in runs(desk)} == {"Running"})
+    until(lambda: set(phases(desk).values()) == {"Running"})
     assert prepared.request("GET", f"{trainings}/one")["metadata"]["labels"] == {
         "sweep": "1",
         "example.com/point": "one",
@@ -56,7 +56,7 @@ def test_labels_are_on_the_object_and_its_pods_and_choose_runs(
 
 def test_the_queue_names_who_holds_the_room_and_old_runs_are_pruned(desk: Desk, operator: None) -> None:
     desk("run", "-d", desk.write("holds", nodes=2, resources={"gpu": 2}))
-    until(lambda: {run["phase"] for run in runs(desk)} == {"Running"})
+    until(lambda: set(phases(desk).values()) == {"Running"})
     desk("run", "-d", desk.write("waits", nodes=2, resources={"gpu": 2}, labels={"a": "b"}))
     (row,) = (each for each in json.loads(desk("queue", "--json").out) if each["team"] == desk.namespace)
     assert (row["name"], row["starts_at"], row["labels"]) == ("waits", None, {"a": "b"})
@@ -67,5 +67,5 @@ def test_the_queue_names_who_holds_the_room_and_old_runs_are_pruned(desk: Desk, 
     assert [(run["bytes"], run["phase"]) for run in planned] == 2 * [(None, "Stopped")]
     desk("run", "-d", desk.write("going"))
     desk("prune", "--keep", "0s", "--yes")
-    until(lambda: [run["name"] for run in runs(desk)] == ["going"])
+    until(lambda: [*phases(desk)] == ["going"])
     assert "say what is to be kept" in desk("prune", "--yes", code=2).err

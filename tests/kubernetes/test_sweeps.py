@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.formats.reading import parse
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import live_pods, operating
-from tests.kubernetes.test_faces import COMMAND, Desk, a_desk
+from tests.kubernetes.test_faces import COMMAND, Desk, a_desk, phases
 from tests.kubernetes.test_kubectl import Kubectl
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.waiting import until
@@ -103,7 +104,7 @@ def test_a_sweep_that_cannot_be_read_says_so_and_its_spec_cannot_change(
 @pytest.fixture
 def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     (tmp_path / "desk").mkdir()
-    return a_desk(plane, namespace, tmp_path / "desk")
+    return replace(a_desk(plane, namespace, tmp_path / "desk"), in_process=True)
 
 
 @contextmanager
@@ -142,7 +143,8 @@ def test_the_commands_know_a_sweep_and_its_trials(desk: Desk, plane: ControlPlan
             listed = json.loads(desk("status", "--json").out)
             return {run["name"]: run["phase"] for run in listed}
 
-        until(lambda: shown() == {"grid": "Running", "grid-0": "Running", "grid-1": "Running"})
+        until(lambda: phases(desk) == {"grid": "Running", "grid-0": "Running", "grid-1": "Running"})
+        assert shown() == {"grid": "Running", "grid-0": "Running", "grid-1": "Running"}
         (sweep,) = objects(plane, "Sweep", namespace)
         for trial in objects(plane, "Training", namespace):
             carried = "fairlead.dev/workdir"
@@ -154,11 +156,12 @@ def test_the_commands_know_a_sweep_and_its_trials(desk: Desk, plane: ControlPlan
         assert "no objective" in refused.err
         assert "finished" in desk("run", "-d", "--name", "grid", "--", "true", code=None).err
         desk("suspend", "grid")
-        until(lambda: shown() == {"grid": "Suspended", "grid-0": "Suspended", "grid-1": "Suspended"})
+        until(lambda: phases(desk) == {"grid": "Suspended", "grid-0": "Suspended", "grid-1": "Suspended"})
         desk("resume", "grid")
-        until(lambda: shown()["grid"] == "Running")
+        until(lambda: phases(desk)["grid"] == "Running")
         desk("stop", "grid")
-        until(lambda: set(shown().values()) == {"Stopped"})
+        until(lambda: set(phases(desk).values()) == {"Stopped"})
+        assert set(shown().values()) == {"Stopped"}
         desk("delete", "--yes", "grid")
         until(lambda: not objects(plane, "Training", namespace) and not objects(plane, "Sweep", namespace))
 
