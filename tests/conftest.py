@@ -15,7 +15,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(BYTECODE)
 sys.dont_write_bytecode = False
 
-pytest_plugins = ["tests.s3", "tests.whole_run"]
+pytest_plugins = ["tests.s3", "tests.system_packages", "tests.whole_run"]
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("fairlead", deadline=None)

@@ -27,6 +27,8 @@ from tests.kubernetes.testcluster.processes import Server
 DEBIAN_PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iproute2", "mmdebstrap")
 PROGRAMS = ("containerd", "runc", "ctr", "ip", "nsenter", "mmdebstrap")
 CNI_PROGRAMS = Path("/usr/lib/cni")
+DECLINED = "TESTCLUSTER_NO_SYSTEM_PACKAGES"
+"""The variable that says that nothing is to be installed, and by which option."""
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 """Where every kubelet listens for device plugins, whatever its own directory is."""
 
@@ -187,18 +189,34 @@ class RealCluster(ControlPlane):
 
 
 def require() -> None:
-    """Raise `Unavailable` with what this machine lacks; where CI runs, what Debian has is installed."""
+    """Raise `Unavailable` with what this machine lacks; what Debian has is installed, unless somebody has declined."""
     if os.geteuid() != 0:
         raise Unavailable("real nodes need root: they make network namespaces and run containers")
     if not (leftovers.CGROUPS / "memory").is_dir():
         raise Unavailable("real nodes need cgroup v1, the only one that they have been seen to run on")
-    if _lacking() and os.environ.get("CI") and shutil.which("apt-get"):
-        binaries.say(f"installing {', '.join(DEBIAN_PACKAGES)} ...")
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for argv in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *DEBIAN_PACKAGES]):
-            subprocess.run(["apt-get", *argv], env=environment, check=False, capture_output=True, timeout=600)
+    by = os.environ.get(DECLINED)
+    if may_install() and not by:
+        binaries.cache().mkdir(parents=True, exist_ok=True)
+        with binaries.alone(binaries.cache()):
+            if may_install():
+                _install()
     if lacking := _lacking():
-        raise Unavailable(f"real nodes need {', '.join(lacking)}: apt-get install {' '.join(DEBIAN_PACKAGES)}")
+        declined = f" ({by} has declined that)" if by else ""
+        raise Unavailable(
+            f"real nodes need {', '.join(lacking)}: apt-get install {' '.join(DEBIAN_PACKAGES)}{declined}"
+        )
+
+
+def may_install() -> bool:
+    """Whether something is missing that this user could install."""
+    return bool(_lacking()) and os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def _install() -> None:
+    binaries.say(f"installing {', '.join(DEBIAN_PACKAGES)} with apt-get ...")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for argv in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *DEBIAN_PACKAGES]):
+        subprocess.run(["apt-get", *argv], env=environment, check=False, capture_output=True, timeout=600)
 
 
 def _lacking() -> list[str]:
