@@ -8,12 +8,12 @@ import pytest
 from tests.docs.examples import ROOT, carry_out, examples_of, first_missing
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# They train for real.
-SLOW = {"checkpoints.md", "torchrun.md"}
+# They train for real, for a minute and more.
+LONG = {"checkpoints.md", "torchrun.md"}
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.name) for page in PAGES]
+    "page", [pytest.param(page, marks=[pytest.mark.long] if page.name in LONG else [], id=page.name) for page in PAGES]
 )
 def test_every_example_of_the_page_holds(page: Path, desk: Path) -> None:
     for example in examples_of(page):

@@ -247,8 +247,8 @@ OWN = {"torch.utils.serialization", "torch.utils.serialization.config", "torch._
 @pytest.mark.parametrize(
     "optimizer",
     [
-        "optimizer = None",
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)",
+        pytest.param("optimizer = None", marks=pytest.mark.long),
+        pytest.param("optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", marks=pytest.mark.long),
         "optimizer = torch.optim.AdamW(model.parameters())",
     ],
 )

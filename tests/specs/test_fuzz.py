@@ -71,7 +71,7 @@ def attempt(rng: random.Random) -> bool:
     return False
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.long)])
 def test_every_mutated_file_is_read_or_refused_in_words(count: int) -> None:
     rng = random.Random(int(os.environ.get("FAIRLEAD_FUZZ_SEED", "7")) + count)
     outcomes = [attempt(rng) for _ in range(count)]
