@@ -24,10 +24,10 @@ from benchmarks.baselines.muri import PUBLISHED_AS, TRACES, Figures, Submitted, 
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
-from benchmarks.candidates.jobs import Job
-from benchmarks.candidates.queueing import choose
 from benchmarks.data import folder_of
 from benchmarks.production import RULES, in_production
+from fairlead.policy.selection.jobs import Job
+from fairlead.policy.selection.knapsack import choose
 
 
 def fairlead(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:

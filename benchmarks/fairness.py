@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.baselines.shockwave import TRACE, Choose, Figures, read_published, read_trace, replay
-from benchmarks.candidates.finish_time_fairness import Claim, choose_fairly
+from fairlead.policy.selection.finish_time import Claim, choose_fairly
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ RULES = {
     "production": POLICIES["default"],
     "production-shortest": POLICIES["shortest"],
     "production-preempting": POLICIES["preempting"],
+    "production-least-work": POLICIES["least-work"],
 }
 POOL = Pool(
     name="v100",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from benchmarks.baselines.replay import Answer, Policy
-from benchmarks.candidates.jobs import Group, Job
+from fairlead.policy.selection.jobs import Group, Job
 
 
 def srtf() -> Policy:

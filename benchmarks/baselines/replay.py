@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from benchmarks.baselines.muri import GPUS_PER_NODE, NUM_NODES, Figures, Submitted
-from benchmarks.candidates.jobs import Group, Job
 from fairlead.policy.gpu.stage_interleaving import speeds
+from fairlead.policy.selection.jobs import Group, Job
 
 _SAME_MOMENT_S = 1e-6
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.candidates.finish_time_fairness import Claim
-from benchmarks.candidates.jobs import Job
 from fairlead.policy.queue.duration_estimates import declared_remaining_s
+from fairlead.policy.selection.finish_time import Claim
+from fairlead.policy.selection.jobs import Job
 
 TRACE = "120_jobs_32_gpus.trace"
 NUM_GPUS = 32

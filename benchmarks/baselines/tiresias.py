@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from benchmarks.baselines.replay import Answer, Policy
-from benchmarks.candidates.jobs import Group, Job
+from fairlead.policy.selection.jobs import Group, Job
 
 # GPU-seconds after which a job leaves the first and the second queue.
 LIMITS_GPU_S = (3250.0, 7200.0)

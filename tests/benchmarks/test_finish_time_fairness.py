@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.candidates.finish_time_fairness import TARGET, Claim, Turn, choose_fairly, due_s, slack_s, turn
-from benchmarks.candidates.jobs import Job
+from fairlead.policy.selection.finish_time import TARGET, Claim, Turn, choose_fairly, due_s, slack_s, turn
+from fairlead.policy.selection.jobs import Job
 from tests.policy.examples import example_of
 
 NUM_GPUS = 8

@@ -6,9 +6,9 @@ from itertools import combinations, pairwise
 import pytest
 from hypothesis import given, settings
 
-from benchmarks.candidates.job_order import worth
-from benchmarks.candidates.jobs import Group, Job
-from benchmarks.candidates.queueing import choose
+from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.knapsack import choose
+from fairlead.policy.selection.worth import worth
 from tests.policy.examples import example_of
 from tests.policy.queues import (
     COMPUTING,

@@ -8,8 +8,8 @@ from benchmarks.baselines.muri import Submitted
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, replay
 from benchmarks.baselines.tiresias import tiresias_l
-from benchmarks.candidates.jobs import Group, Job
 from fairlead.policy.gpu.stage_interleaving import Profile, speeds
+from fairlead.policy.selection.jobs import Group, Job
 
 LOADING = Profile(iteration_s=0.50, stages_s=(0.45, 0.01, 0.0))
 COMPUTING = Profile(iteration_s=0.43, stages_s=(0.001, 0.41, 0.02))

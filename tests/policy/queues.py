@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from benchmarks.candidates.job_order import worth
-from benchmarks.candidates.jobs import Group, Job
-from benchmarks.candidates.queueing import choose
 from fairlead.policy.gpu.stage_interleaving import Profile, speeds
+from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.knapsack import choose
+from fairlead.policy.selection.worth import worth
 
 NUM_GPUS = 8
 

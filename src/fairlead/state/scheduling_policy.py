@@ -27,6 +27,21 @@ class Order(StrEnum):
     SHORTEST = "shortest"
 
 
+class Selection(StrEnum):
+    """Says which set of runs should hold the GPUs, where any of them may be stopped for others.
+
+    NONE: No set is chosen; each run is looked at in its turn.
+    LEAST_WORK: The set whose progress is worth most, where a second of a run with less left to do is worth more, as
+        ``fairlead.policy.selection.worth`` says.
+    FINISH_TIME: Those first that would else be late against an equal share of the cluster, as
+        ``fairlead.policy.selection.finish_time`` says.
+    """
+
+    NONE = "none"
+    LEAST_WORK = "least-work"
+    FINISH_TIME = "finish-time"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """The rules of a queue.
@@ -36,6 +51,7 @@ class SchedulingPolicy:
         order: Who goes first of runs of one team; it needs ``fair``.
         preempts_longer: Where ``order`` is SHORTEST, runs may be stopped for others of their team that have less left
             to do, when less is waited for that in all.
+        selection: Which set of runs should hold the GPUs, of all teams together; needs ``fair`` and ``preempts``.
         preempts: Runs may be stopped, with a checkpoint, for others that come before them.
         moves: Runs may be moved, with a checkpoint, to room that is free, so that another finds its room in one piece.
         most_moved: Which part of the whole cluster's time moves may cost at most in any hour, as far as they redo work.
@@ -47,6 +63,7 @@ class SchedulingPolicy:
     fair: bool = True
     order: Order = Order.FIRST_COME
     preempts_longer: bool = False
+    selection: Selection = Selection.NONE
     preempts: bool = True
     moves: bool = True
     most_moved: float = 0.05
@@ -70,4 +87,6 @@ POLICIES = {
     "default": DEFAULT,
     "shortest": SchedulingPolicy(order=Order.SHORTEST),
     "preempting": SchedulingPolicy(order=Order.SHORTEST, preempts_longer=True),
+    "least-work": SchedulingPolicy(order=Order.SHORTEST, selection=Selection.LEAST_WORK),
+    "finish-time": SchedulingPolicy(order=Order.SHORTEST, selection=Selection.FINISH_TIME),
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fairlead.policy.disruption.defragmentation import Move, budget, choose_moves, movable
 from fairlead.policy.disruption.migration import coming
-from fairlead.policy.disruption.preemption import Victim, choose, victims
+from fairlead.policy.disruption.preemption import Victim, choose, enough, victims
 from fairlead.policy.disruption.remaining_work_preemption import replaced
 from fairlead.policy.kinds.changes import stop
 from fairlead.policy.placement.placement import FreeCapacity, shape_of
@@ -21,7 +21,9 @@ from fairlead.policy.scaling import elastic
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
+
+_STARTED = (Phase.STARTING, Phase.RUNNING)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,6 +165,38 @@ class EvictionPass:
         self.stopped.update(victim.workload.uid for victim in chosen)
         return chosen
 
+    def outside(
+        self,
+        workload: Workload,
+        giving_way: Sequence[str],
+        holders: Sequence[Workload],
+        there: Set[str],
+        timeline: Timeline,
+        soon: float,
+    ) -> tuple[Victim, ...]:
+        """Return who is stopped for a run that was chosen: scavengers first, then of those that were not chosen.
+
+        Args:
+            soon: When whoever is stopped has left; nobody is stopped for what is free by then anyway.
+            giving_way: Uids of those that were not chosen, the first to be stopped first.
+            holders, there: As for ``victims``.
+        """
+        places = {uid: number for number, uid in enumerate(giving_way)}
+        offered = []
+        for each in holders:
+            live = self.live(each)
+            takes_idle = is_scavenger(each.spec) and each.intent is Intent.RUN and each.status.phase in _STARTED
+            if each.uid in there or not (each.uid in places or takes_idle) or any(p.terminating_since for p in live):
+                continue
+            place = -1 if takes_idle else places[each.uid]
+            parts = tuple((pod.node, pod.grant) for pod in live)
+            offered.append(Victim(workload=each, parts=parts, cost_s=float(place), by_priority=not takes_idle))
+        offered.sort(key=lambda victim: victim.cost_s)
+        with timeline.at(soon) as rooms:
+            chosen = enough(shape_of(workload.spec, timeline.doors), workload.spec.nodes, offered, rooms)
+        self.stopped.update(victim.workload.uid for victim in chosen)
+        return chosen
+
     def moves(
         self,
         workload: Workload,
@@ -207,7 +241,9 @@ class EvictionPass:
         if victim.keeps:
             smaller = elastic.says_shrinks(run, wanting, victim.keeps)
             return stop(run, live, Phase.PENDING, smaller, smaller, self.now)
-        message = explaining.taken_by(run, wanting, is_owed=is_owed and not victim.by_priority)
+        message = explaining.taken_by(
+            run, wanting, is_owed=is_owed and not victim.by_priority, selection=self.snapshot.rules.selection
+        )
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
 

@@ -15,7 +15,7 @@ from fairlead.policy.queue.quotas import Ledger
 from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.scheduling_policy import Order
+from fairlead.state.scheduling_policy import Order, Selection
 from fairlead.state.snapshot import Phase, Workload
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_need, plural
 
@@ -70,6 +70,25 @@ def _behind(name: str, priority: int, own_priority: int, order: Order, *, is_ope
     )
 
 
+def passed_over(workload: Workload, selection: Selection) -> Reason:
+    """It does not fit beside those that were chosen to hold the GPUs."""
+    if selection is Selection.FINISH_TIME:
+        chosen, remedy = (
+            "are later against their equal share, or are nearer to their end",
+            "It starts before it is late.",
+        )
+    else:
+        chosen, remedy = "have less left to do for the GPUs that they need", "Waiting counts as less left to do."
+    return _told(
+        Reason(
+            code=Code.WAITING_FOR_TURN,
+            message=f"waits its turn: the GPUs go to runs that {chosen}",
+            remedy=f"{remedy} A higher `priority` puts it further to the front.",
+        ),
+        workload,
+    )
+
+
 def scavenger(workload: Workload) -> Reason:
     """It takes only what is idle, and not enough is."""
     reason = Reason(
@@ -108,8 +127,8 @@ def _of_parts(workload: Workload, resource: str) -> str:
     return f", as the smallest part with {describe_memory(asks.gpu.min_memory_bytes or 0)} counts here"
 
 
-def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
-    """Return why a run has to give way."""
+def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool, selection: Selection = Selection.NONE) -> str:
+    """Return why a run has to give way, where ``selection`` says who holds the GPUs, if anything does."""
     own, other = victim.spec, wanting.spec
     if own.priority < 0:
         return f"preempted by {other.name} of team {other.team}: it takes only what is idle"
@@ -118,6 +137,10 @@ def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool) -> str:
             f"preempted by {other.name}, which lies within what team {other.team} is guaranteed; "
             f"team {own.team} had borrowed the room"
         )
+    if selection is Selection.FINISH_TIME:
+        return f"preempted by {other.name}, which would finish later against its equal share"
+    if selection is Selection.LEAST_WORK:
+        return f"preempted by {other.name}, which has less left to do for the GPUs that it needs"
     if own.priority >= other.priority:
         return f"preempted by {other.name}, which has less left to do"
     return f"preempted by {other.name}, which has priority {other.priority}; it has {own.priority}"

@@ -3,7 +3,7 @@
 First come, first served: the priority that was asked for and what waiting has added (``fairlead.policy.queue.ageing``).
 Shortest first: what is left of the run counts against it besides. A run that needs the whole cluster for W more seconds
 loses a point for every ``AGEING_S / PATIENCE`` of them, as if it had come ``PATIENCE x W`` seconds later. Per GPU that
-is the order of shortest remaining service, which is that of ``benchmarks.candidates.job_order.worth``.
+is the order of shortest remaining service, which is that of ``fairlead.policy.selection.worth.worth``.
 
 So nobody starves: a run of W is passed by none of its priority that comes more than ``PATIENCE x W`` seconds later, nor
 by one of p points more that comes ``p x AGEING_S`` seconds after that.

@@ -30,15 +30,16 @@ from fairlead.policy.queue.dominant_shares import capacity
 from fairlead.policy.queue.durations import Durations, durations_of
 from fairlead.policy.queue.fair_order import fairly, first_come
 from fairlead.policy.queue.queue_score import Standing
-from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.queue.quotas import Ledger, is_scavenger, protected
 from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
 from fairlead.policy.scaling.scale_up import Growing
+from fairlead.policy.selection.selection import Selected, select
 from fairlead.specs.gang import GangSpec
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy
+from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy, Selection
 from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class SchedulingPass:
         growing: Who asks for nodes to come.
         is_asking: Somebody asks who fits on none that are here.
         kept: The places that are kept for runs on the move.
+        selected: Who should hold GPUs, where the rules choose a set.
     """
 
     snapshot: Snapshot
@@ -118,6 +120,7 @@ class SchedulingPass:
     stuck: set[tuple[object, ...]] = field(default_factory=set)
     is_asking: bool = False
     kept: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
+    selected: Selected | None = None
     _timeline: Timeline | None = None
 
     @classmethod
@@ -171,13 +174,30 @@ class SchedulingPass:
 
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Those that wait, in the order in which they are looked at."""
-        if self.rules.fair:
+        if self.rules.selection is not Selection.NONE:
+            order = self._select(waiting)
+        elif self.rules.fair:
             order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing)
         else:
             order = first_come(waiting)
         # One that only changes its size has its turn already, but for whoever is owed what it gave up.
         going_on = {each.uid for each in order if is_resizing(each.status) and not is_scavenger(each.spec)}
         return sorted(order, key=lambda each: each.uid not in self.owed | going_on) if going_on else order
+
+    def _select(self, waiting: Sequence[Workload]) -> list[Workload]:
+        """Choose who should hold GPUs; those first that are owed room, then the chosen, the others, scavengers."""
+        order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing)
+        rest = {each.uid: each for each in order if each.uid not in self.owed}
+        fixed = (
+            self.owed
+            | self.busy
+            | protected(self.holders, self.snapshot.teams, self.making.standing.whole, self.now).keys()
+        )
+        self.selected = select(
+            self.snapshot, list(rest.values()), self.holders, self.pods, self.making.standing, self.ledger, fixed
+        )
+        chosen = [rest.pop(uid) for uid in self.selected.order]
+        return [*(each for each in order if each.uid in self.owed), *chosen, *rest.values()]
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
@@ -217,7 +237,12 @@ class SchedulingPass:
     def _look_at(self, workload: Workload) -> list[Change]:
         spec, now = workload.spec, self.now
         end = now + self.durations.length_s(workload, now)
-        stuck = self._alike(workload, end) in self.stuck and workload.uid not in self.owed
+        if self.selected is not None:
+            stuck = workload.uid not in self.selected.chosen | self.owed and self._alike(workload, 0.0) in self.stuck
+        else:
+            stuck = self._alike(workload, end) in self.stuck and workload.uid not in self.owed
+        if stuck and self.selected is not None:
+            return wait(workload, explaining.passed_over(workload, self.rules.selection), now)
         if stuck and not self.making.may_replace(workload, self.holders):
             assert self.first is not None, "nobody waits behind nobody"
             return wait(workload, explaining.behind(workload, self.first, self.rules.order), now)
@@ -345,6 +370,8 @@ class SchedulingPass:
         """Promise it a start, or have room made for it; and say why it waits."""
         spec, now = workload.spec, self.now
         is_owed = workload.uid in self.owed
+        if self.selected is not None and not is_owed and not is_scavenger(spec):
+            return self._keep_selecting(workload, self.selected, end)
         is_first, self.first = self.first is None, self.first or workload
         if is_scavenger(spec) and self.rules.fair:
             return wait(workload, explaining.scavenger(workload), now)
@@ -380,6 +407,24 @@ class SchedulingPass:
             return [*self._wait(workload, reason), *(move_away(each, workload, self.pods, now) for each in moves)]
         reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=is_owed)
         return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+
+    def _keep_selecting(self, workload: Workload, selected: Selected, end: float) -> list[Change]:
+        """Have room made for it, if it is chosen, by those that are not; and say why it waits."""
+        now, making = self.now, self.making
+        if workload.uid not in selected.chosen:
+            self.stuck.add(self._alike(workload, 0.0))
+            return self._wait(workload, explaining.passed_over(workload, self.rules.selection))
+        timeline, shape, count = self.timeline, shape_of(workload.spec, self.free.doors), workload.spec.nodes
+        soon = now + max((each.spec.grace_s for each in self.holders), default=0.0) + 1.0
+        chosen = making.outside(workload, selected.giving_way, self.holders, self._there, timeline, soon)
+        for victim in chosen:
+            timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
+        claim = timeline.earliest(shape, count, end - now)
+        if not chosen and claim.start > max(soon, making.gone_by(self.holders, timeline)):
+            return self._wait(workload, explaining.needs(workload, timeline, self.holders))
+        self._promise(claim)
+        reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=False)
+        return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=False) for victim in chosen)]
 
     def _turn(self, workload: Workload) -> Reason:
         """Return what a run is told that is promised nothing and for which nobody is stopped."""

@@ -1,9 +1,9 @@
 """How jobs of one size share a number of slots: sets of as many devices as each of them needs.
 
-Seeks a great sum over members of worth (``ordering``) x speed (``colocation``). While jobs of the size wait, groups are
-made one after the other, each the worthiest that the next jobs of each profile give. Once nobody of the size waits,
-further slots split groups where the sum gains most, until everybody is alone. To split before that, where it gains more
-than a further group, comes to a greater sum now and to longer waits: what is left to wait counts too little in it
+Seeks a great sum over members of worth (``worth``) x speed (``stage_interleaving``). While jobs of the size wait,
+groups are made one after the other, each the worthiest that the next jobs of each profile give. Once nobody of the size
+waits, further slots split groups where the sum gains most, until everybody is alone. To split before that, where it
+gains more than a further group, comes to a greater sum now and to longer waits: what is left to wait counts too little
 (docs/decisions/0010-queue-order-and-sharing.md). Only jobs of one size share, as in Muri (SIGCOMM'22): a member that
 shared some of its devices would hold the others idle.
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from benchmarks.candidates.job_order import worth
-from benchmarks.candidates.jobs import Group, Job
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS, Profile, Stages, round_time_s
+from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.worth import worth
 
 # Candidates for a place in a group are the next jobs of at most so many profiles, the worthiest first.
 MAX_CANDIDATES = 12

@@ -21,6 +21,8 @@ class Job:
     done_s: float = 0.0
     # None while it is not measured: it then never shares.
     profile: Profile | None = None
+    # Of its team: how many times as much a second of it is worth.
+    weight: int = 1
 
     def __post_init__(self) -> None:
         assert self.num_gpus >= 1, "a job without devices does not queue for them"

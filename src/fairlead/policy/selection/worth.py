@@ -7,7 +7,7 @@ shortest service for every s; s only weighs a large gang against several small o
 sharing, how much a short job may be slowed to let more work pass.
 """
 
-from benchmarks.candidates.jobs import Job
+from fairlead.policy.selection.jobs import Job
 
 # Between 0.6 and 0.85 the averages on the public traces change by less than 0.8 % without sharing
 # (docs/decisions/0010-queue-order-and-sharing.md).
@@ -20,4 +20,4 @@ LEAST_REMAINING_S = 1.0
 def worth(job: Job) -> float:
     """Worth of a second of the job at its full speed; always positive."""
     work_gpu_s = job.num_gpus * max(job.remaining_s, LEAST_REMAINING_S)
-    return float(job.num_gpus * work_gpu_s**-SHARPNESS)
+    return float(job.weight * job.num_gpus * work_gpu_s**-SHARPNESS)

@@ -1,6 +1,6 @@
 """Which of the jobs that want devices should hold them now, and with whom, when any may be preempted.
 
-The chosen groups are those of the greatest worth (``ordering``) that fit into the number of devices together. Where
+The chosen groups are those of the greatest worth (``worth``) that fit into the number of devices together. Where
 they go is for placement: they come largest first, so that sizes which divide each other and a node leave no fragments.
 
 Promises: never more devices than there are; nobody waits while as many devices as it needs are idle; while everybody
@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate
 
-from benchmarks.candidates.gpu_sharing import Packing, packings
-from benchmarks.candidates.job_order import worth
-from benchmarks.candidates.jobs import Group, Job
+from fairlead.policy.selection.grouping import Packing, packings
+from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.worth import worth
 
 
 def choose(queue: Sequence[Job], num_gpus: int, *, sharing: bool) -> tuple[Group, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from benchmarks.candidates.jobs import Job
+from fairlead.policy.selection.jobs import Job
 
 # The ratio up to which Shockwave counts a job as treated fairly.
 TARGET = 1.05
@@ -33,11 +33,16 @@ class Turn(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A job with what its fair share follows from: when it came and the seconds that it takes alone in all."""
+    """A job with what its fair share follows from: when it came and the seconds that it takes alone in all.
+
+    ``back_s`` is what stopping it now would throw it back: who holds devices keeps its place before one whose turn is
+    no further off than that.
+    """
 
     job: Job
     submitted_s: float
     total_s: float
+    back_s: float = 0.0
 
 
 def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention: float) -> tuple[Claim, ...]:
@@ -48,7 +53,7 @@ def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention
     drain_s = sum(claim.job.num_gpus * claim.job.remaining_s for claim in claims) / num_gpus
     chosen = []
     free = num_gpus
-    for claim in sorted(claims, key=lambda claim: _rank(claim, now, contention, drain_s)):
+    for claim in sorted(claims, key=lambda claim: rank(claim, now, contention, drain_s)):
         if claim.job.num_gpus <= free:
             free -= claim.job.num_gpus
             chosen.append(claim)
@@ -56,29 +61,38 @@ def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention
 
 
 def slack_s(claim: Claim, now: float, contention: float) -> float:
-    """Seconds that the job may still wait and be done when it is due; negative when it will be late."""
-    return due_s(claim, contention) - now - claim.job.remaining_s
+    """Seconds that the job may still wait and be done when it is due; negative when it will be late.
+
+    One that holds devices would lose ``back_s`` of them at once.
+    """
+    return due_s(claim, contention) - now - claim.job.remaining_s - claim.back_s
 
 
 def due_s(claim: Claim, contention: float) -> float:
     """When its ratio comes to ``TARGET``."""
-    return claim.submitted_s + TARGET * max(1.0, contention) * claim.total_s
+    return claim.submitted_s + TARGET * max(1.0, contention / claim.job.weight) * claim.total_s
+
+
+def pressed_at(claim: Claim, contention: float) -> float:
+    """When it is pressed if it waits until then."""
+    return due_s(claim, contention) - (1.0 + PRESSED) * claim.job.remaining_s
 
 
 def turn(claim: Claim, now: float, contention: float, drain_s: float) -> Turn:
     """Which turn is its; ``drain_s`` is the time in which all remaining work could be done on all devices."""
     if slack_s(claim, now, contention) <= PRESSED * claim.job.remaining_s:
         return Turn.PRESSED
-    if claim.job.remaining_s >= LONG * drain_s:
+    if claim.job.remaining_s + claim.back_s >= LONG * drain_s:
         return Turn.LONG
     return Turn.SHORTEST
 
 
-def _rank(claim: Claim, now: float, contention: float, drain_s: float) -> tuple[Turn, float]:
+def rank(claim: Claim, now: float, contention: float, drain_s: float) -> tuple[Turn, float]:
+    """Sorts jobs: the first comes first."""
     whose = turn(claim, now, contention, drain_s)
     remaining_s = max(claim.job.remaining_s, 1.0)
     if whose is Turn.PRESSED:
         return whose, slack_s(claim, now, contention) / remaining_s
     if whose is Turn.LONG:
-        return whose, -remaining_s
-    return whose, remaining_s * claim.job.num_gpus
+        return whose, -remaining_s - claim.back_s
+    return whose, (remaining_s - claim.back_s) * claim.job.num_gpus

@@ -1,0 +1,87 @@
+"""Counts the GPUs that runs compete for: which nodes serve which of them, and how much of those is to be had.
+
+Nodes that serve the same runs are one cell. Where all runs may go everywhere there is one cell, and a set of runs fits
+if it fits by number (``fairlead.policy.selection.knapsack``); whether it fits on the nodes is for placement.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.placement import matching, takes_pods
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.state.snapshot import Grant, Node
+
+
+class Homes:
+    """The nodes that serve runs of a shape, if nothing else ran."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = [node for node in nodes if takes_pods(node) and node.gpus]
+        self._known: dict[Shape, frozenset[str]] = {}
+        self.gpu_milli = {node.name: sum(gpu.milli for gpu in node.gpus) for node in self._nodes}
+        self.gpus = {node.name: {gpu.uuid: gpu for gpu in node.gpus} for node in self._nodes}
+
+    def of(self, shape: Shape) -> frozenset[str]:
+        """Names of the nodes."""
+        if shape not in self._known:
+            self._known[shape] = frozenset(
+                node.name
+                for node in self._nodes
+                if node.name not in shape.barred and len(matching(node, shape)) >= max(1, shape.num_gpus)
+            )
+        return self._known[shape]
+
+    def held_milli(self, node: str, grant: Grant) -> int:
+        """Thousandths of devices that a grant holds of a node; 0 of one that takes no pods."""
+        gpus = self.gpus.get(node)
+        if gpus is None:
+            return 0
+        held = (gpus[uuid] for uuid in grant.gpu_uuids if uuid in gpus)
+        return sum(min(grant.gpu_milli, WHOLE_GPU) if gpu.divisible else gpu.milli for gpu in held)
+
+
+@kept
+def homes_of(nodes: tuple[Node, ...]) -> Homes:
+    """Those of these nodes."""
+    return Homes(nodes)
+
+
+@dataclass(slots=True)
+class Cells:
+    """What is to be had in each cell.
+
+    Attributes:
+        free_milli: Thousandths of devices, by which of the shapes the nodes serve.
+    """
+
+    free_milli: dict[frozenset[int], int]
+
+    @classmethod
+    def of(cls, homes: Homes, sets: Sequence[frozenset[str]], held: Iterable[tuple[str, int]]) -> "Cells":
+        """The cells of so many different sets of nodes.
+
+        Args:
+            held: Nodes and thousandths of devices that are not to be had there.
+        """
+        left = dict(homes.gpu_milli)
+        for node, milli in held:
+            if node in left:
+                left[node] -= milli
+        free: dict[frozenset[int], int] = {}
+        for node, milli in left.items():
+            cell = frozenset(index for index, names in enumerate(sets) if node in names)
+            if cell:
+                free[cell] = free.get(cell, 0) + max(0, milli)
+        return cls(free)
+
+    def take(self, index: int, milli: int) -> bool:
+        """Take so much for a run of that set of nodes, first where the fewest others may go; False where less is."""
+        own = sorted((cell for cell in self.free_milli if index in cell), key=lambda cell: (len(cell), sorted(cell)))
+        if sum(self.free_milli[cell] for cell in own) < milli:
+            return False
+        for cell in own:
+            taken = min(milli, self.free_milli[cell])
+            self.free_milli[cell] -= taken
+            milli -= taken
+        return True

@@ -1,0 +1,280 @@
+"""Chooses which runs should hold the GPUs from now on, of those that do and those that wait, whoever may be stopped.
+
+The choice is advice to the pass of the queue (``fairlead.policy.queue.scheduling``), which places and stops: those that
+are chosen are looked at first, the widest first, and whoever is not gives way to them where room is short. Whoever else
+waits takes what is left, so nothing that fits is kept idle. So a choice that cannot be placed costs nobody but the
+chosen.
+
+Not up for choice are runs without GPUs, scavengers, what lies within a team's guarantee, and whoever must not be
+stopped: it starts or leaves just now, or has never saved a checkpoint and was stopped once. What they hold is not to be
+had; what scavengers hold, and those that leave, is.
+
+Waiting and ``priority`` count as in the order of shortest first (``fairlead.policy.queue.queue_score``): they are taken
+off what is left to do, so nobody starves. A team's ``weight`` multiplies what its runs are worth. What stopping a run
+would throw it back counts as not left of it, so two whose turns are close do not replace each other.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from fairlead.policy.disruption.defragmentation import can_resume
+from fairlead.policy.disruption.preemption import restart_s
+from fairlead.policy.kinds.lifecycle import ran_until
+from fairlead.policy.placement.node_eligibility import doors_of
+from fairlead.policy.placement.placement import shape_of
+from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.queue.ageing import AGEING_S
+from fairlead.policy.queue.dominant_shares import asked, capacity
+from fairlead.policy.queue.queue_score import PATIENCE, Standing
+from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.selection.finish_time import Claim, pressed_at, rank
+from fairlead.policy.selection.gpu_room import Cells, Homes, homes_of
+from fairlead.policy.selection.jobs import Job
+from fairlead.policy.selection.knapsack import choose
+from fairlead.policy.selection.worth import LEAST_REMAINING_S, worth
+from fairlead.specs.team import Quota
+from fairlead.state.scheduling_policy import Selection
+from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
+
+# The knapsack takes the square of the number of GPUs; with more of them a walk down the order loses little.
+MOST_GPUS = 256
+# Between looks at an order that changes while time passes.
+ROUND_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A run that is up for choice.
+
+    Attributes:
+        job: With what is left of it, less what priority, waiting and a restart are worth, as its remaining time.
+        claim: With what is left of it and the restart alone.
+        gpu_milli: What it asks for, or holds, in all: thousandths of devices.
+    """
+
+    workload: Workload
+    job: Job
+    claim: Claim
+    shape: Shape
+    gpu_milli: int
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """The choice.
+
+    Attributes:
+        chosen: Uids of those that should hold GPUs.
+        order: Uids of those that wait, in the order in which they are looked at.
+        giving_way: Uids of those that hold GPUs and were not chosen, those first that are the first to be stopped.
+    """
+
+    chosen: frozenset[str]
+    order: tuple[str, ...]
+    giving_way: tuple[str, ...]
+
+
+def select(
+    snapshot: Snapshot,
+    waiting: Sequence[Workload],
+    holders: Sequence[Workload],
+    pods: Mapping[str, Sequence[Pod]],
+    standing: Standing,
+    ledger: Ledger,
+    fixed: Set[str],
+) -> Selected:
+    """The choice of the snapshot's rules.
+
+    Args:
+        waiting: Those that wait and are owed nothing.
+        ledger: What is held now.
+        fixed: Uids of those that hold something and are not to be stopped, and those that are owed room.
+    """
+    whole, now = standing.whole, standing.now
+    doors, homes = doors_of(tuple(snapshot.nodes)), homes_of(tuple(snapshot.nodes))
+    weights = {team.name: team.weight for team in snapshot.teams}
+
+    def candidate(workload: Workload, holds: bool) -> Candidate:
+        gang = workload.gang if holds else workload.spec
+        shape, live = shape_of(gang, doors), _live(pods[workload.uid]) if holds else []
+        claim = _claim_of(workload, standing, weights.get(gang.team, 1), live)
+        credit_s = _credit_s(workload, now) * whole.gpu_milli / WHOLE_GPU / claim.job.num_gpus
+        known = replace(claim.job, remaining_s=max(LEAST_REMAINING_S, claim.job.remaining_s - credit_s - claim.back_s))
+        milli = asked(gang, whole).gpu_milli
+        return Candidate(workload=workload, job=known, claim=claim, shape=shape, gpu_milli=milli, holds=holds)
+
+    held = [candidate(each, True) for each in holders if each.uid not in fixed and _may_stop(each, pods[each.uid])]
+    wanting = [candidate(each, False) for each in waiting if each.spec.resources.gpu and not is_scavenger(each.spec)]
+    # Who leaves for others is chosen or not as if it waited already, or the choice would change while it leaves.
+    leaving = [candidate(each, False) for each in holders if each.uid not in fixed and _makes_room(each)]
+    everybody = [*held, *leaving, *_within_quota(wanting, ledger)]
+    ours = {each.workload.uid for each in held}
+    gone = {each.uid for each in holders if is_scavenger(each.spec) or each.status.phase is Phase.STOPPING}
+    kept = [
+        (pod.node, homes.held_milli(pod.node, pod.grant))
+        for pod in snapshot.pods
+        if not pod.phase.is_final and pod.grant.gpu_uuids and pod.workload_uid not in ours | gone
+    ]
+    if snapshot.rules.selection is Selection.FINISH_TIME:
+        competing = [each for each in snapshot.workloads if _competes(each)]
+        contention = _contention(competing, snapshot, whole.gpu_milli)
+        drain_s = sum(standing.work_s(each) for each in competing)
+        ordered, chosen = _fairly(everybody, homes, kept, contention, drain_s, now)
+    else:
+        ordered, chosen = _worthiest(everybody, homes, kept)
+    place = {each.workload.uid: number for number, each in enumerate(ordered)}
+    first = sorted(
+        (each for each in wanting if each.workload.uid in chosen),
+        key=lambda each: (-each.gpu_milli, place[each.workload.uid]),
+    )
+    startable = {each.workload.uid for each in wanting}
+    rest = [each for each in ordered if each.workload.uid in startable - chosen]
+    return Selected(
+        chosen=frozenset(chosen),
+        order=tuple(each.workload.uid for each in (*first, *rest)),
+        giving_way=tuple(
+            each.workload.uid for each in reversed(ordered) if each.holds and each.workload.uid not in chosen
+        ),
+    )
+
+
+def _makes_room(workload: Workload) -> bool:
+    status = workload.status
+    return _competes(workload) and status.phase is Phase.STOPPING and status.next_phase is Phase.PENDING
+
+
+def turn_times(snapshot: Snapshot, now: float) -> Iterator[float]:
+    """Yield when time alone may change who has the first turn by finish times: some that waits becomes pressed.
+
+    While one that is pressed waits, the order among those that are is looked at anew every ``ROUND_S``.
+    """
+    waiting = [each for each in snapshot.workloads if each.status.phase is Phase.PENDING and each.intent is Intent.RUN]
+    if not waiting:
+        return
+    whole = capacity(snapshot.nodes)
+    standing = Standing.of(snapshot, whole, snapshot.rules.order, now)
+    contention = _contention((each for each in snapshot.workloads if _competes(each)), snapshot, whole.gpu_milli)
+    for workload in filter(_competes, waiting):
+        at = pressed_at(_claim_of(workload, standing, _weight(workload, snapshot), ()), contention)
+        yield at if at > now else (now // ROUND_S + 1) * ROUND_S
+
+
+def _may_stop(workload: Workload, pods: Iterable[Pod]) -> bool:
+    status = workload.status
+    return (
+        workload.intent is Intent.RUN
+        and status.phase in (Phase.STARTING, Phase.RUNNING)
+        and workload.spec.resources.gpu is not None
+        and not is_scavenger(workload.spec)
+        and (status.attempt == 0 or can_resume(workload))
+        and all(pod.terminating_since is None for pod in pods if not pod.phase.is_final)
+    )
+
+
+def _claim_of(workload: Workload, standing: Standing, weight: int, live: Sequence[Pod]) -> Claim:
+    """What is left of it, and what stopping it now would throw it back, by its pods that live."""
+    gang, whole = workload.gang if live else workload.spec, standing.whole
+    milli = asked(gang, whole).gpu_milli
+    left_s = standing.work_s(workload) * (whole.gpu_milli / milli if milli else 1.0)
+    job = Job(
+        uid=workload.uid,
+        num_gpus=max(1, round(milli / WHOLE_GPU)),
+        remaining_s=max(LEAST_REMAINING_S, left_s),
+        weight=weight,
+    )
+    return Claim(
+        job=job,
+        submitted_s=workload.created_at - AGEING_S * gang.priority,
+        total_s=ran_until(workload.status, standing.now) + left_s,
+        back_s=restart_s(workload, live, standing.now) if live else 0.0,
+    )
+
+
+def _competes(workload: Workload) -> bool:
+    """Return whether it has or wants GPUs of its own right."""
+    return (
+        workload.spec.resources.gpu is not None
+        and not is_scavenger(workload.spec)
+        and workload.intent is Intent.RUN
+        and not workload.status.phase.is_final
+    )
+
+
+def _weight(workload: Workload, snapshot: Snapshot) -> int:
+    return next((team.weight for team in snapshot.teams if team.name == workload.spec.team), 1)
+
+
+def _contention(everybody: Iterable[Workload], snapshot: Snapshot, gpu_milli: int) -> float:
+    """Return how many share one GPU, each as many times as its team weighs."""
+    return sum(_weight(each, snapshot) for each in everybody) * WHOLE_GPU / max(WHOLE_GPU, gpu_milli)
+
+
+def _credit_s(workload: Workload, now: float) -> float:
+    """Return what priority and waiting are worth, in seconds of the whole cluster."""
+    status = workload.status
+    waited_s = max(0.0, now - status.since) if status.phase is Phase.PENDING else 0.0
+    return (AGEING_S * (workload.spec.priority + status.raised) + waited_s) / PATIENCE
+
+
+def _live(pods: Iterable[Pod]) -> list[Pod]:
+    return [pod for pod in pods if not pod.phase.is_final]
+
+
+def _within_quota(wanting: Iterable[Candidate], ledger: Ledger) -> list[Candidate]:
+    """Those that may start as far as their teams' quotas go, the worthiest of each team first."""
+    if not any(team.quota != Quota() for team in ledger.teams.values()):
+        return list(wanting)
+    ledger, within = ledger.copy(), list[Candidate]()
+    for each in sorted(wanting, key=_densest):
+        if ledger.exceeds(each.workload.spec) is None:
+            ledger.add(each.workload.spec)
+            within.append(each)
+    return within
+
+
+def _worthiest(
+    everybody: Sequence[Candidate], homes: Homes, kept: Iterable[tuple[str, int]]
+) -> tuple[list[Candidate], set[str]]:
+    """All by worth for each GPU, and the uids of those that are chosen."""
+    ordered = sorted(everybody, key=_densest)
+    sets, cells = _cells(ordered, homes, kept)
+    num_gpus = sum(cells.free_milli.values()) // WHOLE_GPU
+    if len(sets) == 1 and num_gpus <= MOST_GPUS and not any(each.shape.is_share for each in ordered):
+        groups = choose([each.job for each in ordered], num_gpus, sharing=False)
+        return ordered, {job.uid for group in groups for job in group.jobs}
+    return ordered, _walk(ordered, homes, sets, cells)
+
+
+def _fairly(
+    everybody: Sequence[Candidate],
+    homes: Homes,
+    kept: Iterable[tuple[str, int]],
+    contention: float,
+    drain_s: float,
+    now: float,
+) -> tuple[list[Candidate], set[str]]:
+    """All in the order of fair finish times, and the uids of those that are chosen."""
+    ordered = sorted(
+        everybody, key=lambda each: (rank(each.claim, now, contention, drain_s), not each.holds, each.job.uid)
+    )
+    sets, cells = _cells(ordered, homes, kept)
+    return ordered, _walk(ordered, homes, sets, cells)
+
+
+def _cells(
+    everybody: Iterable[Candidate], homes: Homes, kept: Iterable[tuple[str, int]]
+) -> tuple[list[frozenset[str]], Cells]:
+    sets = list(dict.fromkeys(homes.of(each.shape) for each in everybody))
+    return sets, Cells.of(homes, sets, kept)
+
+
+def _walk(ordered: Iterable[Candidate], homes: Homes, sets: Sequence[frozenset[str]], cells: Cells) -> set[str]:
+    """Uids of those that find room in this order, skipping those that do not."""
+    numbers = {names: number for number, names in enumerate(sets)}
+    return {each.job.uid for each in ordered if cells.take(numbers[homes.of(each.shape)], each.gpu_milli)}
+
+
+def _densest(candidate: Candidate) -> tuple[float, bool, str]:
+    job = candidate.job
+    return -worth(job) / job.num_gpus, not candidate.holds, job.uid
