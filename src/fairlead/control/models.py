@@ -89,24 +89,24 @@ def push(
     try:
         store = Artefacts(root)
         _remove_leftovers(root / INCOMING)
-        digest = found.keep(store)
-        kept = store.path(digest)
-        size_bytes = used_bytes(kept) if kept.is_dir() else kept.stat().st_size
+        with store.in_use():
+            digest = found.keep(store)
+            kept = store.path(digest)
+            given = ModelVersion(
+                name=name,
+                version=0,
+                digest=digest,
+                content=found.content,
+                size_bytes=used_bytes(kept) if kept.is_dir() else kept.stat().st_size,
+                created_at=time.time(),
+                metrics=told,
+                objective=None if by is None else by[0],
+                goal=None if by is None else by[1],
+                lineage=found.lineage,
+            )
+            return cluster.add_model(given)
     except OSError as error:
         raise explained(cluster.home.path, error) from error
-    given = ModelVersion(
-        name=name,
-        version=0,
-        digest=digest,
-        content=found.content,
-        size_bytes=size_bytes,
-        created_at=time.time(),
-        metrics=told,
-        objective=None if by is None else by[0],
-        goal=None if by is None else by[1],
-        lineage=found.lineage,
-    )
-    return cluster.add_model(given)
 
 
 def promote(cluster: LocalCluster, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:
@@ -125,6 +125,21 @@ def promote(cluster: LocalCluster, text: str, stage: str) -> tuple[ModelVersion,
     before = next((each for each in cluster.models(version.name) if each.stage == stage), None)
     now = cluster.promote_model(version, stage)
     return now, None if before is None or before.version == now.version else before
+
+
+def delete(cluster: LocalCluster, text: str) -> ModelVersion:
+    """Remove a version; the one that was removed. Its number is not given again, and its content stays for now.
+
+    Raises:
+        NotFound: There is no such version.
+        Conflict: It has a stage.
+    """
+    reference = read_reference(text)
+    if reference is None or reference.is_run or reference.number is None:
+        raise NotFound(f"{text!r} is no version of a model that can be removed. Give its number, such as NAME@3.")
+    version = find_version(cluster, reference)
+    cluster.remove_model(version)
+    return version
 
 
 def _read_objective(text: str) -> tuple[str, Goal]:

@@ -98,6 +98,23 @@ def promote(version: str, stage: str, json_: bool) -> None:
         message(f"{before} was before; `fairlead model promote {before} --to {stage}` goes back.")
 
 
+@model.command()
+@click.argument("version")
+@json_option
+def delete(version: str, json_: bool) -> None:
+    """Remove VERSION, which is NAME@3. One that has a stage stays.
+
+    Its number is not given again. `fairlead prune --artefacts` removes its content where nothing else needs that.
+    """
+    from fairlead.control.models import delete as delete_model
+
+    gone = delete_model(open_local(), version)
+    if json_:
+        print(as_json(told(gone)))
+    else:
+        message(f"{gone} is removed. `fairlead prune --artefacts` removes its content where nothing else needs that.")
+
+
 def told(version: ModelVersion) -> dict[str, Any]:
     """A version as an object for programs."""
     return {

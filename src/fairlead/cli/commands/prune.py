@@ -1,7 +1,8 @@
 """``fairlead prune``: remove what is kept of runs that are over and need not be kept any longer."""
 
 import time
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,10 +16,14 @@ from fairlead.policy.kinds.retention import KEEP_ALL, Retention, expired
 from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
 
+if TYPE_CHECKING:
+    from fairlead.control.pipelines.collection import Collected
+
 
 @click.command()
 @keep_options("--last")
 @selection_options(phases=FINISHED, what="runs")
+@click.option("--artefacts", is_flag=True, help="Also remove outputs of steps that nothing needs any longer.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -27,6 +32,7 @@ def prune(
     target: Target,
     keeps: Retention,
     selection: Selection,
+    artefacts: bool,
     dry_run: bool,
     yes: bool,
     json_: bool,
@@ -35,8 +41,13 @@ def prune(
 
     Without them it goes by the file `keep` of the state directory. Checkpoints at a place of yours stay, and so does
     every run that is not over.
+
+    With --artefacts outputs of pipelines' steps go too, unless a run that is kept has made them or names them, a
+    version of a model is one of them, or a result that --keep or --last keeps has them.
     """
     cluster = target.open()
+    if artefacts and cluster.has_containers:
+        raise click.UsageError("--artefacts is for this machine, where pipelines run.")
     keeps = cluster.keeps() if keeps == KEEP_ALL else keeps
     if keeps == KEEP_ALL:
         raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
@@ -54,14 +65,31 @@ def prune(
         confirm(f"Remove {plural(len(runs), 'run')} with their logs and own checkpoints{size}?", yes=yes, told=False)
         runs = _remove(cluster, runs)
         total = _total(runs, spaces)
+    collected = _collect(keeps, runs, dry_run=dry_run) if artefacts else None
     if json_:
         rows = [_json(run, spaces[run.uid]) for run in runs]
-        print(as_json({"runs": rows, "bytes": total, "removed": not dry_run}))
-    elif not runs:
+        outputs = {} if collected is None else {"artefacts": asdict(collected)}
+        print(as_json({"runs": rows, "bytes": total, "removed": not dry_run, **outputs}))
+        return
+    if collected is not None:
+        done = "would be removed" if dry_run else "removed"
+        size = describe_memory(collected.num_bytes)
+        message(f"{plural(len(collected.digests), 'output')} of steps {done}, {size}.")
+    if collected is not None and not runs:
+        return
+    if not runs:
         message("No finished run needs to be removed.")
     else:
         done = "would be removed" if dry_run else "removed"
         message(f"{plural(len(runs), 'run')} {done}{f', {describe_memory(total)}' if total else ''}.")
+
+
+def _collect(keeps: Retention, runs: list[AnyWorkload], *, dry_run: bool) -> "Collected":
+    # Here and not above: few remove them.
+    from fairlead.control.opening import open_local
+    from fairlead.control.pipelines.collection import collect
+
+    return collect(open_local(), keeps, time.time(), without=frozenset(run.uid for run in runs), dry_run=dry_run)
 
 
 def _total(runs: list[AnyWorkload], spaces: dict[str, int | None]) -> int:

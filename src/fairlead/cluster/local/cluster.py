@@ -396,6 +396,14 @@ class LocalCluster:
         """Keep a new version, whose content is there; the version, and False where it was known already."""
         return self.store.add_model(given)
 
+    def remove_model(self, version: "ModelVersion") -> None:
+        """Remove a version of a model; its content is removed when outputs that nobody needs are.
+
+        Raises:
+            Conflict: It has a stage.
+        """
+        self.store.remove_model(version.name, version.version)
+
     def promote_model(self, version: "ModelVersion", stage: str) -> "ModelVersion":
         """Give a version a stage, which no other of its name has from then on."""
         return self.store.promote_model(version.name, version.version, stage)

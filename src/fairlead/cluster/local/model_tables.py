@@ -16,6 +16,8 @@ CREATE TABLE IF NOT EXISTS models (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX IF NOT EXISTS one_version_of_a_stage ON models (name, stage) WHERE stage IS NOT NULL
 """
+# Of models of which a version was removed: the highest number by then.
+_NUMBERS = "CREATE TABLE IF NOT EXISTS model_numbers (name TEXT PRIMARY KEY, version INTEGER NOT NULL)"
 _COLUMNS = "name, version, digest, content, size_bytes, created_at, stage, metrics, objective, goal, lineage"
 
 
@@ -29,11 +31,25 @@ class ModelTables:
         for each in MODEL_SCHEMA.split(";\n"):
             self._db.execute(each)
 
+    def remove(self, name: str, version: int) -> None:
+        """Remove a version; its number is not given again."""
+        self._db.execute(_NUMBERS)
+        self._db.execute("INSERT OR REPLACE INTO model_numbers (name, version) VALUES (?, ?)", (name, self._last(name)))
+        self._db.execute("DELETE FROM models WHERE name = ? AND version = ?", (name, version))
+
+    def _last(self, name: str) -> int:
+        """Return the highest number that a version of a name ever had; 0 for none."""
+        self._db.execute(_NUMBERS)
+        (last,) = self._db.execute(
+            "SELECT max(coalesce((SELECT max(version) FROM models WHERE name = ?1), 0), "
+            "coalesce((SELECT version FROM model_numbers WHERE name = ?1), 0))",
+            (name,),
+        ).fetchone()
+        return int(last)
+
     def add(self, given: ModelVersion) -> ModelVersion:
         """Keep a new version under the next number; the number that it has is not looked at."""
-        (last,) = self._db.execute(
-            "SELECT coalesce(max(version), 0) FROM models WHERE name = ?", (given.name,)
-        ).fetchone()
+        last = self._last(given.name)
         self._db.execute(
             f"INSERT INTO models ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, ?)",
             (

@@ -718,6 +718,19 @@ class Store:
             self._models.promote(name, version, stage)
             return next(each for each in self._models.versions(name) if each.version == version)
 
+    @_in_the_room_there_is
+    def remove_model(self, name: str, version: int) -> None:
+        """Remove a version of a model.
+
+        Raises:
+            Conflict: It has a stage by now.
+        """
+        with self._transaction():
+            found = next((each for each in self._models.versions(name) if each.version == version), None)
+            if found is not None and found.stage is not None:
+                raise Conflict(f"{found} is {found.stage}; promote another version to that first.")
+            self._models.remove(name, version)
+
     def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
         """Versions of models, those of a name or all, by name and number."""
         with self._translated():

@@ -3,19 +3,27 @@
 Content that is the same is kept once. What is kept was moved there whole, so a killed process leaves nothing half done.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from fairlead.errors import Conflict
 
 # A file this small may be read by conditions.
 VALUE_BYTES = 64 * 1024
 # Larger files of a working directory count by size and time, not by content.
 LARGE_BYTES = 16 * 1024 * 1024
 _CHUNK = 1 << 20
+ALONE_S = 10.0
+LOOK_S = 0.05
 
 
 class Artefacts:
@@ -24,6 +32,39 @@ class Artefacts:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep content from being removed between finding or keeping it and recording that somebody needs it."""
+        with self._locked(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until nobody is between the two, and keep others from it.
+
+        Raises:
+            Conflict: Somebody is, for ``ALONE_S`` seconds.
+        """
+        with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            yield
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        lock = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            until = time.monotonic() + ALONE_S
+            while True:
+                try:
+                    fcntl.flock(lock, how)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise Conflict("Outputs of steps are being kept just now; try again in a moment.") from None
+                    time.sleep(LOOK_S)
+            yield
+        finally:
+            os.close(lock)
 
     def path(self, digest: str) -> Path:
         """Return the path of the content of that hash, whether it is there or not."""

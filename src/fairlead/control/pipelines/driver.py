@@ -204,13 +204,13 @@ class Driver:
             self._record(replace(task, phase=TaskPhase.FAILED, message=message))
             return
         self._parts[task.name] = parts
-        decided = self._dependencies.looked_up(task, parts, self._artefacts, self._clock())
-        if decided.result is None:
-            self._queue(replace(task, message=decided.why))
-            return
-        result = decided.result
-        taken = replace(task, phase=TaskPhase.CACHED, outputs=result.outputs, values=result.values, message=decided.why)
-        self._finish(taken)
+        with self._artefacts.in_use():
+            decided = self._dependencies.looked_up(task, parts, self._artefacts, self._clock())
+            if decided.result is None:
+                self._queue(replace(task, message=decided.why))
+                return
+            outputs, values = decided.result.outputs, decided.result.values
+            self._finish(replace(task, phase=TaskPhase.CACHED, outputs=outputs, values=values, message=decided.why))
 
     def _finish(self, task: Task) -> None:
         """Record a task whose outputs are there, unless its gate is shut."""
@@ -310,7 +310,8 @@ class Driver:
             if found is None:
                 self._failed(task, "its run was deleted")
             elif not children.has_failed(found):
-                self._collect_child(task, found)
+                with self._artefacts.in_use():
+                    self._collect_child(task, found)
             else:
                 self._failed(task, f"{found.spec.name} is {found.status.phase.value}: {found.status.reason.message}")
             self._consider_after(task.step)
@@ -394,7 +395,8 @@ class Driver:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
             self._failed(task, f"its program ended with {how} after {describe_duration(took_s)}")
         else:
-            self._collect(task, took_s)
+            with self._artefacts.in_use():
+                self._collect(task, took_s)
         self._consider_after(task.step)
 
     def _collect(self, task: Task, took_s: float) -> None:

@@ -3,12 +3,13 @@
 import hashlib
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead.errors import ClusterError
+from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.steps import Result
 
 _SCHEMA = """
@@ -91,6 +92,36 @@ class Results:
                 "INSERT INTO produced (digest, result, output) VALUES (?, ?, ?)",
                 [(digest, added.lastrowid, name) for name, digest in result.outputs.items()],
             )
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def divided(self, keep: Retention, now: float) -> tuple[set[str], tuple[int, ...]]:
+        """Return the hashes that results have which are kept, and the numbers of the other results.
+
+        Args:
+            keep: Those are kept that are this young, or among the newest so many of their task.
+            now: Unix seconds.
+        """
+        rows = self._db.execute("SELECT id, pipeline, task, outputs, at FROM results ORDER BY id DESC")
+        counts: dict[tuple[str, str], int] = {}
+        digests, gone = set[str](), list[int]()
+        for number, pipeline, task, outputs, at in rows:
+            place = counts[pipeline, task] = counts.get((pipeline, task), 0) + 1
+            is_young = keep.for_s is not None and now - at < keep.for_s
+            if keep == KEEP_ALL or is_young or (keep.last is not None and place <= keep.last):
+                digests.update(json.loads(outputs).values())
+            else:
+                gone.append(int(number))
+        return digests, tuple(gone)
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """Forget results, so that nothing is taken from them any more."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for table, column in (("results", "id"), ("produced", "result")):
+                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(each,) for each in numbers])
             self._db.execute("COMMIT")
         except BaseException:
             self._db.execute("ROLLBACK")

@@ -1,0 +1,103 @@
+"""Removes outputs of steps that nobody needs any longer.
+
+Needed is what a run that is kept has returned or names in its spec, what a version of a model is, and what a newer
+result would be taken from instead of running its step again. Drivers and whoever makes versions hold a lock between
+finding or keeping content and recording that they need it; meanwhile nothing is removed.
+"""
+
+import re
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.disk_errors import explained
+from fairlead.cluster.local.space import used_bytes
+from fairlead.control.pipelines import journal
+from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.results import Results
+from fairlead.policy.kinds.retention import Retention
+from fairlead.specs.formats.serialization import to_json
+
+REMOVED = "removed"
+_DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The content that was removed, or would be.
+
+    Attributes:
+        digests: Its hashes.
+        num_results: Results that are not known any more, so that their steps run when they are asked for again.
+    """
+
+    digests: tuple[str, ...]
+    num_bytes: int
+    num_results: int
+
+
+def collect(
+    cluster: LocalCluster, keep: Retention, now: float, *, without: frozenset[str] = frozenset(), dry_run: bool = False
+) -> Collected:
+    """Remove outputs that nothing needs.
+
+    Args:
+        keep: Results that are this young, or the newest so many of each task, are kept; all for ``KEEP_ALL``.
+        now: Unix seconds.
+        without: The uids of runs that are about to be removed.
+        dry_run: Only tell.
+
+    Raises:
+        Conflict: Others keep outputs all the time.
+        ClusterError: Something cannot be read or removed.
+    """
+    root = cluster.home.artefacts
+    try:
+        store = Artefacts(root)
+        with store.alone():
+            results = Results(root / "results.db")
+            try:
+                kept, gone = results.divided(keep, now)
+                needed = kept | _needed_by_runs(cluster, without)
+                needed |= {version.digest for version in cluster.models()}
+                left = sorted(path for path in root.glob("[0-9a-f][0-9a-f]/*") if path.name not in needed)
+                num_bytes = sum(_size(path) for path in left)
+                if not dry_run:
+                    results.forget(gone)
+                    _put_aside(left, root / REMOVED)
+            finally:
+                results.close()
+        if not dry_run:
+            shutil.rmtree(root / REMOVED, ignore_errors=True)
+    except OSError as error:
+        raise explained(cluster.home.path, error) from error
+    return Collected(digests=tuple(path.name for path in left), num_bytes=num_bytes, num_results=len(gone))
+
+
+def _needed_by_runs(cluster: LocalCluster, without: frozenset[str]) -> set[str]:
+    """Return every hash that is in the spec or in the journal of a run that is kept."""
+    found: set[str] = set()
+    for workload in cluster.workloads():
+        if workload.uid in without:
+            continue
+        found.update(_DIGEST.findall(to_json(workload.spec)))
+        with suppress(FileNotFoundError):
+            found.update(_DIGEST.findall((cluster.home.run(workload.uid) / "files" / journal.NAME).read_text()))
+    return found
+
+
+def _put_aside(paths: Iterable[Path], place: Path) -> None:
+    """Move content out of the store at once; a process that is killed leaves it to whoever collects next."""
+    place.mkdir(mode=0o700, exist_ok=True)
+    for path in paths:
+        target = place / path.name
+        if target.exists():  # of somebody who was killed
+            shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
+        path.rename(target)
+
+
+def _size(path: Path) -> int:
+    return used_bytes(path) if path.is_dir() else path.lstat().st_size
