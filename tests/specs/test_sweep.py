@@ -70,6 +70,11 @@ def test_values_get_into_the_command_the_variables_and_a_table_of_all() -> None:
         ({"objective": ""}, "without a `sampler` it is grid where no `objective` is given"),
         ({"objective": "", "prune": "asha"}, "`prune` needs an `objective`"),
         ({"objective": "", "sampler": "tpe"}, "tpe learns from an `objective`"),
+        ({"objective": "", "sampler": "cma-es"}, "cma-es learns from an `objective`"),
+        (
+            {"parameters": "{lr: 0.1 | 0.2, layers: 1..2 when lr=0.1}", "sampler": "cma-es"},
+            "cma-es adapts ranges that are always there, and this sweep has none",
+        ),
         ({"prune": "hyperband"}, "has to know how many steps"),
         ({"prune": "{rule: asha, steps: 9}"}, "asha does not use it"),
         ({"pruner": "asha"}, "did you mean `prune`?"),

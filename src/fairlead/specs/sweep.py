@@ -53,6 +53,7 @@ class Sampler(StrEnum):
     RANDOM = "random"
     GRID = "grid"
     TPE = "tpe"
+    CMA_ES = "cma-es"
 
 
 class Rule(StrEnum):
@@ -179,6 +180,11 @@ class Sweep:
         return read_parameters(self.parameters)[0]
 
     @property
+    def adapted(self) -> tuple[Parameter, ...]:
+        """Return those that CMA-ES adapts: ranges that are always there."""
+        return tuple(filter(_is_adapted, self.space))
+
+    @property
     def num_trials(self) -> int:
         """Return how many trials there are to be."""
         if self.trials is not None and self.chosen_sampler is not Sampler.GRID:
@@ -227,14 +233,20 @@ class Sweep:
             yield "trials", f"missing; {endless[0]} has no end of values, so give how many trials there are to be"
         elif self.trials is None and (count_combinations(space, MAX_TRIALS) or 0) > MAX_TRIALS:
             yield "trials", f"missing; there are more than {MAX_TRIALS} combinations, so give how many of them to try"
+        if self.sampler is Sampler.CMA_ES and not any(_is_adapted(parameter) for parameter in space):
+            yield (
+                "sampler",
+                "cma-es adapts ranges that are always there, and this sweep has none; give one, such as "
+                "`lr: log 1e-4..1e-1`, or use tpe",
+            )
         if self.objective is not None:
             return
         for key, given in (("prune", self.prune is not None), ("stop", self.stop.target is not None)):
             if given:
                 what = "prune" if key == "prune" else "stop.target"
                 yield key, f"`{what}` needs an `objective`, such as `{{metric: loss, goal: minimize}}`"
-        if self.sampler is Sampler.TPE:
-            yield "sampler", "tpe learns from an `objective`; give one, or use random or grid"
+        if self.sampler in (Sampler.TPE, Sampler.CMA_ES):
+            yield "sampler", f"{self.sampler} learns from an `objective`; give one, or use random or grid"
 
     def _template_problems(self) -> Iterable[tuple[str, str]]:
         named = {name for text in template_texts(self.trial) for name in TEMPLATE.findall(text)}
@@ -258,6 +270,10 @@ class Sweep:
         for name in self.trial.env:
             if name.startswith(ENV_PREFIX) or name == ENV_ALL:
                 yield "trial", f"env: {quote(name)} is set for each trial by the sweep; choose another name"
+
+
+def _is_adapted(parameter: Parameter) -> bool:
+    return not parameter.choices and parameter.when is None
 
 
 def template_texts(trial: Training) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from fairlead.policy.search.covariance_adaptation import distribution_after
 from fairlead.policy.search.trials import TrialRecord, TrialState, draw, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
@@ -64,6 +65,26 @@ def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str,
         key = (sweep.seed, number, parameter.name)
         choose = _best_choice if parameter.choices else _best_part
         values[parameter.name] = choose(parameter, near, far, key)
+    return values
+
+
+def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+    """Draw ranges that are always there by CMA-ES, and the other parameters at random."""
+    adapted = sweep.adapted
+    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
+    best_first = ranked(list(history), goal)
+    ended = sorted(best_first, key=lambda each: each.number)
+    index = {each.number: at for at, each in enumerate(ended)}
+    places = [[parameter.part(each.values[parameter.name]) for parameter in adapted] for each in ended]
+    found = distribution_after(len(adapted), places, [index[each.number] for each in best_first])
+    parts = found.draw(sweep.seed, number, "cma-es")
+    drawn = {parameter.name: min(part, 1 - 1e-12) for parameter, part in zip(adapted, parts, strict=True)}
+    values: dict[str, Value] = {}
+    for parameter in sweep.space:
+        if parameter.name in drawn:
+            values[parameter.name] = parameter.at(drawn[parameter.name])
+        elif parameter.is_active(values):
+            values[parameter.name] = parameter.at(draw(sweep.seed, number, parameter.name))
     return values
 
 
@@ -145,4 +166,5 @@ SAMPLERS: dict[Sampler, Callable[[Sweep, int, Sequence[TrialRecord]], dict[str, 
     Sampler.RANDOM: _random,
     Sampler.GRID: _grid,
     Sampler.TPE: _tpe,
+    Sampler.CMA_ES: _cma_es,
 }
