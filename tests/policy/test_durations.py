@@ -3,8 +3,13 @@
 import math
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.policy.queue import durations
 from fairlead.policy.queue.duration_estimates import enough_s
-from fairlead.policy.queue.durations import SOON_S, Durations
+from fairlead.policy.queue.durations import SOON_S, Durations, durations_of
 from fairlead.state.snapshot import Completed, Grant, Intent, Pod, PodPhase, Workload
 from tests.builders import status, training
 
@@ -69,3 +74,30 @@ def test_an_expected_duration_counts_until_the_run_has_taken_longer() -> None:
     assert known.length_s(run(expected_duration_s=60.0), NOW) == 60.0
     assert known.ends_at(run(expected_duration_s=60.0, started_at=NOW - 20), [pod()], NOW) == NOW + 40.0 + SOON_S
     assert known.ends_at(run(expected_duration_s=60.0, started_at=NOW - 90), [pod()], NOW) == NOW + 410.0 + SOON_S
+
+
+def told(known: Durations) -> list[float]:
+    runs = [run(f"{name}-0", started_at=started_at) for name in "abc" for started_at in (None, NOW - 3.0)]
+    return [known.length_s(each, NOW) for each in runs] + [known.ends_at(each, [pod()], NOW) for each in runs]
+
+
+ENDED = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=60)
+
+
+@given(ended=ENDED, ends=st.lists(st.integers(0, 60), max_size=8), most=st.integers(1, 20))
+def test_what_is_learnt_run_by_run_is_what_all_of_them_tell(
+    ended: list[tuple[str, int]], ends: list[int], most: int
+) -> None:
+    runs = [Completed(team="default", name=f"{name}-{n}", took_s=float(s)) for n, (name, s) in enumerate(ended)]
+    for end in sorted(ends):
+        seen = tuple(runs[max(0, end - most) : end])
+        assert told(durations_of(seen)) == told(Durations(seen))
+
+
+def test_that_property_catches_who_forgets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tuple(Completed(team="default", name=f"a-{n}", took_s=float(100 - n)) for n in range(1, 30))
+    durations_of(runs[:20])
+    after = Durations.after
+    monkeypatch.setattr(durations, "_last", (runs[:20], Durations(runs[:20])))
+    monkeypatch.setattr(Durations, "after", lambda known, gone, new: after(known, (), new))
+    assert told(durations_of(runs[9:29])) != told(Durations(runs[9:29]))

@@ -7,11 +7,11 @@ plan, which a property in ``tests/policy`` holds it to.
 
 import heapq
 import math
-from bisect import bisect_left, insort
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress, islice, repeat
 from operator import is_not
 from typing import TYPE_CHECKING, TypeVar
 
@@ -283,35 +283,52 @@ def _place_in_gang(pod: Pod) -> tuple[int, int]:
 
 
 class _Mix:
-    """The members of all runs, oldest first, and what they tend to ask for."""
+    """The members of all runs, oldest first, and what they tend to ask for; shapes go by numbers."""
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[float, str]] = {}
         self._order: list[tuple[float, str]] = []
-        self._asked: list[tuple[Shape, int]] = []
+        self._asked: list[int] = []
+        self._counts: list[int] = []
+        self._numbers: dict[Shape, int] = {}
+        self._shapes: list[Shape] = []
         self._num = 0
         self._settled: TaskMix | None = None
 
     def note(self, uid: str, run: Workload | None) -> None:
         """A run asks for this from now on, or is not there any more."""
         place = self._places.get(uid)
-        wanted = None if run is None else (Shape.of(run.spec.resources), run.status.nodes or run.spec.nodes)
+        if place is None and run is None:
+            return
+        wanted = count = 0
+        if run is not None:
+            wanted, count = self._number(Shape.of(run.spec.resources)), run.status.nodes or run.spec.nodes
         if place is not None:
             at = bisect_left(self._order, place)
-            if run is not None and place == (run.created_at, uid) and self._asked[at] == wanted:
+            if run is not None and (place, self._asked[at], self._counts[at]) == ((run.created_at, uid), wanted, count):
                 return
-            self._num -= self._asked[at][1]
-            del self._order[at], self._asked[at], self._places[uid]
-            self._settled = None
-        if run is not None and wanted is not None:
+            self._num -= self._counts[at]
+            del self._order[at], self._asked[at], self._counts[at], self._places[uid]
+        if run is not None:
             place = self._places[uid] = (run.created_at, uid)
-            insort(self._order, place)
-            self._asked.insert(bisect_left(self._order, place), wanted)
-            self._num += wanted[1]
-            self._settled = None
+            at = bisect_left(self._order, place)
+            self._order.insert(at, place)
+            self._asked.insert(at, wanted)
+            self._counts.insert(at, count)
+            self._num += count
+        self._settled = None
 
     def settled(self) -> TaskMix:
         """As ``fairlead.policy.placement.task_mix.settled_mix``."""
         if self._settled is None:
-            self._settled = TaskMix.of_oldest(self._asked, settled_size(self._num))
+            pods = chain.from_iterable(map(repeat, self._asked, self._counts))
+            self._settled = TaskMix()
+            for number, count in Counter(islice(pods, settled_size(self._num))).items():
+                self._settled.observe(self._shapes[number], count)
         return self._settled
+
+    def _number(self, shape: Shape) -> int:
+        number = self._numbers.setdefault(shape, len(self._shapes))
+        if number == len(self._shapes):
+            self._shapes.append(shape)
+        return number

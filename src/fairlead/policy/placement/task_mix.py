@@ -30,20 +30,12 @@ class TaskMix:
         Args:
             asked: Shapes with how many pods asked for each, oldest first.
         """
-        return cls.of_oldest(asked, settled_size(sum(count for _, count in asked)))
-
-    @classmethod
-    def of_oldest(cls, asked: Iterable[tuple[Shape, int]], num: int) -> "TaskMix":
-        """The mix of so many of the oldest pods; arguments as for ``settled``."""
-        counts: dict[Shape, int] = {}
-        for shape, count in asked:
-            if num <= 0:
-                break
-            counts[shape] = counts.get(shape, 0) + min(count, num)
-            num -= count
+        left = settled_size(sum(count for _, count in asked))
         mix = cls()
-        for shape, count in counts.items():
-            mix.observe(shape, count)
+        for shape, count in asked:
+            if left > 0:
+                mix.observe(shape, min(count, left))
+                left -= count
         return mix
 
     def observe(self, shape: Shape, count: int = 1) -> None:

@@ -6,11 +6,11 @@ are of one kind; a number that a repeated name was given (``train-2``) does not 
 
 import math
 import re
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 
-from fairlead.policy.placement.memo import kept
 from fairlead.policy.queue.duration_estimates import enough_s
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.workload import WorkloadSpec
@@ -19,6 +19,9 @@ from fairlead.state.snapshot import Completed, Pod, Workload
 # What is leaving or overdue may be gone at the next look, and is not gone now.
 SOON_S = 1.0
 
+# When more runs than this have ended since, all of them are looked at again.
+MOST_GONE = 16
+
 _NUMBER = re.compile(r"-\d+$")
 
 
@@ -26,12 +29,26 @@ class Durations:
     """The knowledge of run times; ends are Unix times."""
 
     def __init__(self, completed: Iterable[Completed]) -> None:
-        self._took: dict[tuple[str, str], list[float]] = defaultdict(list)
+        took: dict[tuple[str, str], list[float]] = defaultdict(list)
         for run in completed:
-            self._took[kind_of(run)].append(run.took_s)
-        for took in self._took.values():
-            took.sort()
-        self._whole_s = {kind: enough_s(took) for kind, took in self._took.items()}
+            took[kind_of(run)].append(run.took_s)
+        self._took = {kind: sorted(each) for kind, each in took.items()}
+        self._whole_s = {kind: enough_s(each) for kind, each in self._took.items()}
+
+    def after(self, gone: Iterable[Completed], new: Iterable[Completed]) -> "Durations":
+        """The knowledge without some runs and with others, at the cost of those; this one stays as it is."""
+        found = Durations(())
+        found._took, found._whole_s = dict(self._took), dict(self._whole_s)
+        for runs, is_there in ((gone, True), (new, False)):
+            for run in runs:
+                kind = kind_of(run)
+                took = list(found._took.get(kind, ()))
+                if is_there:
+                    took.remove(run.took_s)
+                else:
+                    insort(took, run.took_s)
+                found._took[kind], found._whole_s[kind] = took, enough_s(took)
+        return found
 
     def length_s(self, workload: Workload, now: float) -> float:
         """Return how long the run takes at most if it starts now."""
@@ -70,10 +87,31 @@ class Durations:
         return math.inf if found is None else found
 
 
-@kept
+# What was last worked out, which the next value mostly differs from by one run at each end; replaced, never changed.
+_last: tuple[tuple[Completed, ...], Durations] = ((), Durations(()))
+
+
 def durations_of(completed: tuple[Completed, ...]) -> Durations:
     """Return what these runs tell of run times."""
-    return Durations(completed)
+    global _last
+    before, known = _last
+    if before is not completed and before != completed:
+        shift = _shift(before, completed)
+        if shift is None:
+            known = Durations(completed)
+        else:
+            known = known.after(before[:shift], completed[len(before) - shift :])
+        _last = (completed, known)
+    return known
+
+
+def _shift(before: tuple[Completed, ...], after: tuple[Completed, ...]) -> int | None:
+    """Return how many of the first have gone, of which the others follow on each other; None where that is too many."""
+    for shift in range(min(MOST_GONE, len(before)) + 1):
+        left = len(before) - shift
+        if left and left <= len(after) <= left + MOST_GONE and before[shift] == after[0]:
+            return shift if before[shift:] == after[:left] else None
+    return None
 
 
 def kind_of(run: Completed | GangSpec | WorkloadSpec) -> tuple[str, str]:
