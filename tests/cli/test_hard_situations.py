@@ -13,6 +13,7 @@ import pytest
 
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.cluster import LocalCluster
+from tests.cli.conftest import Call
 
 Fairlead = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -135,13 +136,13 @@ def test_an_unknown_run_and_an_unknown_command_are_told_near_names(fairlead: Fai
     assert "Did you mean `status`?" in ended.stderr
 
 
-def test_every_command_explains_itself(fairlead: Fairlead) -> None:
+def test_every_command_explains_itself(call: Call) -> None:
     from fairlead.cli.main import COMMANDS
 
     for command in COMMANDS:
-        ended = fairlead(command, "--help")
-        assert ended.returncode == 0, ended.stderr
-        assert "Usage: fairlead" in ended.stdout
+        said = call(command, "--help")
+        assert said.code == 0, said.err
+        assert f"Usage: fairlead {command}" in said.out
 
 
 def test_plan_changes_nothing(fairlead: Fairlead, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_an_unknown_template_is_refused_with_those_there_are(call: Call) -> None
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize(("template", "ranks"), [("training", 1), ("torchrun", 2)])
+@pytest.mark.parametrize(("template", "ranks"), [pytest.param("training", 1, marks=pytest.mark.long), ("torchrun", 2)])
 def test_what_it_writes_runs(template: str, ranks: int, desk: Path, process: Call) -> None:
     assert process("init", "--template", template).code == 0
     env = {**os.environ, "STEPS": "20", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}

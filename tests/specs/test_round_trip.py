@@ -83,14 +83,14 @@ TRAININGS = st.builds(
 
 
 @given(TRAININGS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_both_forms_read_back_as_they_were(spec: Training) -> None:
     assert parse(to_yaml(spec, form="kubernetes")) == (spec,)
     assert parse(to_yaml(spec, form="short")) == (spec,)
 
 
 @given(TRAININGS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_database_keeps_a_spec_exactly(spec: Training) -> None:
     assert from_json(to_json(spec)) == spec
 

@@ -176,7 +176,7 @@ DOCUMENTS = st.sampled_from(list(KINDS)).flatmap(lambda kind: short(kind) | kube
 @given(DOCUMENTS)
 @example({"apiVersion": API_VERSION, "kind": "Team", "metadata": {"name": "a"}, "spec": {"members": None}})
 @example({"kind": "Team", "name": "a", "members": None})
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_one_refuses_the_other_refuses(document: dict[str, Any]) -> None:
     refused = refusals(document)
     fits = VALIDATOR.is_valid(document)
