@@ -1,6 +1,8 @@
 """Versions of models: what a reference means, what a push keeps, and that a killed push leaves all or nothing."""
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import pytest
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.models import find_version, resolve
 from fairlead.control.models import INCOMING, promote, push
-from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound
+from fairlead.errors import Conflict, FairleadError, InvalidSpec, NoRoom, NotFound
 from fairlead.runtime.checkpoint.manifest import MANIFEST, Manifest, seal
 from fairlead.runtime.checkpoint.store import step_name
 from fairlead.specs.goal import Goal
@@ -145,6 +147,23 @@ def test_what_is_pushed_is_on_the_disk_before_a_row_names_it(
     pushed, _ = push(cluster, "churn", str(tmp_path / "kept"))
     kept = cluster.home.artefact(pushed.digest)
     assert {path.stat().st_ino for path in (*kept.rglob("*"), kept, kept.parent)} <= synced
+
+
+def test_a_disk_that_gets_full_while_a_model_is_pushed_is_told_as_that(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path / "kept", 5, "w5")
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "weights").write_text("w")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    for source in ("kept", "plain"):
+        with pytest.raises(NoRoom, match="state directory"):
+            push(cluster, "churn", str(tmp_path / source))
+    assert list((cluster.home.artefacts / INCOMING).iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,15 @@ def test_the_first_error_is_the_cause() -> None:
     assert failure.reason.message == "rank 1 of 2 failed with exit code 1"
 
 
+def test_what_a_server_of_a_predictor_says_for_programs_is_told_as_a_sentence() -> None:
+    said = '{"fairlead": "serving", "failed": "there is no module \'model\'"}'
+    failure = diagnosed(gang(replace(exited(0, code=1), tail=("starting", said))))
+    assert failure.reason.message == "rank 0 of 2 failed with exit code 1: there is no module 'model'"
+    assert failure.reason.detail == ("starting", "there is no module 'model'")
+    cut = diagnosed(gang(replace(exited(0, code=1), tail=(said[:-3],))))
+    assert cut.reason.detail == (said[:-3],)
+
+
 def test_a_kill_explains_the_error_that_its_peer_reported_at_the_same_moment() -> None:
     failure = diagnosed(gang(exited(1, 10.0, code=1), exited(0, 10.01, by=signal.SIGKILL)))
     assert (failure.blame, failure.reason.code) == (Blame.INFRASTRUCTURE, Code.KILLED)

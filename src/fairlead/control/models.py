@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.disk_errors import explained
+from fairlead.cluster.local.disk_errors import NO_ROOM, explained
 from fairlead.cluster.local.models import ResolvedModel, find_version, resolve
 from fairlead.cluster.local.space import used_bytes
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest
@@ -242,7 +242,7 @@ def _of_path(path: Path) -> _Source:
         with _Incoming(store.root / INCOMING) as room:
             copy = room / "content"
             if path.is_dir():
-                shutil.copytree(path, copy, symlinks=True)
+                _copy_tree(store, path, copy, symlinks=True)
             else:
                 shutil.copy2(path, copy)
             return _keep(store, copy)
@@ -255,12 +255,30 @@ def _copy_checkpoint(store: Artefacts, path: Path, step: int) -> str:
     with _Incoming(store.root / INCOMING) as room:
         place = room / "content"
         try:
-            shutil.copytree(path, place / step_name(step))
+            _copy_tree(store, path, place / step_name(step), symlinks=False)
             manifest = Directory(place).manifest(step)
             verify(place / step_name(step), manifest, manifest.files)
         except (DamagedError, FileNotFoundError, shutil.Error) as error:
             raise Conflict(f"The checkpoint {path} is damaged, or has made way for a newer one: {error}") from error
         return _keep(store, place)
+
+
+def _copy_tree(store: Artefacts, source: Path, target: Path, *, symlinks: bool) -> None:
+    """Copy a directory, with its links or what they lead to.
+
+    Raises:
+        NoRoom: The disk is full, which ``shutil`` would tell in the text of an error about all files.
+    """
+
+    def copy(one: str, other: str) -> str:
+        try:
+            return shutil.copy2(one, other)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise explained(store.root.parent, error) from error
+            raise
+
+    shutil.copytree(source, target, symlinks=symlinks, copy_function=copy)
 
 
 def _keep(store: Artefacts, copy: Path) -> str:

@@ -1,5 +1,6 @@
 """Finds what went wrong with a gang: the user's program, the infrastructure, or a hang; and which rank was first."""
 
+import json
 import re
 import signal as signals
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ _MISSED = re.compile(
     r"|environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"
     r"|in mpi_discovery$"  # where DeepSpeed looks when they are missing; that MPI is missing too is no help
 )
+SERVING = '{"fairlead": "serving"'
 KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
 
@@ -114,6 +116,7 @@ def _first_cause(spec: Training, exits: list[RankExit]) -> RankExit:
 
 
 def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tuple[Node, ...]) -> Failure:
+    exit_ = replace(exit_, tail=tuple(map(_readable, exit_.tail)))
     where = f"rank {exit_.rank} of {spec.world_size}"
     after = "" if progress is None or progress.step is None else f" after step {progress.step}"
     number = _signal_of(exit_)
@@ -189,6 +192,17 @@ def _last_words(exit_: RankExit) -> str:
         if text:
             return f": {text[:300]}"
     return ""
+
+
+def _readable(line: str) -> str:
+    """A line for people; ``fairlead.runtime.serving`` says for programs why a replica's server failed."""
+    if not line.startswith(SERVING):
+        return line
+    try:
+        said = json.loads(line).get("failed")
+    except ValueError:  # cut short
+        return line
+    return said if isinstance(said, str) else line
 
 
 def _advice(spec: Training, exit_: RankExit) -> str | None:
