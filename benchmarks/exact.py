@@ -5,7 +5,7 @@ proven optimality, or to a bound above it. For each problem: the mean of ours ov
 optimal, and how long either takes. With `--json` one object an instance a line: problem, seed, ours, optimum, ours_s,
 exact_s.
 
-mig: which layouts serve the most weight, less what it costs to move pods (`policy/gpu/mig_layouts.py`).
+mig: which layouts serve the most weight, less what it costs to move pods (`candidates/mig/layouts.py`).
 packing: how much of a list of gangs and pods finds room (`policy/placement/packing.py`), what is worth most first;
 arrivals: the same one after the other as they come, where the optimum knows the future and leaves out what it likes.
 """

@@ -10,9 +10,9 @@ from random import Random
 
 from ortools.sat.python import cp_model
 
+from benchmarks.candidates.mig.layouts import Wish, choose
+from benchmarks.candidates.mig.partitions import Device, Held
 from fairlead.policy.gpu.mig import MODELS, Instance
-from fairlead.policy.gpu.mig_layouts import Wish, choose
-from fairlead.policy.gpu.mig_partitions import Device, Held
 
 CENTS = 100
 

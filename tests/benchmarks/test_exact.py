@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from benchmarks import exact_packing
+from benchmarks.candidates.mig.layouts import Wish
+from benchmarks.candidates.mig.partitions import Device, Held
 from benchmarks.exact import PROBLEMS, compare
 from benchmarks.exact_mig import optimum
 from fairlead.policy.gpu.mig import MODELS, Instance
-from fairlead.policy.gpu.mig_layouts import Wish
-from fairlead.policy.gpu.mig_partitions import Device, Held
 from tests.policy.fleets import node, shape
 
 TOLERANCE = 1e-6

@@ -10,11 +10,6 @@ from tests.docs.test_import_cycles import graph
 
 SOURCE = Path(fairlead.__file__).parent
 POLICY = SOURCE / "policy"
-UNUSED = {
-    f"fairlead.policy.gpu.{name}"
-    for name in ("bipartite_matching", "mig_demand", "mig_layouts", "mig_partitions", "mig_repartitioning")
-}
-"""Layouts of MIG, which no loop carries out yet (ARCHITECTURE.md, "Not there yet")."""
 
 
 def words_of(tree: ast.AST) -> Iterator[str]:
@@ -61,7 +56,7 @@ def test_the_product_imports_every_file_of_policy() -> None:
     known = {name for name in needs if not name.startswith("fairlead.policy")} | kinds
     while more := {needed for name in known for needed in needs.get(name, ())} - known:
         known |= more
-    assert sorted(name for name in needs.keys() - known - UNUSED if not needs_nothing(name)) == []
+    assert sorted(name for name in needs.keys() - known if not needs_nothing(name)) == []
 
 
 def needs_nothing(name: str) -> bool:
@@ -74,8 +69,7 @@ def test_the_product_comes_to_every_public_function_and_class_of_policy() -> Non
     policies = [(str(file.relative_to(POLICY)), file.read_text()) for file in files if file.is_relative_to(POLICY)]
     assert len(policies) > 80
     roots = [file.read_text() for file in files if not file.is_relative_to(POLICY)]
-    later = {f"{name.removeprefix('fairlead.policy.').replace('.', '/')}.py" for name in UNUSED}
-    assert [each for each in unused(roots, policies) if each.partition(":")[0] not in later] == []
+    assert unused(roots, policies) == []
 
 
 def test_what_is_imported_and_never_called_is_found() -> None:

@@ -4,6 +4,7 @@ from itertools import combinations
 
 import pytest
 
+from benchmarks.candidates.mig.legality import why_illegal
 from fairlead.policy.gpu.mig import (
     GB,
     MODELS,
@@ -13,7 +14,6 @@ from fairlead.policy.gpu.mig import (
     counts_of,
     layouts_with,
     partitionable,
-    why_illegal,
 )
 
 A30, A100 = MODELS["A30-24GB"], MODELS["A100-40GB"]

@@ -1,4 +1,4 @@
-"""Lists what each GPU can be partitioned into: MIG profiles, where they may lie, and which layouts are legal.
+"""Lists what each GPU can be partitioned into: MIG profiles, where they may lie, and the layouts that fill a GPU.
 
 A GPU has memory slices, side by side, and compute slices. An instance lies on consecutive memory slices, and hardware
 lets each profile begin at some of them only. Only profiles of one compute instance are known, as they are what device
@@ -78,27 +78,6 @@ class Partitionable:
     def slices(self, instance: Instance) -> range:
         """The memory slices on which an instance lies."""
         return range(instance.start, instance.start + self.profiles[instance.profile].memory)
-
-
-def why_illegal(model: Partitionable, layout: Iterable[Instance]) -> str | None:
-    """Return why a GPU cannot be partitioned like this, as what follows its name; None when it can."""
-    taken: dict[int, Instance] = {}
-    media: Instance | None = None
-    for instance in layout:
-        profile = model.profiles.get(instance.profile)
-        if profile is None:
-            return f"has no profile {instance.profile}; it has {', '.join(model.profiles)}"
-        if instance.start not in profile.starts:
-            starts = ", ".join(str(start) for start in profile.starts)
-            return f"has no {instance.profile} that begins at slice {instance.start}; one may begin at {starts}"
-        for at in model.slices(instance):
-            if at in taken:
-                return f"has one slice {at}, on which both {taken[at].profile} and {instance.profile} would lie"
-            taken[at] = instance
-        if profile.has_media and media is not None:
-            return f"has one set of media engines, which both {media.profile} and {instance.profile} would take"
-        media = instance if profile.has_media else media
-    return None
 
 
 def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fairlead.policy.gpu.bipartite_matching import match
+from benchmarks.candidates.mig.bipartite_matching import match
+from benchmarks.candidates.mig.partitions import Device, Held, Option, options_of
 from fairlead.policy.gpu.mig import Layout, Partitionable
-from fairlead.policy.gpu.mig_partitions import Device, Held, Option, options_of
 
 MOST_KEPT = 256
 WORK = 2048

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from fairlead.policy.gpu.mig import MEDIA, Layout, Partitionable, counts_of, why_illegal
-from fairlead.policy.gpu.mig_partitions import Device, Held
+from benchmarks.candidates.mig.legality import why_illegal
+from benchmarks.candidates.mig.partitions import Device, Held
+from fairlead.policy.gpu.mig import MEDIA, Layout, Partitionable, counts_of
 from fairlead.text.quantities import plural
 
 PATIENCE_S = 600.0  # the manager may have to restart the GPU Operator's pods on the node, or the node itself

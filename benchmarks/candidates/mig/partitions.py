@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 
-from fairlead.policy.gpu.mig import MEDIA, Instance, Layout, Partitionable, counts_of, layouts_with, why_illegal
+from benchmarks.candidates.mig.legality import why_illegal
+from fairlead.policy.gpu.mig import MEDIA, Instance, Layout, Partitionable, counts_of, layouts_with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

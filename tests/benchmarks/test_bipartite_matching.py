@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.policy.gpu.bipartite_matching import match
+from benchmarks.candidates.mig.bipartite_matching import match
 
 KINDS = ("a", "b", "c")
 WANTS = st.lists(st.tuples(st.frozensets(st.sampled_from(KINDS), min_size=1), st.integers(1, 3)), max_size=4)

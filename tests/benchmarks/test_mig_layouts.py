@@ -2,9 +2,9 @@
 
 import pytest
 
+from benchmarks.candidates.mig.layouts import Wish, choose
+from benchmarks.candidates.mig.partitions import Device, Held
 from fairlead.policy.gpu.mig import MODELS, Instance, counts_of
-from fairlead.policy.gpu.mig_layouts import Wish, choose
-from fairlead.policy.gpu.mig_partitions import Device, Held
 
 A100 = MODELS["A100-40GB"]
 SMALL, MIDDLE, LARGE = "1g.5gb", "2g.10gb", "3g.20gb"

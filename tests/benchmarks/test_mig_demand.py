@@ -2,10 +2,10 @@
 
 import pytest
 
+from benchmarks.candidates.mig.demand import profiles_for, wishes_of
+from benchmarks.candidates.mig.layouts import Wish, choose
+from benchmarks.candidates.mig.partitions import Device
 from fairlead.policy.gpu.mig import MODELS
-from fairlead.policy.gpu.mig_demand import profiles_for, wishes_of
-from fairlead.policy.gpu.mig_layouts import Wish, choose
-from fairlead.policy.gpu.mig_partitions import Device
 from fairlead.specs.quantities import parse_gpu
 from fairlead.specs.resources import Resources
 from fairlead.specs.sharing import Sharing

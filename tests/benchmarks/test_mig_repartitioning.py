@@ -1,8 +1,7 @@
 """The way from the layouts that GPUs have to those they should have."""
 
-from fairlead.policy.gpu.mig import MODELS, Instance, Layout
-from fairlead.policy.gpu.mig_partitions import Device, Held
-from fairlead.policy.gpu.mig_repartitioning import (
+from benchmarks.candidates.mig.partitions import Device, Held
+from benchmarks.candidates.mig.repartitioning import (
     Await,
     Cordon,
     Drain,
@@ -14,6 +13,7 @@ from fairlead.policy.gpu.mig_repartitioning import (
     repartition,
     say,
 )
+from fairlead.policy.gpu.mig import MODELS, Instance, Layout
 
 A100, A30 = MODELS["A100-40GB"], MODELS["A30-24GB"]
 SMALL, MIDDLE, LARGE, WHOLE = "1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from benchmarks.candidates.mig import layouts as partitioning
+from benchmarks.candidates.mig import partitions as partitions
+from benchmarks.candidates.mig import repartitioning as repartitioning
+from benchmarks.candidates.mig.layouts import Wish
+from benchmarks.candidates.mig.partitions import Device, Held, Option
+from benchmarks.candidates.mig.repartitioning import Drain, MigNode, Step
 from fairlead.policy.gpu import mig
-from fairlead.policy.gpu import mig_layouts as partitioning
-from fairlead.policy.gpu import mig_partitions as partitions
-from fairlead.policy.gpu import mig_repartitioning as repartitioning
 from fairlead.policy.gpu.mig import Instance, Layout, Partitionable, Profile
-from fairlead.policy.gpu.mig_layouts import Wish
-from fairlead.policy.gpu.mig_partitions import Device, Held, Option
-from fairlead.policy.gpu.mig_repartitioning import Drain, MigNode, Step
-from tests.policy import slice_properties
-from tests.policy.slice_properties import Property
+from tests.benchmarks import slice_properties
+from tests.benchmarks.slice_properties import Property
 
 A100 = mig.MODELS["A100-40GB"]
 

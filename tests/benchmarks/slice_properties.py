@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fairlead.policy.gpu import mig_layouts as partitioning
-from fairlead.policy.gpu import mig_repartitioning as repartitioning
+from benchmarks.candidates.mig import layouts as partitioning
+from benchmarks.candidates.mig import repartitioning as repartitioning
+from benchmarks.candidates.mig.layouts import Chosen, Wish
+from benchmarks.candidates.mig.partitions import Device
+from benchmarks.candidates.mig.repartitioning import Await, Cordon, Drain, MigNode, Relabel, Repartition, Uncordon
 from fairlead.policy.gpu.mig import Instance, Layout, Partitionable
-from fairlead.policy.gpu.mig_layouts import Chosen, Wish
-from fairlead.policy.gpu.mig_partitions import Device
-from fairlead.policy.gpu.mig_repartitioning import Await, Cordon, Drain, MigNode, Relabel, Repartition, Uncordon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.candidates.mig.layouts import Wish
+from benchmarks.candidates.mig.legality import why_illegal
+from benchmarks.candidates.mig.partitions import Device, Held
+from benchmarks.candidates.mig.repartitioning import MigNode
 from fairlead.policy.gpu import mig
 from fairlead.policy.gpu.mig import MODELS, Instance
-from fairlead.policy.gpu.mig_layouts import Wish
-from fairlead.policy.gpu.mig_partitions import Device, Held
-from fairlead.policy.gpu.mig_repartitioning import MigNode
-from tests.policy.slice_mutants import SLICE_MUTANTS, SliceMutant
-from tests.policy.slice_properties import SLICE_PROPERTIES, partition
+from tests.benchmarks.slice_mutants import SLICE_MUTANTS, SliceMutant
+from tests.benchmarks.slice_properties import SLICE_PROPERTIES, partition
 
 COSTS = st.one_of(st.none(), st.sampled_from((0.0, 0.5, 2.0)))
 
@@ -27,7 +28,7 @@ def devices(draw: Callable[..., object], name: str) -> Device:
     free: list[Instance] = []
     for place in draw(st.lists(st.sampled_from(places), max_size=7)):  # type: ignore[attr-defined]
         there = [*(each.instance for each in held), *free]
-        if mig.why_illegal(model, [*there, place]) is not None:
+        if why_illegal(model, [*there, place]) is not None:
             continue
         if draw(st.booleans()):
             free.append(place)

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from benchmarks.candidates.mig.layouts import Wish
 from fairlead.policy.gpu.mig import GB, Partitionable
-from fairlead.policy.gpu.mig_layouts import Wish
 from fairlead.policy.placement.device_matching import matches
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.specs.gang import GangSpec
