@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Price
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables, Price
 from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, Use
 
 NUM_RUNS, NUM_TEAMS = 2_000, 20

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cluster.ledger_tables import Grouping, Price, month_of
 from fairlead.cluster.local import store
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.ledger_tables import Grouping, Price, month_of
 from fairlead.cluster.local.store import Observation
 from fairlead.cluster.local.tables import PodRow, training_of
 from fairlead.errors import NotFound

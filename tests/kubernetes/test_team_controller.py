@@ -176,7 +176,7 @@ def test_a_pool_says_that_nothing_here_comes_of_it(access: Access, cluster: Kube
         until(lambda: bool(condition(cluster, f"{POOLS}/{pool.name}", "Used")))
     used = condition(cluster, f"{POOLS}/{pool.name}", "Used")
     assert (used["status"], used["reason"]) == ("False", "NotUsedHere")
-    assert "nothing on this cluster comes of a Pool" in used["message"]
+    assert "of a Pool this cluster takes the price" in used["message"]
     cluster.client.request("DELETE", f"{POOLS}/{pool.name}")
 
 

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables
+from fairlead.cluster.ledger_tables import Grouping, LedgerTables, holder_of, intervals_of
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import Line, statement
 from fairlead.ledger.goodput import Goodput, goodput
@@ -60,7 +60,9 @@ def test_the_ratio_is_that_of_the_rows_of_the_bill() -> None:
     nodes = {node.name: node for node in world.nodes}
     for life in world.lives:
         ended = ended_ms(life.pod, life.ended_ms / 1000)
-        ledger.charge(life.pod, life.spec, life.progress, ended, share_of(life.pod.grant, nodes[life.pod.node]))
+        share = share_of(life.pod.grant, nodes[life.pod.node])
+        holder = holder_of(life.pod.workload_uid, life.spec)
+        ledger.add(intervals_of(life.pod, holder, life.progress, ended, share))
     changes = {name: [(0, 1_000_000)] for name in nodes}
     for name, each in changes.items():
         ledger._db.execute("INSERT INTO prices VALUES (?, ?, ?, 'test')", (name, *each[0]))

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables, Payer, Price
+from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Payer, Price, holder_of, intervals_of
 from fairlead.ledger.activity import activity, ended_ms
 from fairlead.ledger.bills import Statement, statement
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Use, share_of
@@ -28,7 +28,9 @@ def ledger_of(world: Month) -> LedgerTables:
     nodes = {node.name: node for node in world.nodes}
     for life in world.lives:
         ended = ended_ms(life.pod, life.ended_ms / 1000)
-        ledger.charge(life.pod, life.spec, life.progress, ended, share_of(life.pod.grant, nodes[life.pod.node]))
+        share = share_of(life.pod.grant, nodes[life.pod.node])
+        holder = holder_of(life.pod.workload_uid, life.spec)
+        ledger.add(intervals_of(life.pod, holder, life.progress, ended, share))
     for node, changes in world.prices.items():
         for at, rate in changes:
             ledger.set_price(Price(node=node, from_ms=at, rate=rate, source="test"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables, Price, month_of
+from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Price, holder_of, intervals_of, month_of
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.control.loop import run_pass
@@ -119,7 +119,8 @@ class World:
                 if pod.phase.is_final and pod.uid not in self._charged:
                     self._charged.add(pod.uid)
                     share = share_of(pod.grant, state.nodes[pod.node]) if pod.node in state.nodes else 0
-                    self.ledger.charge(pod, run.spec, self._said.get(uid), ended_ms(pod, self.now), share)  # type: ignore[arg-type]
+                    holder = holder_of(uid, run.spec)  # type: ignore[arg-type]
+                    self.ledger.add(intervals_of(pod, holder, self._said.get(uid), ended_ms(pod, self.now), share))
 
     def _live(self) -> list[Interval]:
         seen = self.cluster.snapshot()
@@ -128,11 +129,14 @@ class World:
             interval
             for pod in seen.pods
             if not pod.phase.is_final and pod.node in nodes
-            for interval in self.ledger.intervals(
-                pod, runs[pod.workload_uid].spec, runs[pod.workload_uid].progress, round(self.now * 1000),
+            for interval in intervals_of(
+                pod,
+                holder_of(pod.workload_uid, runs[pod.workload_uid].spec),
+                runs[pod.workload_uid].progress,
+                round(self.now * 1000),
                 share_of(pod.grant, nodes[pod.node]),
             )
-        ]  # fmt: skip
+        ]
 
     def readings(self) -> Readings:
         """What the exporter reads."""

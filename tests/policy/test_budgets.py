@@ -1,5 +1,6 @@
 """What teams and runs may spend: a limit is kept by many that come at once, and by those that run."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.policy.decide import decide
+from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.queue.budgets import RESERVED_S, rate_of, reached_notice
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Budget, Team, WhenSpent
@@ -141,6 +143,25 @@ def test_a_limit_that_cannot_be_kept_is_refused_and_not_ignored() -> None:
         assert found.status is not None
         assert (found.create, found.status.reason.code) == ((), Code.OVER_BUDGET)
         assert "what runs cost is not known here" in found.status.reason.message
+
+
+def test_who_waits_looks_again_when_a_limit_is_reached() -> None:
+    # A GPU costs a dollar an hour, so that a cent is 36 seconds of a run.
+    run_of = going("a", max_cost=2.0, grace_s=36.0)
+    snapshot = Snapshot(
+        nodes=(NODE,), workloads=(run_of,), pods=(pod("a"),), spending=Spending(by_run={"a": 1_970_000})
+    )
+    assert next_decision_at(snapshot, NOW) == NOW + 72.0
+    stops = replace(
+        snapshot,
+        workloads=(going("a", grace_s=36.0), going("b", grace_s=36.0)),
+        pods=(pod("a"), pod("b", 1)),
+        teams=(team(10.0, WhenSpent.STOP),),
+        spending=Spending(by_team={"vision": 9_900_000}),
+    )
+    assert next_decision_at(stops, NOW) == NOW + 144.0
+    assert next_decision_at(replace(stops, teams=(team(10.0),)), NOW) == math.inf
+    assert next_decision_at(replace(stops, spending=None), NOW) == math.inf
 
 
 def test_other_teams_are_not_concerned() -> None:

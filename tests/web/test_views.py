@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairlead.cluster.ledger_tables import Price
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.ledger_tables import Price
 from fairlead.policy.kinds.serving import ServingDetail
 from fairlead.specs.formats.reading import parse
 from fairlead.state.demand import Demand, Second
@@ -211,8 +211,8 @@ def test_teams_show_what_they_may_hold_and_have_spent(world: World) -> None:
 
 
 def test_costs_are_the_rows_of_the_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairlead.cluster.local.cost_rows import cost_rows
-    from fairlead.cluster.local.ledger_tables import Grouping
+    from fairlead.cluster.cost_rows import cost_rows
+    from fairlead.cluster.ledger_tables import Grouping
     from fairlead.text.money import describe_microusd
 
     world.cluster.set_price(Price(node="localhost", from_ms=0, rate=3_600_000_000, source="test"))

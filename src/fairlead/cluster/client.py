@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fairlead.cluster.kept_code import KeptCode
+    from fairlead.cluster.ledger_tables import Grouping, Payer
     from fairlead.cluster.selection import Selection
+    from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
+    from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.training import Training
     from fairlead.state.series import Point
@@ -120,6 +123,22 @@ class ClusterClient(WorkloadStore, Protocol):
 
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
         """Those that go when the workload is deleted; None where its checkpoints are not this cluster's to remove."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """The owner of the nodes that costs are of, by a name that bills may have."""
+        ...
+
+    def costs(self, by: Grouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
+        """The bills of nodes within a window, and who pays which part; of each day by itself if ``daily``.
+
+        The lines sum to the bills. A cluster that keeps costs by day counts whole days.
+        """
+        ...
+
+    def holders(self) -> Mapping[str, Holder]:
+        """Runs that are charged, by uid, also those that were deleted since; those of the latest ``costs`` at least."""
         ...
 
     def cost_of(self, workload: Workload) -> int | None:

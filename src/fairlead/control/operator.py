@@ -22,6 +22,10 @@ from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, api_refusal_of, refusal_of
 from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S, DURATION_S, Election
+from fairlead.cluster.kubernetes.operator.ledger.budget_notices import BudgetNotices
+from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import EVERY_S as COSTS_S
+from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
+from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -68,6 +72,8 @@ class OperatorSettings:
         policy: By which of ``fairlead.state.scheduling_policy.POLICIES`` those that wait are started.
         keeps: What is kept of runs that are over.
         keep_s: Seconds between looks for runs that need not be kept any longer.
+        ledger: A file, or a URL ``postgresql://...``, for what pods hold and what that costs; None keeps none.
+        costs_s: Seconds after which the costs that people read are renewed.
     """
 
     namespace: str
@@ -83,6 +89,8 @@ class OperatorSettings:
     policy: str = "default"
     keeps: Retention = KEEP_ALL
     keep_s: float = KEEP_S
+    ledger: str | None = None
+    costs_s: float = COSTS_S
 
 
 class Operator:
@@ -109,9 +117,20 @@ class Operator:
             pods,
             may_act=lambda: self.election.is_leader,
         )
+        self._pools = PoolKeeper(client, wake=self.view.wake, idle_s=settings.idle_s)
+        self.ledger: LedgerKeeper | None = None
+        if settings.ledger is not None:
+            self.ledger = LedgerKeeper(
+                self.view,
+                settings.ledger,
+                namespace=settings.watch_namespace,
+                progress_of=lambda uid: self.cluster.progress_of(uid),
+                pools=self._pools.specs,
+            )
         self.cluster = KubernetesCluster(
             client,
             view=self.view,
+            ledger=self.ledger,
             namespace=settings.watch_namespace,
             rules=POLICIES[settings.policy],
             outlook=self._askings.outlook,
@@ -133,10 +152,20 @@ class Operator:
             may_act=lambda: self.election.is_leader,
             idle_s=settings.idle_s,
         )
-        self._pools = PoolKeeper(client, wake=self.view.wake, idle_s=settings.idle_s)
         # Teams are the whole cluster's, and so is whoever keeps them.
         self._keeps_teams = settings.watch_namespace is None
         self._last_lines = LogArchive(self.cluster)
+        self._costs: CostPublisher | None = None
+        self._budgets: BudgetNotices | None = None
+        if self.ledger is not None:
+            self._budgets = BudgetNotices(self.view, self._teller, self.ledger)
+            self._costs = CostPublisher(
+                client,
+                self.ledger,
+                settings.namespace,
+                may_act=lambda: self.election.is_leader,
+                every_s=settings.costs_s,
+            )
         self._stopping = threading.Event()
         self._counts = {"passes": 0, "changes": 0}
         self._pass_s = 0.0
@@ -183,6 +212,8 @@ class Operator:
                 self._teams.stop()
                 self._pools.stop()
             self._last_lines.close()
+            if self.ledger is not None:
+                self.ledger.rest()
             self.view.stop()
             self._client.close()
             if server is not None:
@@ -196,6 +227,8 @@ class Operator:
     def _round(self) -> None:
         self.health.beat_at = time.monotonic()
         if not self.election.is_leader:
+            if self.ledger is not None:
+                self.ledger.rest()
             self.view.wait(self.view.epoch, QUIET_WAIT_S)
             return
         begun = time.monotonic()
@@ -218,6 +251,8 @@ class Operator:
     def _pass(self) -> None:
         """Look, decide, act."""
         now = time.time()
+        if self.ledger is not None:
+            self.ledger.act(now)
         changed = run_pass(self.cluster, now, self._decided, self._known)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
@@ -236,6 +271,9 @@ class Operator:
             self._pools.act(self.agent)
         self._listener.listen(now, self.agent)
         self._hindrances.act(now, self.agent)
+        if self._costs is not None and self._budgets is not None:
+            self._costs.act(self.agent, now)
+            self._budgets.act(self.agent, now)
         self._last_lines.keep(now)
         self._forget(now)
         self._counts["passes"] += 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.table import parent_of
+from fairlead.policy.queue.budgets import limit_times
 from fairlead.policy.scaling.elastic import next_look
 from fairlead.policy.scaling.scale_up import REPLY_PATIENCE_S
 from fairlead.policy.selection.selection import turn_times
@@ -40,8 +41,8 @@ def depends_on_time(workload: Workload) -> bool:
 def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> Iterator[float]:
     """Yield times at which a decision may change, past ones and infinity among them.
 
-    A backoff ends, a run has had its time, hangs or may grow, nodes were asked for long enough, another has the first
-    turn, or a parent's kind says so. Arguments are those of ``next_decision_at``.
+    A backoff ends, a run has had its time or has cost what it may, hangs or may grow, nodes were asked for long enough,
+    another has the first turn, or a parent's kind says so. Arguments are those of ``next_decision_at``.
     """
     bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
     for workload in snapshot.workloads if timed is None else timed:
@@ -63,6 +64,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
             yield spot_deadline.next_tick(workload, now)
     if snapshot.rules.selection is Selection.FINISH_TIME:
         yield from turn_times(snapshot, now)
+    yield from limit_times(snapshot, now)
     families = families_of(snapshot) if snapshot.parents else {}
     for parent in snapshot.parents:
         kind = parent_of(parent.spec)

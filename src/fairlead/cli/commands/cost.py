@@ -3,6 +3,7 @@
 import csv
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import click
 from fairlead.cli.moments import Moment
 from fairlead.cli.pricing import Dollars, owned_node, owned_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.cost_rows import cost_rows
+from fairlead.cluster.ledger_tables import Grouping, Payer
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.cost_rows import cost_rows
-from fairlead.cluster.local.ledger_tables import Grouping, Payer
 from fairlead.control.opening import open_local
 from fairlead.ledger.bills import Statement
 from fairlead.ledger.comparison import Payment
@@ -22,7 +25,8 @@ from fairlead.ledger.focus import Charge, focus_row
 from fairlead.ledger.usage import DAY_MS, Use
 from fairlead.text.money import describe_microusd
 
-WINDOW_S = 30 * DAY_MS / 1000
+DAY_S = DAY_MS / 1000
+WINDOW_S = 30 * DAY_S
 NOBODY = "(idle)"
 
 
@@ -33,14 +37,23 @@ NOBODY = "(idle)"
 @click.option("--csv", "csv_", is_flag=True, help="CSV instead of a table.")
 @click.option("--focus", is_flag=True, help="CSV with the columns of FOCUS 1.0, a row for each day, run and use.")
 @json_option
+@cluster_options
 @click.pass_context
 def cost(
-    ctx: click.Context, by: str, since: float | None, until: float | None, csv_: bool, focus: bool, json_: bool
+    ctx: click.Context,
+    target: Target,
+    by: str,
+    since: float | None,
+    until: float | None,
+    csv_: bool,
+    focus: bool,
+    json_: bool,
 ) -> None:
-    """Show what this machine costs, by who used it and for what, and what nobody used.
+    """Show what nodes cost, by who used them and for what, and what nobody used.
 
     Rows sum to the bill to the micro-dollar. A node is divided by its GPUs, one without GPUs by its cores. Days are
-    UTC. Prices are set with `fairlead prices set`.
+    UTC. Prices of this machine are set with `fairlead prices set`. On Kubernetes days are whole, and you see all costs
+    or those of the namespace, as your rights are.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -51,8 +64,11 @@ def cost(
     start = end - WINDOW_S if since is None else since
     if start > end:
         raise click.UsageError("--since is later than --until, or than now: nothing is in between.")
-    cluster, grouping = open_local(), Grouping(by)
+    cluster, grouping = target.quietly(), Grouping(by)
     cluster.nudge()
+    whose = None
+    if not isinstance(cluster, LocalCluster):
+        start, end, whose = _whole_days(cluster, start, end)
     if focus:
         _print_focus(cluster, start, end)
         return
@@ -82,13 +98,23 @@ def cost(
                     *(row["uses"].get(use.value, 0) for use in Use),
                 ]
             )
-    elif not cluster.prices():
+    elif isinstance(cluster, LocalCluster) and not cluster.prices():
         message("No price is set, so nothing is billed; `fairlead prices set localhost 2.50` sets one.")
     elif not rows:
         message(f"Nothing is billed from {describe_time(start)} to {describe_time(end)}.")
     else:
         print(table([(by.upper(), "COST", "SHARE", "NODE-HOURS", "FOR"), *_table_rows(rows, by, found)]))
-        message(f"{describe_microusd(found.billed_microusd)} from {describe_time(start)} to {describe_time(end)}.")
+        of = "" if whose is None else f" of {whose}"
+        message(f"{describe_microusd(found.billed_microusd)}{of} from {describe_time(start)} to {describe_time(end)}.")
+
+
+def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float, float, str | None]:
+    """The window as a Kubernetes cluster counts, by days, up to when it is known; and whose costs these are."""
+    from fairlead.cluster.kubernetes.client.user_client import UserClient
+
+    assert isinstance(cluster, UserClient), "there are two kinds of clusters"
+    at, team = cluster.costs_at(start, end)
+    return start - start % DAY_S, at, None if team is None else f"namespace {team}"
 
 
 @cost.command()
@@ -155,7 +181,7 @@ def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) ->
     ]
 
 
-def _print_focus(cluster: LocalCluster, start: float, end: float) -> None:
+def _print_focus(cluster: ClusterClient, start: float, end: float) -> None:
     found = cluster.costs(Grouping.RUN, since=start, until=end, daily=True)
     holders = cluster.holders()
     writer = None
@@ -163,7 +189,7 @@ def _print_focus(cluster: LocalCluster, start: float, end: float) -> None:
         assert line.key is not None, "daily rows have their day"
         day = datetime.fromisoformat(line.key[0]).replace(tzinfo=UTC)
         charge = Charge(line=line, start=day, end=day + timedelta(days=1), holder=_of(line.key, holders))
-        row = focus_row(charge, cluster.node().name)
+        row = focus_row(charge, cluster.account)
         if writer is None:
             writer = csv.DictWriter(sys.stdout, row, lineterminator="\n")
             writer.writeheader()
@@ -172,5 +198,5 @@ def _print_focus(cluster: LocalCluster, start: float, end: float) -> None:
         message(f"Nothing is billed from {describe_time(start)} to {describe_time(end)}.")
 
 
-def _of(payer: tuple[str, ...], holders: dict[str, Any]) -> Any:
+def _of(payer: tuple[str, ...], holders: Mapping[str, Any]) -> Any:
     return holders.get(payer[2]) if len(payer) > 2 else None

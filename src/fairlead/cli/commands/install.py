@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.api.applying import Done
 
 
+REPLICAS = 2
 policy_option = click.option(
     "--policy",
     type=click.Choice(tuple(POLICIES)),
@@ -43,10 +44,16 @@ policy_option = click.option(
 @click.option("--image", default=f"fairlead:{__version__}", show_default=True, help="An image with fairlead installed.")
 @click.option(
     "--replicas",
-    default=2,
-    show_default=True,
     type=click.IntRange(0, 9),
-    help="Number of replicas; one leads. 0 to run it elsewhere.",
+    help="Number of replicas; one leads. 2 by default, 1 with --ledger volume. 0 to run it elsewhere.",
+)
+@click.option(
+    "--ledger",
+    default="none",
+    show_default=True,
+    metavar="PLACE",
+    help="Keep what runs use and cost: `volume`, postgresql://USER:PASSWORD@HOST/DATABASE, or `secret:NAME` with that "
+    "address under `url`.",
 )
 @policy_option
 @keep_options("--keep-last")
@@ -63,7 +70,8 @@ def install(
     timeout: float,
     namespace: str,
     image: str,
-    replicas: int,
+    replicas: int | None,
+    ledger: str,
     policy: str,
     keeps: Retention,
     monitoring: bool,
@@ -76,7 +84,17 @@ def install(
     With --keep or --keep-last the operator deletes runs that are over and that neither keeps; all are kept without.
     """
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+    from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 
+    storage = read_place(ledger)
+    most = storage.most_replicas
+    if most is not None and replicas is not None and replicas > most:
+        raise click.UsageError(
+            f"--ledger volume is on one node at a time, so that --replicas is 1 at most; {replicas} take a database, "
+            "as in --ledger postgresql://USER:PASSWORD@HOST/DATABASE."
+        )
+    if replicas is None:
+        replicas = REPLICAS if most is None else most
     extras: list[dict[str, Any]] = []
     if monitoring:
         from fairlead.control.metrics.prometheus_operator import monitoring_objects
@@ -86,6 +104,7 @@ def install(
         namespace=namespace,
         image=image,
         replicas=replicas,
+        ledger=storage,
         policy=policy,
         keeps=keeps,
         fewer_rules=fewer_rules,

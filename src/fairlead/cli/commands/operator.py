@@ -23,6 +23,12 @@ from fairlead.policy.kinds.retention import Retention
 @click.option("--image", default="python:3.12-slim", show_default=True, help="Image of runs that name none.")
 @click.option("--checkpoint-to", help="Directory or URL of checkpoints of runs without `checkpoint.to`.")
 @click.option("--placeholder-image", help="Image of placeholder pods; the run's own by default.")
+@click.option(
+    "--ledger",
+    envvar="FAIRLEAD_LEDGER",
+    metavar="PLACE",
+    help="Keep what runs use and cost: in a file, or in PostgreSQL at postgresql://USER@HOST/DATABASE.",
+)
 @policy_option
 @keep_options("--keep-last")
 @click.option(
@@ -39,6 +45,7 @@ def operator(
     image: str,
     checkpoint_to: str | None,
     placeholder_image: str | None,
+    ledger: str | None,
     policy: str,
     keeps: Retention,
     per_second: float,
@@ -73,6 +80,7 @@ def operator(
             identity=None if pod is None else f"{pod}-{secrets.token_hex(3)}",
             policy=policy,
             keeps=keeps,
+            ledger=ledger or None,
         ),
     )
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,8 +10,8 @@ import click
 from fairlead.cli.moments import Moment
 from fairlead.cli.pricing import Dollars, Number, describe_terms, owned_node, owned_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cluster.ledger_tables import Price
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.ledger_tables import Price
 from fairlead.control.opening import open_local
 from fairlead.ledger.catalogue import Instance, bundled, read_catalogue, source_of
 from fairlead.ledger.prices import discounted

@@ -35,6 +35,7 @@ def uninstall(
     from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.client.installation import installed_in
     from fairlead.cluster.kubernetes.client.uninstallation import uninstall as take_away
+    from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage
     from fairlead.control.metrics.prometheus_operator import monitoring_objects
 
     client = Client(find_access(context=context))
@@ -47,7 +48,8 @@ def uninstall(
         click.confirm(f"Remove {what} ({client.access.server})?", abort=True, err=True)
     place = namespace or installed_in(client) or SYSTEM_NAMESPACE
     tell = (lambda _: None) if json_ else show_done
-    extras = monitoring_objects(place)
+    address = LedgerStorage(kind=Storage.DATABASE, url="-")  # the Secret; a volume stays, with what is on it
+    extras = [*monitoring_objects(place), *render_storage(address, place)]
     report = take_away(client, place, with_runs=with_runs, tell=tell, timeout_s=timeout, extras=extras)
     if json_:
         print(as_json({"objects": [done_json(each) for each in report.done], "left": report.left}))

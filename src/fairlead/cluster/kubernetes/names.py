@@ -12,6 +12,8 @@ RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
 ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
 TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
 ROOM_FOR = f"{DOMAIN}/room-for"
+# On the costs of a day: whose they are.
+COSTS = f"{DOMAIN}/costs"
 PLACEHOLDER_CLASS = "fairlead-placeholder"
 SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
 # On the Lease: by which rules the one that leads starts what waits.

@@ -42,9 +42,9 @@ from fairlead.state.snapshot import (
 
 if TYPE_CHECKING:
     from fairlead.cluster.kept_code import KeptCode
+    from fairlead.cluster.ledger_tables import Grouping, Payer, Price
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.code.keeping import CodeStore
-    from fairlead.cluster.local.ledger_tables import Grouping, Payer, Price
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
@@ -609,6 +609,10 @@ class LocalCluster:
 
     def named(self, *workloads: AnyWorkload) -> str:
         return " ".join(workload.spec.name for workload in workloads)
+
+    @property
+    def account(self) -> str:
+        return self.node().name
 
     def costs(self, by: "Grouping", *, since: float, until: float, daily: bool = False) -> "Statement[Payer]":
         """The bill of this machine within a window, and who pays which part; of each day by itself if ``daily``."""

@@ -7,6 +7,7 @@ instant leaves either all of a transaction or nothing of it.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,14 +67,33 @@ MOST_POINTS = 20_000
 
 
 if TYPE_CHECKING:
+    from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Payer, Price
     from fairlead.cluster.listing import Listing
-    from fairlead.cluster.local.ledger_tables import Grouping, LedgerTables, Payer, Price
     from fairlead.cluster.local.model_tables import ModelTables
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.usage import Holder, Interval
     from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, CreatePod, Event
     from fairlead.state.series import Point
+
+
+def _held(pod: Pod, spec: str, progress: str | None, end_ms: int, share: int) -> list[Interval]:
+    """Divide what a pod held up to an end, by use."""
+    # Here and not above: what only lists runs needs nothing of money.
+    from fairlead.cluster.ledger_tables import holder_of, intervals_of
+
+    holder = holder_of(pod.workload_uid, training_of(spec), _user())
+    return intervals_of(pod, holder, progress_of(progress), end_ms, share)
+
+
+def _user() -> str:
+    """The name of whoever runs this cluster."""
+    import pwd  # here and not above: as there
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's, most often
+        return str(os.getuid())
 
 
 def _point(row: Sequence[Any]) -> Point:
@@ -160,7 +180,7 @@ class Store:
     @cached_property
     def _ledger(self) -> LedgerTables:
         # Here and not above: what only lists runs needs nothing of money.
-        from fairlead.cluster.local.ledger_tables import LedgerTables
+        from fairlead.cluster.ledger_tables import LedgerTables
 
         return LedgerTables(self._db)
 
@@ -792,7 +812,7 @@ class Store:
     def spent_this_month(self, now: float) -> dict[str, int]:
         """Micro-dollars by team since the beginning of the calendar month, UTC."""
         # Here and not above: what only lists runs needs nothing of money.
-        from fairlead.cluster.local.ledger_tables import Grouping, month_of
+        from fairlead.cluster.ledger_tables import Grouping, month_of
 
         spent: dict[str, int] = {}
         for line in self.cost(Grouping.TEAM, since=month_of(now)[1], until=now, now=now).lines:
@@ -803,7 +823,7 @@ class Store:
     def tell_budget(self, team: str, percent: int, reason: Reason, now: float) -> None:
         """Record with each unfinished run of a team that so much of its budget is spent; once a month."""
         # Here and not above: only what looks after runs needs it.
-        from fairlead.cluster.local.ledger_tables import month_of
+        from fairlead.cluster.ledger_tables import month_of
         from fairlead.state.plan import Event
 
         month = month_of(now)[0]
@@ -856,9 +876,7 @@ class Store:
         return [
             each
             for spec, progress, share, *row in rows
-            for each in self._ledger.intervals(
-                pod_of(tuple(row)).pod, training_of(spec), progress_of(progress), round(now * 1000), share
-            )
+            for each in _held(pod_of(tuple(row)).pod, spec, progress, round(now * 1000), share)
         ]
 
     def _charge(self, pod_uid: str, seen: float) -> None:
@@ -874,7 +892,7 @@ class Store:
 
             spec, progress, share, *rest = row
             pod = pod_of(tuple(rest)).pod
-            self._ledger.charge(pod, training_of(spec), progress_of(progress), ended_ms(pod, seen), share)
+            self._ledger.add(_held(pod, spec, progress, ended_ms(pod, seen), share))
 
     def _create(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
         self._db.execute(

@@ -5,8 +5,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from fairlead.cluster.ledger_tables import Grouping, month_of
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.ledger_tables import Grouping, month_of
 from fairlead.cluster.local.machine import DRIVERS
 from fairlead.control.metrics.exposition import MOST_RUNS
 from fairlead.control.metrics.readings import GpuReading, Readings, RunUsage, shown_runs

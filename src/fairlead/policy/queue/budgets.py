@@ -7,7 +7,7 @@ enough for a checkpoint. Amounts are micro-dollars; docs/decisions/0021 says why
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.policy.queue.durations import Durations
@@ -160,6 +160,40 @@ def team_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
         f"the last checkpoints of its runs may cost {describe_microusd(checkpoints)}",
         remedy=f"It goes on next month, or when the `budget` of team {spec.team} is raised.",
     )
+
+
+def limit_times(snapshot: Snapshot, now: float) -> Iterator[float]:
+    """Yield when runs that hold something, and teams whose runs are stopped then, have to save for the last time.
+
+    Args:
+        now: When the snapshot was taken.
+    """
+    spending = snapshot.spending
+    if spending is None:
+        return
+    holding = {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
+    runs = [run for run in snapshot.workloads if run.uid in holding]
+    stopped = {
+        team.name: team.budget.monthly
+        for team in snapshot.teams
+        if team.budget is not None and team.budget.when_spent is WhenSpent.STOP
+    }
+    rates: dict[str, float] = {}
+    graces: dict[str, float] = {}
+    for run in runs:
+        team = run.spec.team
+        if run.spec.max_cost is None and team not in stopped:
+            continue
+        rate = rate_of(run.gang, snapshot.nodes)
+        if run.spec.max_cost is not None and rate:
+            left = run.spec.max_cost * MICROUSD - spending.by_run.get(run.uid, 0)
+            yield now + left / rate - run.spec.grace_s
+        rates[team] = rates.get(team, 0.0) + rate
+        graces[team] = graces.get(team, 0.0) + rate * run.spec.grace_s
+    for team, monthly in stopped.items():
+        if rates.get(team):
+            left = monthly * MICROUSD - spending.by_team.get(team, 0) - graces[team]
+            yield now + left / rates[team]
 
 
 def _part(spec: GangSpec, node: Node) -> float:

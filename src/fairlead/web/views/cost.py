@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from fairlead.cluster.cost_rows import cost_rows
+from fairlead.cluster.ledger_tables import Grouping
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.cost_rows import cost_rows
-from fairlead.cluster.local.ledger_tables import Grouping
 from fairlead.cluster.output import parse_moment
 from fairlead.ledger.usage import Use
 from fairlead.text.money import describe_microusd

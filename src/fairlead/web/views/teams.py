@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from fairlead.cluster.ledger_tables import Grouping, month_of
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.ledger_tables import Grouping, month_of
 from fairlead.policy.queue.dominant_shares import Amounts, capacity
 from fairlead.policy.queue.quotas import Ledger
 from fairlead.specs.team import Quota, Team

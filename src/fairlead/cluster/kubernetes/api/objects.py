@@ -61,6 +61,7 @@ class NodeObject:
     cordoned: bool
     taints: tuple[Taint, ...]
     labels: Mapping[str, str]
+    created_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,7 @@ def read_node(content: Object) -> NodeObject:
             if taint["effect"] != "PreferNoSchedule"
         ),
         labels={sys.intern(name): sys.intern(value) for name, value in labels.items()},
+        created_at=seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0,
     )
 
 

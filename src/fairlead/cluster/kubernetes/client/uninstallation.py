@@ -12,7 +12,7 @@ from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, plural, 
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
-from fairlead.cluster.kubernetes.names import CONTENT, MANAGED_BY, MANAGER, ROOM_FOR, RUN_UID
+from fairlead.cluster.kubernetes.names import CONTENT, COSTS, MANAGED_BY, MANAGER, ROOM_FOR, RUN_UID
 from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
 from fairlead.errors import ClusterError
 
@@ -113,6 +113,7 @@ def _needed(objects: list[Object]) -> list[Right]:
         *more,
         *(Right(verb=verb, group=group, resource=kind) for group, kind in _OF_RUNS for verb in ("list", "delete")),
         Right(verb="list", resource="namespaces"),
+        Right(verb="list", resource="persistentvolumeclaims"),
         Right(verb="list", group="rbac.authorization.k8s.io", resource="rolebindings"),
     ]
 
@@ -196,6 +197,7 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
         f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
         for path in (
             f"/api/v1/namespaces/{namespace}/pods",
+            f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",  # a ledger, which nobody deletes by the way
             *(objects_path(kind, namespace) for kind in workload_kinds()),
         )
         for each in _listed(client, path)
@@ -235,6 +237,9 @@ def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
         for plural in ("teams", "pools")
         if in_use.get(plural)
     ]
+    costs = _listed(client, "/api/v1/configmaps", {"labelSelector": COSTS})
+    if costs:
+        left.append(f"The costs of each day stay; `kubectl delete configmaps -A -l {COSTS}` removes them.")
     spaces = [each["metadata"]["name"] for each in _listed(client, "/api/v1/namespaces", _LABELLED)]
     if spaces:
         left.append(f"The namespaces of teams stay, with all that is in them: {_some(spaces)}.")

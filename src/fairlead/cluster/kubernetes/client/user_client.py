@@ -3,11 +3,14 @@
 A command that looks once asks once. One that waits keeps a watch on the runs, and is answered from that.
 """
 
+from __future__ import annotations
+
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fairlead.cluster.client import OwnCheckpoints, Prepared
 from fairlead.cluster.kept_code import KeptCode
@@ -22,7 +25,7 @@ from fairlead.cluster.kubernetes.client.run_code import read_code
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
-from fairlead.cluster.kubernetes.names import is_object_name
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE, is_object_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_unknown_kind, items_of, name_taken
 from fairlead.cluster.kubernetes.operator.runs.informers import NODES
 from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
@@ -40,12 +43,21 @@ from fairlead.specs.model_reference import read_reference
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.series import Point
-from fairlead.state.snapshot import AnyWorkload, Intent, Node, Pod, Snapshot, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Node, Pod, Snapshot, Workload, is_leaf
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
+
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.client.published_costs import PublishedCosts
+    from fairlead.cluster.ledger_tables import Grouping, Payer
+    from fairlead.ledger.bills import Statement
+    from fairlead.ledger.goodput import Goodput
+    from fairlead.ledger.run_cost import RunCost
+    from fairlead.ledger.usage import Holder
 
 PERSONAL = Limits(per_second=50.0, burst=200)
 """What one person's command asks of an API server at most."""
 SYNC_S = 30.0
+SAME_S = 1.0
 LEAST_UID = 4
 """Characters of a uid that name a run."""
 
@@ -69,8 +81,10 @@ class UserClient:
         self._watches: dict[tuple[str, str], Cache[AnyObject]] = {}
         self._changed = threading.Condition()
         self._epoch = self._seen = 0
+        self._costs: tuple[tuple[int, int], PublishedCosts] | None = None
+        self._run_costs: dict[str, tuple[float, RunCost | None]] = {}
 
-    def another(self) -> "UserClient":
+    def another(self) -> UserClient:
         other = UserClient(self.client, namespace=self.namespace, is_told=self._is_told, options=self._options)
         other._keys = dict(self._keys)
         return other
@@ -313,12 +327,68 @@ class UserClient:
         names = (run.spec.name if run.spec.team == home else f"{run.spec.team}/{run.spec.name}" for run in workloads)
         return " ".join((*names, *self._options))
 
-    def cost_of(self, workload: Workload) -> int | None:
-        """None: no usage is kept on Kubernetes so far."""
-        return None
+    @property
+    def account(self) -> str:
+        return self.client.access.context
 
-    def goodput_of(self, workload: Workload) -> None:
-        """None: no usage is kept on Kubernetes so far."""
+    def costs(self, by: Grouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
+        """The bills of whole days, UTC, from that of ``since`` to that of ``until``; the last as far as it is known.
+
+        Raises:
+            NotFound, NotAllowed: No costs are kept, or we may not read any.
+        """
+        return self._published(since, until).statement(by, daily=daily)
+
+    def holders(self) -> dict[str, Holder]:
+        return {} if self._costs is None else self._costs[1].holders()
+
+    def costs_at(self, since: float, until: float) -> tuple[float, str | None]:
+        """Up to when the costs are known, and the team whose they are; None for all."""
+        found = self._published(since, until)
+        return found.at, found.team
+
+    def _published(self, since: float, until: float) -> PublishedCosts:
+        # Here and not above: what only lists runs needs nothing of money.
+        from fairlead.cluster.kubernetes.client.published_costs import day_of, read_published
+
+        first, last = day_of(since), day_of(until)
+        if self._costs is None or self._costs[0] != (first, last):
+            found = read_published(
+                self.client, namespace=self.namespace, system=SYSTEM_NAMESPACE, first_day=first, last_day=last,
+                only_team=self._is_told,
+            )  # fmt: skip
+            self._costs = (first, last), found
+        return self._costs[1]
+
+    def cost_of(self, workload: Workload) -> int | None:
+        found = self._run_cost(workload)
+        return None if found is None else found.microusd_at(time.time())
+
+    def goodput_of(self, workload: Workload) -> Goodput | None:
+        from fairlead.ledger.goodput import Goodput  # here and not above: what only lists runs needs nothing of it
+
+        found = self._run_cost(workload)
+        if found is None:
+            return None
+        return Goodput(ratio=found.goodput, seconds=found.seconds, waiting_s=found.waiting_s)
+
+    def _run_cost(self, workload: Workload) -> RunCost | None:
+        """Read what the run's object says; asked for once in a while."""
+        from fairlead.cluster.kubernetes.manifests.statuses import read_cost  # as above
+
+        if not is_leaf(workload):
+            return None
+        known = self._run_costs.get(workload.uid)
+        if known is None or time.monotonic() - known[0] > SAME_S:
+            namespace, name, kind = self._key(workload.uid)
+            try:
+                content = self.client.get(objects_path(kind, namespace, name))
+            except ApiError as error:
+                if error.status != 404:
+                    raise _explained(error, namespace) from error
+                content = {}
+            known = self._run_costs[workload.uid] = time.monotonic(), read_cost(content.get("status") or {})
+        return known[1]
 
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
         return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
+from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage, with_storage
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
@@ -13,6 +14,7 @@ from fairlead.specs.quantities import format_duration
 
 HEALTH_PORT = 8080  # health and metrics
 USER = 65532
+NO_LEDGER = LedgerStorage()
 VERSION = "app.kubernetes.io/version"
 _LABELS = {"app.kubernetes.io/name": OPERATOR, MANAGED_BY: MANAGER}
 _SELECTOR = {"app.kubernetes.io/name": OPERATOR}
@@ -30,6 +32,7 @@ class InstallSettings:
         keeps: What is kept of runs that are over.
         fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
         version: Of Fairlead, written on the kinds and the Deployment.
+        ledger: Where it keeps what runs use and cost.
         extras: Further objects, applied after all others.
     """
 
@@ -42,6 +45,7 @@ class InstallSettings:
     memory: str = "512Mi"
     fewer_rules: bool = False
     version: str = "unknown"
+    ledger: LedgerStorage = NO_LEDGER
     extras: tuple[dict[str, Any], ...] = ()
 
 
@@ -56,7 +60,8 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         *render_operator_bindings(settings.namespace),
         _network_policy(settings),
         _disruption_budget(settings),
-        _versioned(_deployment(settings), settings),
+        *render_storage(settings.ledger, settings.namespace),
+        _versioned(with_storage(_deployment(settings), settings.ledger), settings),
         *settings.extras,
     ]
 
@@ -157,8 +162,9 @@ def _disruption_budget(settings: InstallSettings) -> dict[str, Any]:
 
 
 def _network_policy(settings: InstallSettings) -> dict[str, Any]:
-    """In: health and metrics. Out: names, and the API server, whose address no policy can name."""
-    tcp = [{"port": port, "protocol": "TCP"} for port in (443, 6443)]
+    """In: health and metrics. Out: names, the API server and a database, whose addresses no policy can name."""
+    database = (settings.ledger.port,) if settings.ledger.kind is Storage.DATABASE else ()
+    tcp = [{"port": port, "protocol": "TCP"} for port in (443, 6443, *database)]
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
     return {
         "apiVersion": "networking.k8s.io/v1",

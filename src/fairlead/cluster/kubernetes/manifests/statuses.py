@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.kinds import DESCRIBED, is_parent_kind
+from fairlead.ledger.run_cost import RunCost
 from fairlead.policy.kinds.table import parent_of
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, Workload
 
@@ -60,6 +62,7 @@ def status_schema(kind: str) -> dict[str, Any]:
             "loss": {"type": "number", "description": "Last reported loss."},
             "checkpointStep": {"type": "integer", "description": "Steps in the newest checkpoint.", "format": "int64"},
             "attempt": {"type": "integer", "description": "Number of earlier starts of the gang."},
+            "cost": _COST,
         }
     properties["state"] = {
         "type": "object",
@@ -75,6 +78,7 @@ def training_status(
     *,
     generation: int,
     before: Iterable[Mapping[str, Any]] = (),
+    cost: RunCost | None = None,
 ) -> dict[str, Any]:
     """The status of a Training, but for ``state``.
 
@@ -82,6 +86,7 @@ def training_status(
         pods: Those of the current attempt.
         generation: ``metadata.generation`` of the object that was read.
         before: The conditions that it has now, which keep their time while they stay as they are.
+        cost: What it has cost; None where nobody keeps that.
     """
     spec, status = workload.spec, workload.status
     of_pod = spec.ranks_on_each_node
@@ -97,7 +102,24 @@ def training_status(
         found["warning"] = f"{status.warning.message}{remedy}"[:MESSAGE_MOST]
     if workload.progress is not None:
         found |= _progress(workload.progress)
+    if cost is not None:
+        found["cost"] = _cost(cost)
     return found
+
+
+def read_cost(status: Mapping[str, Any]) -> RunCost | None:
+    """Read what the status of a run says of its cost; None where it says nothing."""
+    cost = status.get("cost")
+    if not cost:
+        return None
+    return RunCost(
+        at=seconds(cost["at"]),
+        microusd=cost.get("microusd"),
+        microusd_per_hour=cost.get("microusdPerHour", 0),
+        goodput=cost.get("goodput"),
+        seconds=dict(cost.get("seconds") or {}),
+        waiting_s=cost.get("waitingSeconds", 0.0),
+    )
 
 
 def parent_status(
@@ -179,6 +201,21 @@ def _conditions(
     ]
 
 
+def _cost(cost: RunCost) -> dict[str, Any]:
+    """Whole seconds and thousandths are enough for people; the ledger is exact."""
+    found: dict[str, Any] = {
+        "at": moment(cost.at),
+        "microusdPerHour": cost.microusd_per_hour,
+        "seconds": {use: round(amount, 3) for use, amount in cost.seconds.items()},
+        "waitingSeconds": round(cost.waiting_s, 3),
+    }
+    if cost.microusd is not None:
+        found["microusd"] = cost.microusd
+    if cost.goodput is not None:
+        found["goodput"] = round(cost.goodput, 6)
+    return found
+
+
 def _progress(progress: Progress) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if progress.step is not None:
@@ -194,6 +231,27 @@ def _progress(progress: Progress) -> dict[str, Any]:
     return found
 
 
+_COST: dict[str, Any] = {
+    "type": "object",
+    "description": "Cost of the run up to a moment, where a ledger is kept.",
+    "required": ["at"],
+    "properties": {
+        "at": {"type": "string", "format": "date-time", "description": "That moment."},
+        "microusd": {"type": "integer", "format": "int64", "description": "Cost so far, in millionths of a dollar."},
+        "microusdPerHour": {
+            "type": "integer",
+            "format": "int64",
+            "description": "Cost of an hour of what it holds since then, in millionths of a dollar.",
+        },
+        "goodput": {"type": "number", "description": "Productive part of what it held, from 0 to 1."},
+        "seconds": {
+            "type": "object",
+            "description": "Seconds of its pods by use.",
+            "additionalProperties": {"type": "number"},
+        },
+        "waitingSeconds": {"type": "number", "description": "Seconds in which it held nothing."},
+    },
+}
 _CONDITION: dict[str, Any] = {
     "type": "object",
     "required": ["type", "status", "lastTransitionTime", "reason", "message"],

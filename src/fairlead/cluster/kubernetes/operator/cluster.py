@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
@@ -54,6 +54,9 @@ from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload, is_leaf
 
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+
 NUM_WRITERS = 8
 Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[CapacityRequest, ...]]]
 TRIES = 3
@@ -82,6 +85,7 @@ class KubernetesCluster:
         rules: By which those that wait are started.
         outlook: Says what may bring nodes for these runs; by default nothing does.
         meanwhile: Does what follows from changes that are written, while others are.
+        ledger: Writes down what pods hold; None where nobody does.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class KubernetesCluster:
         rules: SchedulingPolicy = DEFAULT,
         outlook: Outlook = lambda _: (None, ()),
         meanwhile: Callable[[], None] = lambda: None,
+        ledger: "LedgerKeeper | None" = None,
     ) -> None:
         self.client = client
         self._view = view
@@ -110,6 +115,7 @@ class KubernetesCluster:
         self._untold: dict[str, tuple[Refusal, str]] = {}
         self._outlook = outlook
         self._meanwhile = meanwhile
+        self._ledger = ledger
 
     @property
     def view(self) -> Informers:
@@ -126,9 +132,15 @@ class KubernetesCluster:
         self._seen = self.view.epoch
         if self._picture is None:
             self._picture = SnapshotCache(
-                self.view, namespace=self._namespace, progress_of=self._said, rules=self._rules
+                self.view,
+                namespace=self._namespace,
+                progress_of=self.progress_of,
+                rules=self._rules,
+                price_of=None if self._ledger is None else self._ledger.price_per_hour,
             )
         seen = self._picture.look()
+        if self._ledger is not None and (spending := self._ledger.spending(seen, time.time())) is not None:
+            seen = replace(seen, spending=spending)
         growth, asked = self._outlook(seen.workloads)
         self._shown = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
         return self._shown
@@ -303,7 +315,7 @@ class KubernetesCluster:
                 gone = {pod.index for pod in state.ended}
                 if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):
                     state = replace(state, gang=replace(gang, created=True))
-        progress = self._said(found.uid)
+        progress = self.progress_of(found.uid)
         return state if progress is None else replace(state, progress=progress)
 
     def adopt(self, found: TrainingObject) -> bool:
@@ -314,7 +326,7 @@ class KubernetesCluster:
         state = found.state if is_parent_kind(found.kind) else self.refreshed(found)
         return adopted(found, state, now, next_event=lambda: self._next_event(now))
 
-    def _said(self, uid: str) -> Progress | None:
+    def progress_of(self, uid: str) -> Progress | None:
         """Return what a run last said of itself, while it ran or as a pod ended."""
         said = [each for each in (self._progress.get(uid), self.view.last_words(uid)) if each is not None]
         return max(said, key=lambda each: each.updated_at, default=None)
@@ -337,7 +349,8 @@ class KubernetesCluster:
         pods: tuple[Pod, ...] = ()
         if is_leaf(run):
             pods = self.view.members(found)
-            status = training_status(run, pods, generation=found.generation, before=found.conditions)
+            cost = None if self._ledger is None else self._ledger.cost_of(run, pods, time.time())
+            status = training_status(run, pods, generation=found.generation, before=found.conditions, cost=cost)
         else:
             status = parent_status(run, generation=found.generation, before=found.conditions)
         body: Object = {
@@ -435,6 +448,8 @@ class KubernetesCluster:
         found = self.view.find_any(change.workload_uid)
         if found is None or found.workload is None or found.workload.version != change.version:
             return False
+        if self._ledger is not None and (change.forget or change.create) and is_leaf(found.workload):
+            self._ledger.settle(found)  # what the object is about to forget
         if change.forget:
             return self._forget(found)
         if (change.create or change.submit) and FINALIZER not in found.finalizers:

@@ -256,6 +256,10 @@ class Informers:
             seen.append(known[1])
         return tuple(seen)
 
+    def look_again_at_node(self, name: str) -> None:
+        """Something else is known of a node now."""
+        self._mark(nodes=(name,))
+
     def look_again(self, uid: str) -> None:
         """Something else is known of a run now."""
         self._mark(runs=(uid,))

@@ -48,12 +48,16 @@ class _Place:
     others: Pod
 
 
+PriceOf = Callable[[NodeObject], float | None]
+
+
 class SnapshotCache:
     """One reader's snapshot; an instance belongs to one thread.
 
     Args:
         namespace: Only runs of this namespace are in it; None for all.
         progress_of: What a run last said of itself, where that is newer than its object.
+        price_of: The dollars that an hour of a node costs; by default what its label says.
     """
 
     def __init__(
@@ -63,8 +67,10 @@ class SnapshotCache:
         namespace: str | None,
         progress_of: Callable[[str], Progress | None],
         rules: SchedulingPolicy = DEFAULT,
+        price_of: PriceOf | None = None,
     ) -> None:
         self._view = view
+        self._price_of = price_of
         self._namespace = namespace
         self._progress_of = progress_of
         self._marks = view.marks()
@@ -200,6 +206,8 @@ class SnapshotCache:
         closed = rooms.closed(seen, num_pods)
         is_same = before is not None and before.seen is seen and before.node.closed == closed
         node = before.node if before is not None and is_same else rooms.node_of(seen, num_pods)
+        if self._price_of is not None and (price := self._price_of(seen)) != node.price_per_hour:
+            node = replace(node, price_per_hour=price)
         others = rooms.rest(seen, bound, self._granted.get(name, {}).values(), coming)
         if before is not None and before.others == others:
             others = before.others

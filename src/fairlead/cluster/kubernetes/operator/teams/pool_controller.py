@@ -1,4 +1,4 @@
-"""Says in the status of every Pool that it changes nothing on a Kubernetes cluster: nodes are what they are there.
+"""Says in the status of every Pool that it changes no node of a Kubernetes cluster: a ledger takes its price alone.
 
 Pools describe machines to the simulator. What a cluster may grow by is the business of its autoscaler, whose own
 objects are looked at instead.
@@ -19,8 +19,9 @@ from fairlead.specs.pool import Pool
 
 POOLS = f"/apis/{API_VERSION}/pools"
 UNUSED = (
-    "nothing on this cluster comes of a Pool: its nodes, and its autoscaler's NodePools or node groups, are taken as "
-    "they are; `fairlead simulate` takes a Pool as a description of machines"
+    "of a Pool this cluster takes the price of the nodes with its labels, where a ledger is kept, and nothing else: "
+    "its nodes, and its autoscaler's NodePools or node groups, are taken as they are; `fairlead simulate` takes a Pool "
+    "as a description of machines"
 )
 
 
@@ -47,6 +48,10 @@ class PoolKeeper:
     def stop(self) -> None:
         """End the watch."""
         self.pools.stop()
+
+    def specs(self) -> list[Pool]:
+        """The pools that can be read."""
+        return [each.spec for each in self.pools.all() if each.spec is not None]
 
     def act(self, agent: Agent) -> None:
         """Give out what is to be done now."""

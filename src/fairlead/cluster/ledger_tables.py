@@ -1,19 +1,20 @@
-"""Keeps what was used and what it costs, in the local cluster's database. Its callers bring the transactions.
+"""Keeps what was used and what it costs, in a cluster's database. Its callers bring the transactions.
 
 A pod that ends adds its intervals in the transaction in which it ends, cut at midnight UTC; a pod that lives is charged
 as its row says. So nothing is counted twice or lost, whoever dies when. Sums of each day stand beside the intervals, so
 that a month is added up in milliseconds.
+
+The statements are of SQLite, and of PostgreSQL after ``fairlead.cluster.postgres`` has translated them: ``min`` and
+``max`` are of two values here, never of rows.
 """
 
-import os
-import pwd
-import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any, Protocol
 
 from fairlead.ledger.activity import activity
 from fairlead.ledger.bills import PriceChange, Stretch, priced_spans
@@ -27,7 +28,8 @@ CREATE TABLE IF NOT EXISTS prices (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS holders (
     id INTEGER PRIMARY KEY, uid TEXT NOT NULL, run TEXT NOT NULL, team TEXT NOT NULL, model TEXT NOT NULL,
-    project TEXT NOT NULL, user TEXT NOT NULL, UNIQUE (uid, run, team, model, project, user)
+    project TEXT NOT NULL, "user" TEXT NOT NULL,
+    UNIQUE (uid, run, team, model, project, "user")
 );
 CREATE TABLE IF NOT EXISTS usage (
     day INTEGER NOT NULL, node TEXT NOT NULL, holder INTEGER NOT NULL, use TEXT NOT NULL, start_ms INTEGER NOT NULL,
@@ -40,11 +42,12 @@ CREATE TABLE IF NOT EXISTS budget_notices (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS usage_days (
     day INTEGER NOT NULL, node TEXT NOT NULL, team TEXT NOT NULL, model TEXT NOT NULL, project TEXT NOT NULL,
-    user TEXT NOT NULL, use TEXT NOT NULL, unit_ms INTEGER NOT NULL,
-    PRIMARY KEY (day, node, team, model, project, user, use)
+    "user" TEXT NOT NULL, use TEXT NOT NULL, unit_ms INTEGER NOT NULL,
+    PRIMARY KEY (day, node, team, model, project, "user", use)
 ) WITHOUT ROWID
 """
 
+INTERVAL = 'u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h."user"'
 MODEL_LABEL, PROJECT_LABEL = "model", "project"
 # Who pays: the words of a row, or None where that is nobody. Of daily rows the day comes first.
 Payer = tuple[str, ...] | None
@@ -72,34 +75,54 @@ class Price:
     source: str
 
 
+class Rows(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Database(Protocol):
+    """The part of a connection that is used: SQLite's has it, and ``fairlead.cluster.postgres`` has the same."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
+
+
+def holder_of(uid: str, spec: Training, user: str = "") -> Holder:
+    """The run as bills name it."""
+    return Holder(
+        uid=uid,
+        run=spec.name,
+        team=spec.team,
+        model=spec.labels.get(MODEL_LABEL) or spec.name,
+        project=spec.labels.get(PROJECT_LABEL, ""),
+        user=user,
+    )
+
+
+def intervals_of(pod: Pod, holder: Holder, progress: Progress | None, end_ms: int, share: int) -> list[Interval]:
+    """Divide what a pod held up to an end, by use."""
+    return [
+        Interval(node=pod.node, holder=holder, use=use, start_ms=start, end_ms=end, share=share)
+        for use, start, end in activity(pod, progress, end_ms)
+    ]
+
+
 class LedgerTables:
     """The tables, through a connection that somebody else holds."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
 
     def create(self) -> None:
         for statement in LEDGER_SCHEMA.split(";\n"):
             self._db.execute(statement)
-
-    def charge(self, pod: Pod, spec: Training, progress: Progress | None, end_ms: int, share: int) -> None:
-        """Add all of a pod that is over. To be called once, in the transaction in which it ended."""
-        self.add(self.intervals(pod, spec, progress, end_ms, share))
-
-    def intervals(self, pod: Pod, spec: Training, progress: Progress | None, end_ms: int, share: int) -> list[Interval]:
-        """Divide what a pod held up to an end, by use."""
-        holder = Holder(
-            uid=pod.workload_uid,
-            run=spec.name,
-            team=spec.team,
-            model=spec.labels.get(MODEL_LABEL) or spec.name,
-            project=spec.labels.get(PROJECT_LABEL, ""),
-            user=_user(),
-        )
-        return [
-            Interval(node=pod.node, holder=holder, use=use, start_ms=start, end_ms=end, share=share)
-            for use, start, end in activity(pod, progress, end_ms)
-        ]
 
     def add(self, intervals: Iterable[Interval]) -> None:
         """Add intervals of runs, and to the sums of their days."""
@@ -117,14 +140,17 @@ class LedgerTables:
         self._db.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         self._db.executemany(
             "INSERT INTO usage_days VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET unit_ms = unit_ms + excluded.unit_ms",
+            'ON CONFLICT (day, node, team, model, project, "user", use) '
+            "DO UPDATE SET unit_ms = usage_days.unit_ms + excluded.unit_ms",
             [(*key, unit_ms) for key, unit_ms in sums.items()],
         )
 
     def set_price(self, price: Price) -> None:
         """Keep a price; one from the same moment is replaced."""
         self._db.execute(
-            "INSERT OR REPLACE INTO prices VALUES (?, ?, ?, ?)", (price.node, price.from_ms, price.rate, price.source)
+            "INSERT INTO prices VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (node, from_ms) DO UPDATE SET rate = excluded.rate, source = excluded.source",
+            (price.node, price.from_ms, price.rate, price.source),
         )
 
     def prices(self) -> tuple[Price, ...]:
@@ -172,7 +198,7 @@ class LedgerTables:
 
     def holders(self) -> dict[str, Holder]:
         """Those that are charged, by uid; the newest of each."""
-        rows = self._db.execute("SELECT uid, run, team, model, project, user FROM holders ORDER BY id").fetchall()
+        rows = self._db.execute('SELECT uid, run, team, model, project, "user" FROM holders ORDER BY id').fetchall()
         return {
             row[0]: Holder(uid=row[0], run=row[1], team=row[2], model=row[3], project=row[4], user=row[5])
             for row in rows
@@ -187,43 +213,41 @@ class LedgerTables:
 
     def note_told(self, team: str, month: str, percent: int) -> None:
         """Note that so much of a budget was told of."""
-        self._db.execute("INSERT OR IGNORE INTO budget_notices VALUES (?, ?, ?)", (team, month, percent))
+        self._db.execute("INSERT INTO budget_notices VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (team, month, percent))
 
     def spans(self, start_ms: int, end_ms: int) -> list[tuple[str, int, int]]:
         """Nodes with beginnings and ends of what was held of them within a window, of what is over."""
         rows = self._db.execute(
-            "SELECT node, max(start_ms, ?1), min(end_ms, ?2) FROM usage WHERE end_ms > ?1 AND start_ms < ?2 "
-            "AND day BETWEEN ?3 AND ?4 AND share > 0",
-            (start_ms, end_ms, start_ms // DAY_MS, end_ms // DAY_MS),
+            "SELECT node, max(start_ms, :low), min(end_ms, :high) FROM usage WHERE end_ms > :low AND start_ms < :high "
+            "AND day BETWEEN :first AND :last AND share > 0",
+            {"low": start_ms, "high": end_ms, "first": start_ms // DAY_MS, "last": end_ms // DAY_MS},
         ).fetchall()
         return [(str(node), int(start), int(end)) for node, start, end in rows]
 
     def of_run(self, uid: str) -> list[Interval]:
         """List what the pods of a run held that are over."""
         rows = self._db.execute(
-            "SELECT u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h.user "
-            "FROM holders h JOIN usage u ON u.holder = h.id WHERE h.uid = ?",
-            (uid,),
+            f"SELECT {INTERVAL} FROM holders h JOIN usage u ON u.holder = h.id WHERE h.uid = ?", (uid,)
         ).fetchall()
-        return [
-            Interval(
-                node=row[0],
-                use=Use(row[1]),
-                start_ms=row[2],
-                end_ms=row[3],
-                share=row[4],
-                holder=Holder(uid=row[5], run=row[6], team=row[7], model=row[8], project=row[9], user=row[10]),
-            )
-            for row in rows
-        ]
+        return _intervals(rows)
+
+    def of_day(self, day: int) -> list[Interval]:
+        """Read what all pods held on a day that are over; days are counted from 1970, UTC."""
+        rows = self._db.execute(
+            f"SELECT {INTERVAL} FROM usage u JOIN holders h ON h.id = u.holder WHERE u.day = ?", (day,)
+        ).fetchall()
+        return _intervals(rows)
 
     def _id_of(self, holder: Holder) -> int:
         values = (holder.uid, holder.run, holder.team, holder.model, holder.project, holder.user)
         self._db.execute(
-            "INSERT OR IGNORE INTO holders (uid, run, team, model, project, user) VALUES (?, ?, ?, ?, ?, ?)", values
+            'INSERT INTO holders (uid, run, team, model, project, "user") VALUES (?, ?, ?, ?, ?, ?) '
+            "ON CONFLICT DO NOTHING",
+            values,
         )
         found = self._db.execute(
-            "SELECT id FROM holders WHERE uid = ? AND run = ? AND team = ? AND model = ? AND project = ? AND user = ?",
+            "SELECT id FROM holders WHERE uid = ? AND run = ? AND team = ? AND model = ? AND project = ? "
+            'AND "user" = ?',
             values,
         ).fetchone()
         return int(found[0])
@@ -231,13 +255,13 @@ class LedgerTables:
     def _held(self, by: Grouping, node: str, low: int, high: int) -> list[tuple[tuple[str, ...], Use, int]]:
         """Sums by payer and use of what is over, within bounds."""
         named = {Grouping.RUN: ("h.run", "h.uid"), Grouping.POOL: (":node",), Grouping.DAY: ()}
-        columns = ", ".join((*named.get(by, (f"h.{by}",)), "use"))
+        columns = ", ".join((*named.get(by, (f'h."{by}"',)), "use"))
         # By number first: words are slow to group by.
         pieces = (
             f"SELECT {columns}, unit_ms FROM (SELECT holder, use, "
             "sum((min(end_ms, :high) - max(start_ms, :low)) * share) AS unit_ms FROM usage "
             "WHERE node = :node AND end_ms > :low AND start_ms < :high AND day BETWEEN :first AND :last "
-            "GROUP BY holder, use) JOIN holders h ON h.id = holder"
+            "GROUP BY holder, use) held JOIN holders h ON h.id = held.holder"
         )
         first, last = low // DAY_MS, (high - 1) // DAY_MS
         whole = range(-(-low // DAY_MS), high // DAY_MS)
@@ -245,7 +269,7 @@ class LedgerTables:
             queries = [(pieces, first, last)]
         else:
             # Days that are whole are added up already; those at the edges are looked at one by one.
-            group = ", ".join([*{Grouping.POOL: ["node"], Grouping.DAY: []}.get(by, [by.value]), "use"])
+            group = ", ".join([*{Grouping.POOL: ["node"], Grouping.DAY: []}.get(by, [f'"{by}"']), "use"])
             sums = (
                 f"SELECT {group}, sum(unit_ms) FROM usage_days "
                 f"WHERE node = :node AND day BETWEEN :first AND :last GROUP BY {group}"
@@ -256,9 +280,24 @@ class LedgerTables:
         for query, since, until in queries:
             values = {"node": node, "low": low, "high": high, "first": since, "last": until}
             found += [
-                (tuple(map(str, row[:-2])), Use(row[-2]), int(row[-1])) for row in self._db.execute(query, values)
+                (tuple(map(str, row[:-2])), Use(row[-2]), int(row[-1]))
+                for row in self._db.execute(query, values).fetchall()
             ]
         return found
+
+
+def _intervals(rows: list[Any]) -> list[Interval]:
+    return [
+        Interval(
+            node=row[0],
+            use=Use(row[1]),
+            start_ms=row[2],
+            end_ms=row[3],
+            share=row[4],
+            holder=Holder(uid=row[5], run=row[6], team=row[7], model=row[8], project=row[9], user=row[10]),
+        )
+        for row in rows
+    ]
 
 
 def _by_day(interval: Interval) -> list[tuple[int, Interval]]:
@@ -286,13 +325,6 @@ def _payer(by: Grouping, interval: Interval) -> tuple[str, ...]:
             return ()
         case _:
             return (str(getattr(holder, by.value)),)
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's, most often
-        return str(os.getuid())
 
 
 def month_of(now: float) -> tuple[str, float]:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from fairlead.cluster.local.ledger_tables import Grouping, Payer
+from fairlead.cluster.ledger_tables import Grouping, Payer
 from fairlead.ledger.bills import Line, Statement
 from fairlead.ledger.usage import HOUR_MS, WHOLE
 

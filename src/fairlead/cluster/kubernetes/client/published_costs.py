@@ -1,0 +1,132 @@
+"""Costs as a person may read them: what the operator put into ConfigMaps, a day each.
+
+Whoever may read those of the operator's namespace sees all costs and what nobody used; everybody else those of a
+namespace of their own.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, WHOLE, DayCosts, date_of, name_of, read_costs
+from fairlead.cluster.ledger_tables import Grouping, Payer
+from fairlead.errors import ClusterError, NotAllowed, NotFound
+from fairlead.ledger.bills import Line, Statement
+from fairlead.ledger.usage import DAY_MS, Holder
+
+NUM_THREADS = 8
+NOT_KEPT = (
+    "No costs are kept on this cluster. `fairlead install --ledger volume` or `--ledger postgresql://...` has the "
+    "operator keep them, from then on."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCosts:
+    """The costs of some days.
+
+    Attributes:
+        team: Whose they are; None for all with what nobody used.
+    """
+
+    days: tuple[DayCosts, ...]
+    team: str | None
+
+    @property
+    def at(self) -> float:
+        """Up to when the newest was counted."""
+        return max(each.at for each in self.days)
+
+    def statement(self, by: Grouping, *, daily: bool = False) -> Statement[Payer]:
+        """All lines, by who pays; of each day by itself if ``daily``."""
+        lines = tuple(self._lines(by, daily=daily or by is Grouping.DAY))
+        billed: defaultdict[str, int] = defaultdict(int)
+        for line in lines:
+            billed[line.node] += line.microusd
+        return Statement(billed=dict(billed), lines=lines)
+
+    def holders(self) -> dict[str, Holder]:
+        """The runs that pay, by uid."""
+        return {line.key.uid: line.key for costs in self.days for line in costs.lines if line.key is not None}
+
+    def _lines(self, by: Grouping, *, daily: bool) -> Iterator[Line[Payer]]:
+        for costs in self.days:
+            date = (date_of(costs.day),) if daily else ()
+            for line in costs.lines:
+                pool = costs.pools.get(line.node) or line.node
+                payer = _payer(by, line.key, pool)
+                key = None if payer is None and not date else (*date, *(payer or ()))
+                yield Line(node=line.node, key=key, use=line.use, microusd=line.microusd, unit_ms=line.unit_ms)
+
+
+def _payer(by: Grouping, holder: Holder | None, pool: str) -> tuple[str, ...] | None:
+    if by is Grouping.POOL:
+        return (pool,)
+    if holder is None:
+        return None
+    if by is Grouping.DAY:
+        return ()
+    return (holder.run, holder.uid) if by is Grouping.RUN else (str(getattr(holder, by.value)),)
+
+
+def read_published(
+    client: Client, *, namespace: str, system: str, first_day: int, last_day: int, only_team: bool
+) -> PublishedCosts:
+    """The costs of these days, all of them where we may read that.
+
+    Args:
+        only_team: Those of the namespace are meant, whatever we may read.
+
+    Raises:
+        NotFound: None are kept.
+        NotAllowed: We may read neither.
+        ClusterError: They cannot be read.
+    """
+    if not only_team:
+        try:
+            found = _days(client, WHOLE, system, first_day, last_day)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+        else:
+            if found:
+                return PublishedCosts(days=found, team=None)
+    try:
+        found = _days(client, TEAM, namespace, first_day, last_day)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        raise NotAllowed(
+            f"Your account may not read the costs of the namespace {namespace!r}: {error.said}. Ask for the role "
+            "fairlead-viewer there, or choose another with `--namespace`."
+        ) from error
+    if not found:
+        raise NotFound(NOT_KEPT)
+    return PublishedCosts(days=found, team=namespace)
+
+
+def _days(client: Client, kind: str, namespace: str, first_day: int, last_day: int) -> tuple[DayCosts, ...]:
+    with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="costs") as threads:
+        days = range(first_day, last_day + 1)
+        found = list(threads.map(lambda day: _day(client, kind, namespace, day), days))
+    return tuple(each for each in found if each is not None)
+
+
+def _day(client: Client, kind: str, namespace: str, day: int) -> DayCosts | None:
+    try:
+        content = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name_of(kind, day)}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    try:
+        return read_costs(content, day)
+    except ValueError as error:
+        raise ClusterError(f"In the namespace {namespace} {error}.") from error
+
+
+def day_of(at: float) -> int:
+    """The day of a time, counted from 1970, UTC."""
+    return round(at * 1000) // DAY_MS

@@ -1,0 +1,108 @@
+"""The place of an installed operator's ledger: on a volume, or in a database whose address is in a Secret. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.errors import Conflict
+
+NAME, KEY = "fairlead-ledger", "url"
+FOLDER = "/var/lib/fairlead"
+VARIABLE = "FAIRLEAD_LEDGER"
+POSTGRES_PORT = 5432
+SIZE = "2Gi"
+SECRET = "secret:"
+
+
+class Storage(StrEnum):
+    """The kinds of places."""
+
+    NONE = "none"
+    VOLUME = "volume"
+    DATABASE = "database"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStorage:
+    """The place of a ledger.
+
+    Attributes:
+        url: Of a database, to be put into a Secret of ours; empty where ``secret`` is somebody's own.
+        secret: The Secret that has the address under ``url``.
+        port: Of the database, to which the operator may connect.
+    """
+
+    kind: Storage = Storage.NONE
+    url: str = ""
+    secret: str = NAME
+    port: int = POSTGRES_PORT
+
+    @property
+    def most_replicas(self) -> int | None:
+        """The most replicas that can have it at one time; None for any number."""
+        return 1 if self.kind is Storage.VOLUME else None
+
+
+def read_place(text: str) -> LedgerStorage:
+    """The storage that an option names.
+
+    Raises:
+        Conflict: It names none.
+    """
+    if text in (Storage.NONE, Storage.VOLUME):
+        return LedgerStorage(kind=Storage(text))
+    if text.startswith(SECRET) and len(text) > len(SECRET):
+        return LedgerStorage(kind=Storage.DATABASE, secret=text.removeprefix(SECRET))
+    if text.startswith(("postgresql://", "postgres://")):
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise Conflict(f"--ledger: {error}. Give postgresql://USER:PASSWORD@HOST:PORT/DATABASE.") from error
+        if host:
+            return LedgerStorage(kind=Storage.DATABASE, url=text, port=port or POSTGRES_PORT)
+    raise Conflict(
+        "--ledger names no place. Give `volume` for a file on a volume, `postgresql://USER:PASSWORD@HOST/DATABASE`, "
+        "`secret:NAME` for a Secret that has that address under `url`, or `none`."
+    )
+
+
+def render_storage(storage: LedgerStorage, namespace: str) -> list[dict[str, Any]]:
+    """The objects that a place takes beside the operator."""
+    metadata = {"name": NAME, "namespace": namespace, "labels": {MANAGED_BY: MANAGER}}
+    if storage.kind is Storage.VOLUME:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": SIZE}}}
+        return [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}]
+    if storage.url:
+        return [{"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {KEY: storage.url}}]
+    return []
+
+
+def with_storage(deployment: dict[str, Any], storage: LedgerStorage) -> dict[str, Any]:
+    """The operator's Deployment with its ledger."""
+    if storage.kind is Storage.NONE:
+        return deployment
+    spec = deployment["spec"]
+    pod = spec["template"]["spec"]
+    (operator,) = pod["containers"]
+    if storage.kind is Storage.DATABASE:
+        address = {"name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": storage.secret, "key": KEY}}}
+        pod = {**pod, "containers": [{**operator, "env": [*operator["env"], address]}]}
+        return {**deployment, "spec": {**spec, "template": {**spec["template"], "spec": pod}}}
+    operator = {
+        **operator,
+        "env": [*operator["env"], {"name": VARIABLE, "value": f"{FOLDER}/ledger.db"}],
+        "volumeMounts": [*operator["volumeMounts"], {"name": "ledger", "mountPath": FOLDER}],
+    }
+    group = pod["securityContext"]["runAsGroup"]
+    pod = {
+        **pod,
+        "securityContext": {**pod["securityContext"], "fsGroup": group},
+        "containers": [operator],
+        "volumes": [*pod["volumes"], {"name": "ledger", "persistentVolumeClaim": {"claimName": NAME}}],
+    }
+    # The next one cannot have the volume before the last one has let go of it.
+    spec = {**spec, "strategy": {"type": "Recreate"}, "template": {**spec["template"], "spec": pod}}
+    return {**deployment, "spec": spec}

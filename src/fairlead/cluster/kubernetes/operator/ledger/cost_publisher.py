@@ -1,0 +1,100 @@
+"""Puts the costs of each day into ConfigMaps, where people read them with their own rights.
+
+All costs are in the operator's namespace, those of a team in the team's. The ledger is the truth; they are renewed from
+it while their day lasts, and again where something of that day comes to light later.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.manifests.cost_objects import (
+    LINES,
+    TEAM,
+    WHOLE,
+    DayCosts,
+    of_team,
+    render_costs,
+)
+from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.errors import ClusterError
+from fairlead.ledger.usage import DAY_MS
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 60.0
+QUEUE = "costs"
+
+
+class CostPublisher:
+    """Renews the objects of days that have changed.
+
+    Args:
+        namespace: The operator's own.
+        may_act: Whether we still lead; asked before each request.
+        every_s: Seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: LedgerKeeper,
+        namespace: str,
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._namespace = namespace
+        self._may_act = may_act
+        self._every_s = every_s
+        self._next_at = 0.0
+        self._days: set[int] = set()
+        self._written: dict[tuple[str, str], str] = {}
+
+    def act(self, agent: Agent, now: float) -> None:
+        """Give out what is to be written now."""
+        if now < self._next_at:
+            return
+        self._next_at = now + self._every_s
+        self._days |= self._ledger.touched_days()
+        try:
+            for day in sorted(self._days):
+                found = self._ledger.costs_of(day, now)
+                if found is None:
+                    return  # looked for again as soon as the ledger is there
+                bill, pools = found
+                if bill.lines:
+                    self._publish(
+                        agent, DayCosts(day=day, at=min(now, (day + 1) * DAY_MS / 1000), lines=bill.lines, pools=pools)
+                    )
+                self._days.discard(day)
+        except ClusterError as error:
+            log.warning("costs are not renewed: %s", error)
+
+    def _publish(self, agent: Agent, costs: DayCosts) -> None:
+        self._give(agent, render_costs(costs, WHOLE, self._namespace))
+        for team in sorted({line.key.team for line in costs.lines if line.key is not None}):
+            self._give(agent, render_costs(of_team(costs, team), TEAM, team))
+
+    def _give(self, agent: Agent, content: dict[str, Any]) -> None:
+        metadata = content["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        if self._written.get(key) == content["binaryData"][LINES]:
+            return
+        agent.submit(QUEUE, f"write {'/'.join(key)} {content['data']['at']}", partial(self._write, key, content))
+
+    def _write(self, key: tuple[str, str], content: dict[str, Any]) -> None:
+        if not self._may_act():
+            return
+        namespace, name = key
+        try:
+            self._client.apply(f"/api/v1/namespaces/{namespace}/configmaps/{name}", content)
+        except ApiError as error:
+            if error.status not in (403, 404):  # its namespace is gone, or on its way out
+                raise
+        self._written[key] = content["binaryData"][LINES]

@@ -1,0 +1,472 @@
+"""Follows pods and nodes of a cluster and writes down what they held and what that costs; only the leader does.
+
+Everything comes from objects: what happened while no operator led is read from them when one leads again. A pod that
+disappeared meanwhile is charged up to the last moment at which it is known to have been there. While the database does
+not answer nothing waits for it; what was to be written is looked for again as soon as it does.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
+from fairlead.cluster.kubernetes.operator.ledger.node_prices import catalogue, price_of
+from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import Ended, HeldPod, UsageLedger, day_of
+from fairlead.cluster.kubernetes.operator.pods.pod_status import observe_pod
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
+from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import everyone
+from fairlead.cluster.ledger_tables import Price, holder_of, month_of
+from fairlead.errors import ClusterError
+from fairlead.ledger.activity import ended_ms
+from fairlead.ledger.bills import Statement, cost_of, statement, stretches_of
+from fairlead.ledger.goodput import Goodput, goodput
+from fairlead.ledger.run_cost import RunCost
+from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, milliseconds, share_of
+from fairlead.policy.placement.node_eligibility import price_label
+from fairlead.specs.pool import Pool
+from fairlead.state.plan import CreatePod
+from fairlead.state.snapshot import Grant, Node, Pod, PodPhase, Progress, Snapshot, Spending, Workload
+from fairlead.text.money import MICROUSD
+
+log = logging.getLogger(__name__)
+
+# How often it is written down up to when everything is known.
+MARK_S = 10.0
+RETRY_S = 5.0
+GONE = "gone"
+
+
+class LedgerKeeper:
+    """The ledger as the operator keeps it. Safe to use from several threads.
+
+    Args:
+        place: A path, or a URL ``postgresql://...``.
+        namespace: Only runs of this namespace are charged; None for all.
+        progress_of: The latest report of a run, where it is newer than its object.
+        pools: The Pool objects as they are now.
+    """
+
+    def __init__(
+        self,
+        view: Informers,
+        place: str,
+        *,
+        namespace: str | None = None,
+        progress_of: Callable[[str], Progress | None] = lambda _: None,
+        pools: Callable[[], Iterable[Pool]] = lambda: (),
+    ) -> None:
+        self._view = view
+        self._place = place
+        self._namespace = namespace
+        self._progress_of = progress_of
+        self._pools_of = pools
+        self._lock = threading.RLock()
+        self._ledger: UsageLedger | None = None
+        self._marks = view.marks()
+        self._runs: set[str] = set()
+        self._nodes: set[str] = set()
+        self._open: dict[str, dict[str, HeldPod]] = {}
+        self._closed: dict[str, set[str]] = {}
+        # Nodes that this operator has seen while it led.
+        self._present: set[str] = set()
+        # Pods that were last seen by an operator before this one.
+        self._inherited: set[str] = set()
+        self._inherited_ms = 0
+        self._pools: tuple[Pool, ...] = ()
+        self._prices: dict[str, Price] = {}
+        self._pool_names: dict[str, str] = {}
+        self._marked_at = 0.0
+        self._retry_at = 0.0
+        self._touched_days: set[int] = set()
+        self._summaries: dict[str, list[Interval]] = {}
+        self._spent: tuple[str, dict[str, int]] | None = None
+        self.trouble: str | None = None
+
+    def act(self, now: float) -> None:
+        """Write down what has changed. An error is logged, and what it kept back is tried again."""
+        if now < self._retry_at:
+            return
+        with self._lock:
+            try:
+                self._look(now)
+            except ClusterError as error:
+                self._fail(error, now)
+            else:
+                if self.trouble is not None:
+                    log.info("the ledger is written again")
+                self.trouble = None
+
+    def settle(self, found: TrainingObject) -> None:
+        """Charge the pods of a run that are over, before its object forgets them."""
+        now = time.time()
+        with self._lock:
+            if self._ledger is None or now < self._retry_at:
+                return
+            try:
+                self._charge([found], now)
+            except ClusterError as error:
+                self._runs.add(found.uid)
+                self._fail(error, now)
+
+    def rest(self) -> None:
+        """Let go of the database; another leads now, or nobody."""
+        with self._lock:
+            if self._ledger is not None:
+                self._ledger.close()
+                self._ledger = None
+
+    def price_per_hour(self, node: NodeObject) -> float | None:
+        """Return the dollars that an hour of a node costs; None where nothing says it."""
+        price = self._prices.get(node.key)
+        if price is None or price.rate is None:
+            return price_label(node.labels)
+        return price.rate / MICROUSD
+
+    def spending(self, seen: Snapshot, now: float) -> Spending | None:
+        """Return what was spent where somebody has a limit; None where nobody has one or nothing is known."""
+        bounded = [run.uid for run in seen.workloads if run.spec.max_cost is not None]
+        has_budgets = any(team.budget is not None for team in seen.teams)
+        if not (bounded or has_budgets):
+            return None
+        with self._lock:
+            if self._ledger is None or all(price.rate is None for price in self._prices.values()):
+                return None
+            try:
+                return Spending(
+                    by_team=self._spent_by_team(now) if has_budgets else {},
+                    by_run={uid: self._spent_by_run(uid, now) for uid in bounded},
+                )
+            except ClusterError as error:
+                self._fail(error, now)
+                return None
+
+    def spent_by_team(self, now: float) -> dict[str, int] | None:
+        """Return micro-dollars of this month by team; None while the ledger is not there."""
+        with self._lock:
+            if self._ledger is None:
+                return None
+            try:
+                return self._spent_by_team(now)
+            except ClusterError as error:
+                self._fail(error, now)
+                return None
+
+    def cost_of(self, workload: Workload, pods: Iterable[Pod], now: float) -> RunCost | None:
+        """Return what a run has cost and costs; None while the ledger is not there.
+
+        Args:
+            pods: Those of its latest start.
+        """
+        with self._lock:
+            ledger = self._ledger
+            if ledger is None:
+                return None
+            uid, now_ms = workload.uid, milliseconds(now)
+            try:
+                if uid not in self._summaries:
+                    self._summaries[uid] = ledger.of_run(uid)
+                changes = ledger.price_changes()
+            except ClusterError as error:
+                self._fail(error, now)
+                return None
+            held = [*self._summaries[uid], *self._live(now_ms, uid)]
+            spent = cost_of(held, changes)
+            rate = 0
+            for each in self._open.get(uid, {}).values():
+                price = self._prices.get(each.pod.node)
+                if price is not None and price.rate is not None:
+                    rate += price.rate * each.share // WHOLE
+            if spent is None and not rate and not held:
+                return None
+            until = workload.status.finished_at
+            found: Goodput = goodput(held, created_at=workload.created_at, until=now if until is None else until)
+            return RunCost(
+                microusd=spent, microusd_per_hour=rate, at=now, goodput=found.ratio, seconds=found.seconds,
+                waiting_s=found.waiting_s,
+            )  # fmt: skip
+
+    def touched_days(self) -> set[int]:
+        """Return the days whose costs may have changed since this was last asked, today among them."""
+        with self._lock:
+            days, self._touched_days = self._touched_days, set()
+        return days | {day_of(milliseconds(time.time()))}
+
+    def costs_of(self, day: int, now: float) -> tuple[Statement[Holder | None], Mapping[str, str]] | None:
+        """Return the bills of a day up to now and the pool of each node; None while the ledger is not there."""
+        with self._lock:
+            if self._ledger is None:
+                return None
+            start, end = day * DAY_MS, min((day + 1) * DAY_MS, milliseconds(now))
+            held = [*self._ledger.of_day(day), *self._live(end)]
+            prices = dict(self._ledger.price_changes())
+            pools = self._ledger.pools()
+        stretches = stretches_of(prices, held, start, end, key=lambda each: each.holder, rest=lambda _: None)
+        return statement(stretches), pools
+
+    def is_first_notice(self, team: str, percent: int, now: float) -> bool:
+        """Note that so much of a team's budget is spent; whether this month nobody was told so before."""
+        month = month_of(now)[0]
+        with self._lock:
+            if self._ledger is None:
+                return False
+            try:
+                if self._ledger.is_told(team, month, percent):
+                    return False
+                self._ledger.note_told(team, month, percent)
+            except ClusterError as error:
+                self._fail(error, now)
+                return False
+            return True
+
+    def _look(self, now: float) -> None:
+        ledger = self._opened(now)
+        runs, nodes = self._marks.take()
+        self._runs |= runs
+        self._nodes |= nodes
+        pools = tuple(sorted(self._pools_of(), key=lambda pool: pool.name))
+        if pools != self._pools:
+            self._pools = pools
+            self._nodes |= {node.key for node in self._view.nodes.all()}
+        self._price(ledger, now)
+        uids = set(self._runs)
+        found = [each for uid in uids if (each := self._view.find(uid)) is not None]
+        there = {each.uid for each in found}
+        self._charge(found, now, missing=uids - there)
+        self._runs -= uids
+
+    def _opened(self, now: float) -> UsageLedger:
+        """The ledger, with what is kept there of pods and prices."""
+        if self._ledger is not None:
+            return self._ledger
+        ledger = UsageLedger(self._place)
+        try:
+            held, closed = ledger.open_pods(), ledger.closed_pods()
+            self._prices, self._pool_names = ledger.newest_prices(), ledger.pools()
+            seen_ms = ledger.seen_ms()
+        except ClusterError:
+            ledger.close()
+            raise
+        self._open = {}
+        for uid, each in held.items():
+            self._open.setdefault(each.pod.workload_uid, {})[uid] = each
+        self._closed = dict(closed)
+        self._inherited = set(held)
+        self._inherited_ms = milliseconds(now) if seen_ms is None else seen_ms
+        self._summaries, self._spent, self._present = {}, None, set()
+        self._touched_days = set(range(day_of(self._inherited_ms), day_of(milliseconds(now)) + 1))
+        self._runs = {each.uid for each in self._view.trainings.all()} | set(self._open)
+        self._nodes = {each.key for each in self._view.nodes.all()} | set(self._prices)
+        self._ledger = ledger
+        log.info("the ledger has %d pods that hold something", len(held))
+        return ledger
+
+    def _fail(self, error: ClusterError, now: float) -> None:
+        if self.trouble is None:
+            log.error("%s Runs go on; what they hold is written down when the ledger is there again.", error)
+        self.trouble = str(error)
+        self._retry_at = now + RETRY_S
+        self.rest()
+
+    def _price(self, ledger: UsageLedger, now: float) -> None:
+        """Keep the price of each node that has changed."""
+        for name in tuple(self._nodes):
+            node, known = self._view.nodes.get(name), self._prices.get(name)
+            if node is None:
+                if known is not None and known.rate is not None:
+                    gone_ms = milliseconds(now) if name in self._present else self._inherited_ms
+                    self._set(
+                        ledger, Price(node=name, from_ms=max(gone_ms, known.from_ms + 1), rate=None, source="gone")
+                    )
+                self._nodes.discard(name)
+                continue
+            found = price_of(node.labels, self._pools, catalogue())
+            if known is None or (known.rate, known.source) != (found.rate, found.source):
+                since = milliseconds(now)
+                if known is None or known.source == GONE:
+                    # A node that is there already when the ledger begins costs from its own beginning.
+                    since = max(milliseconds(node.created_at), 0 if known is None else known.from_ms + 1)
+                self._set(ledger, Price(node=name, from_ms=since, rate=found.rate, source=found.source), found.pool)
+            elif self._pool_names.get(name) != found.pool:
+                self._set(ledger, known, found.pool)
+            self._present.add(name)
+            self._nodes.discard(name)
+
+    def _set(self, ledger: UsageLedger, price: Price, pool: str | None = None) -> None:
+        ledger.set_price(price, pool)
+        self._prices[price.node] = price
+        if pool is not None:
+            self._pool_names[price.node] = pool
+        self._touched_days.add(day_of(price.from_ms))
+        self._view.look_again_at_node(price.node)
+
+    def _charge(self, found: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
+        """Write down what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
+        held: list[HeldPod] = []
+        ended: list[Ended] = []
+        for each in found:
+            if self._namespace in (None, each.namespace):
+                self._look_at(each, now, held, ended)
+        gone = [uid for uid in missing if uid in self._open or uid in self._closed]
+        for uid in gone:
+            ended += [self._vanished(one, None, now) for one in self._open.get(uid, {}).values()]
+        self._write(held, ended, now)
+        if gone and self._ledger is not None:
+            self._ledger.forget(gone)
+            for uid in gone:
+                self._open.pop(uid, None)
+                self._closed.pop(uid, None)
+                self._summaries.pop(uid, None)
+
+    def _write(self, held: list[HeldPod], ended: list[Ended], now: float) -> None:
+        ledger = self._ledger
+        if ledger is None or not (held or ended or now - self._marked_at >= MARK_S):
+            return
+        ledger.write(held, ended, milliseconds(now))
+        self._marked_at = now
+        for each in held:
+            self._open.setdefault(each.pod.workload_uid, {})[each.pod.uid] = each
+        for one in ended:
+            pod = one.held.pod
+            self._open.get(pod.workload_uid, {}).pop(pod.uid, None)
+            self._closed.setdefault(pod.workload_uid, set()).add(pod.uid)
+            self._summaries.pop(pod.workload_uid, None)
+            self._inherited.discard(pod.uid)
+            self._spent = None
+            self._touched_days |= set(range(day_of(milliseconds(pod.created_at)), day_of(one.end_ms) + 1))
+
+    def _look_at(self, found: TrainingObject, now: float, held: list[HeldPod], ended: list[Ended]) -> None:
+        run = found.workload
+        if run is None:
+            return
+        known, closed = self._open.get(found.uid, {}), self._closed.get(found.uid, set())
+        holder = holder_of(found.uid, run.spec)
+        progress = self._progress_of(found.uid) or run.progress
+        seen: set[str] = set()
+        for pod in (*everyone(self._view, found), *self._earlier(found)):
+            seen.add(pod.uid)
+            if pod.uid in closed:
+                continue
+            one = self._held(pod, holder, known.get(pod.uid))
+            if one is None:
+                continue
+            if pod.phase.is_final:
+                is_unseen = pod.uid in self._inherited and not pod.exits
+                at = self._inherited_ms / 1000 if is_unseen else now
+                ended.append(Ended(held=one, progress=progress, end_ms=ended_ms(one.pod, at)))
+                continue
+            if pod.phase is not PodPhase.CREATED:  # there is an object, and it is bound
+                self._inherited.discard(pod.uid)
+            before = known.get(pod.uid)
+            if before is None or _essence(before.pod) != _essence(one.pod):
+                held.append(one)
+            elif before.pod is not one.pod:
+                # Of what changes all the time the memory is enough.
+                known[pod.uid] = one
+        ended += [self._vanished(one, found, now, progress) for uid, one in known.items() if uid not in seen]
+
+    def _held(self, pod: Pod, holder: Holder, known: HeldPod | None) -> HeldPod | None:
+        """The pod with its part of its node; None where nobody can say that."""
+        if known is not None and known.pod.node == pod.node:
+            was = known.pod
+            # Of an earlier start the grant is known no more, and of a pod whose object is gone not even when it began.
+            pod = replace(
+                pod,
+                grant=was.grant,
+                created_at=min(was.created_at, pod.created_at),
+                started_at=was.started_at if pod.started_at is None else pod.started_at,
+            )
+            return replace(known, pod=pod)
+        node = self._view.nodes.get(pod.node)
+        return None if node is None else HeldPod(pod=pod, holder=holder, share=share_of(pod.grant, _capacity(node)))
+
+    def _earlier(self, found: TrainingObject) -> Iterable[Pod]:
+        """Pods of earlier starts that are over and whose objects are still there."""
+        run, gang = found.workload, found.state.gang
+        if run is None or gang is None:
+            return
+        ranks = run.spec.ranks_on_each_node
+        for pod in self._view.pods_of(found.uid).values():
+            if pod.attempt != gang.attempt and pod.is_over:
+                uid = f"{pod.run_uid}-{pod.attempt}-{pod.index}"
+                known = self._open.get(found.uid, {}).get(uid)
+                member = CreatePod(
+                    attempt=pod.attempt, index=pod.index, node=pod.node, grant=known.pod.grant if known else _grant(pod)
+                )
+                of_pod = range(pod.index * ranks, (pod.index + 1) * ranks)
+                told_at = known.pod.terminating_since if known else None
+                node = self._view.nodes.get(pod.node)
+                yield observe_pod(pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False)
+
+    def _vanished(
+        self, held: HeldPod, found: TrainingObject | None, now: float, progress: Progress | None = None
+    ) -> Ended:
+        """The end of a pod of which nothing is left.
+
+        One that an operator before this one saw last ended at the latest when the next start began, and at the earliest
+        when that operator was there last: of what lies between, the run's first event says when something happened.
+        """
+        at_ms = milliseconds(now)
+        if held.pod.uid in self._inherited:
+            at_ms = self._inherited_ms
+            if found is not None:
+                told = [round(each.at * 1000) for each in found.state.events]
+                at_ms = next((each for each in sorted(told) if each >= at_ms), at_ms)
+        return Ended(held=held, progress=progress, end_ms=max(at_ms, milliseconds(held.pod.created_at)))
+
+    def _live(self, until_ms: int, uid: str | None = None) -> list[Interval]:
+        """Return what pods hold that live, of one run or of all."""
+        runs = self._open if uid is None else {uid: self._open.get(uid, {})}
+        return [
+            interval
+            for run, pods in runs.items()
+            for each in pods.values()
+            if milliseconds(each.pod.created_at) < until_ms
+            for interval in each.intervals(self._progress_of(run), until_ms)
+        ]
+
+    def _spent_by_team(self, now: float) -> dict[str, int]:
+        month, since = month_of(now)
+        if self._ledger is None:
+            return {}
+        if self._spent is None or self._spent[0] != month:
+            self._spent = month, self._ledger.spent_by_team(month)
+        spent = defaultdict(int, self._spent[1])
+        changes, since_ms = self._ledger.price_changes(), milliseconds(since)
+        by_team: defaultdict[str, list[Interval]] = defaultdict(list)
+        for each in self._live(milliseconds(now)):
+            if each.holder is not None and each.end_ms > since_ms:
+                by_team[each.holder.team].append(replace(each, start_ms=max(each.start_ms, since_ms)))
+        for team, held in by_team.items():
+            spent[team] += cost_of(held, changes) or 0
+        return dict(spent)
+
+    def _spent_by_run(self, uid: str, now: float) -> int:
+        if self._ledger is None:
+            return 0
+        live = cost_of(self._live(milliseconds(now), uid), self._ledger.price_changes())
+        return self._ledger.spent_by_run(uid) + (live or 0)
+
+
+def _essence(pod: Pod) -> tuple[object, ...]:
+    """The values that the intervals of a pod follow from, as far as nothing else keeps them."""
+    return pod.node, pod.created_at, pod.started_at, pod.terminating_since
+
+
+def _capacity(node: NodeObject) -> Node:
+    return node_of(node, 0)
+
+
+def _grant(pod: PodObject) -> Grant:
+    """The amounts that a pod asks for, of which nobody remembers the devices: as many of the same kind."""
+    devices = tuple(f"{name}#{number}" for name, count in pod.requests.devices for number in range(count))
+    return Grant(
+        cpu_milli=pod.requests.cpu_milli,
+        memory_bytes=pod.requests.memory_bytes,
+        gpu_uuids=devices,
+        gpu_milli=1000 if devices else 0,
+    )

@@ -1,0 +1,103 @@
+"""The price of a node and the pool that it belongs to, from its labels, the Pool objects and the catalogue. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fairlead.ledger.catalogue import Instance, bundled, read_catalogue
+from fairlead.policy.placement.node_eligibility import price_label
+from fairlead.specs.pool import CapacityType, Pool
+from fairlead.text.money import MICROUSD
+
+POOL_LABEL = "fairlead.dev/pool"
+# Those by which clouds and autoscalers name the group of a node.
+GROUP_LABELS = (
+    "karpenter.sh/nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+    "node.kubernetes.io/instance-type",
+)
+INSTANCE_TYPE, REGION = "node.kubernetes.io/instance-type", "topology.kubernetes.io/region"
+SPOT_LABELS = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-preemptible": "true",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePrice:
+    """The price of an hour of a node.
+
+    Attributes:
+        rate: Micro-dollars for an hour; None where nothing says it.
+        source: Why, in a few words.
+    """
+
+    rate: int | None
+    pool: str
+    source: str
+
+
+def price_of(labels: Mapping[str, str], pools: Iterable[Pool], catalogue: Sequence[Instance]) -> NodePrice:
+    """Return the price of a node: its own label's, or its Pool's, or that of its instance type in the catalogue."""
+    pool = _pool_of(labels, pools)
+    name = pool.name if pool is not None else _group(labels)
+    own = price_label(labels)
+    if own is not None:
+        return NodePrice(rate=round(own * MICROUSD), pool=name, source="label of the node")
+    if pool is not None and pool.price_per_hour is not None:
+        return NodePrice(rate=round(pool.price_per_hour * MICROUSD), pool=name, source=f"Pool {pool.name}")
+    found = _listed(labels, catalogue)
+    if found is not None:
+        return NodePrice(rate=found[0], pool=name, source=found[1])
+    return NodePrice(rate=None, pool=name, source="no label, Pool or row of the catalogue says it")
+
+
+def is_spot(labels: Mapping[str, str]) -> bool:
+    """Return whether labels say that a node may be taken away at short notice."""
+    return any(labels.get(name) == value for name, value in SPOT_LABELS.items())
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> tuple[Instance, ...]:
+    """Return the table that comes with Fairlead."""
+    return read_catalogue(bundled())
+
+
+def _pool_of(labels: Mapping[str, str], pools: Iterable[Pool]) -> Pool | None:
+    """The Pool that a node's label names, or that with the most labels of those that the node has all of."""
+    named = labels.get(POOL_LABEL)
+    ordered = sorted(pools, key=lambda pool: (-len(pool.labels), pool.name))
+    if named is not None:
+        return next((pool for pool in ordered if pool.name == named), None)
+    return next((pool for pool in ordered if pool.labels and _has(labels, pool)), None)
+
+
+def _has(labels: Mapping[str, str], pool: Pool) -> bool:
+    spot = pool.capacity_type is CapacityType.SPOT
+    return spot is is_spot(labels) and all(labels.get(name) == value for name, value in pool.labels.items())
+
+
+def _group(labels: Mapping[str, str]) -> str:
+    return next((labels[name] for name in (POOL_LABEL, *GROUP_LABELS) if name in labels), "")
+
+
+def _listed(labels: Mapping[str, str], rows: Sequence[Instance]) -> tuple[int, str] | None:
+    """The price of an instance type in its region; the cheapest where the region is not listed, of several zones."""
+    type_, region, spot = labels.get(INSTANCE_TYPE), labels.get(REGION), is_spot(labels)
+    if type_ is None:
+        return None
+    same = [
+        (rate, each)
+        for each in rows
+        if each.type == type_ and (rate := each.spot_price if spot else each.price) is not None
+    ]
+    near = [found for found in same if found[1].region == region] or same
+    if not near:
+        return None
+    rate, best = min(near, key=lambda found: (found[0], found[1].region, found[1].zone))
+    return rate, f"{type_}, {'spot' if spot else 'on demand'}, {best.region or 'any region'}, list price"

@@ -1,0 +1,280 @@
+"""The ledger of a Kubernetes cluster, in a SQLite file or a PostgreSQL database.
+
+A pod is a row from when it is first seen. Closing it adds its intervals in the same transaction, and only where it was
+open: whoever closes it again, another operator or the same one after a crash, adds nothing. Threads take turns.
+"""
+
+import sqlite3
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fairlead.cluster.ledger_tables import Database, LedgerTables, Price, intervals_of
+from fairlead.cluster.postgres import PostgresDatabase, is_postgres
+from fairlead.cluster.records import dump, load
+from fairlead.errors import ClusterError
+from fairlead.ledger.bills import PriceChange, cost_of
+from fairlead.ledger.usage import DAY_MS, Holder, Interval
+from fairlead.state.snapshot import Pod, Progress
+
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS held_pods (uid TEXT PRIMARY KEY, run TEXT NOT NULL, share INTEGER NOT NULL, "
+    "closed INTEGER NOT NULL, pod TEXT NOT NULL, holder TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS held_pods_by_run ON held_pods (run)",
+    "CREATE TABLE IF NOT EXISTS node_pools (node TEXT PRIMARY KEY, pool TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS run_costs (month TEXT NOT NULL, team TEXT NOT NULL, run TEXT NOT NULL, "
+    "microusd INTEGER NOT NULL, PRIMARY KEY (month, team, run))",
+    "CREATE TABLE IF NOT EXISTS ledger_marks (name TEXT PRIMARY KEY, at_ms INTEGER NOT NULL)",
+)
+BUSY_S = 10.0
+SEEN = "seen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPod:
+    """A pod and the part of its node that it pays for."""
+
+    pod: Pod
+    holder: Holder
+    share: int
+
+    def intervals(self, progress: Progress | None, end_ms: int) -> list[Interval]:
+        """Return what it held up to an end, by use."""
+        return intervals_of(self.pod, self.holder, progress, end_ms, self.share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A pod that holds nothing any more.
+
+    Attributes:
+        progress: The last report of its run.
+    """
+
+    held: HeldPod
+    progress: Progress | None
+    end_ms: int
+
+
+class UsageLedger:
+    """The tables behind a lock; an instance may be used by several threads.
+
+    Args:
+        place: A path, or a URL ``postgresql://...``.
+
+    Raises:
+        ClusterError: The file cannot be opened, or the server not be reached; also of each method.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._lock = threading.RLock()
+        self._errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
+        self._db: sqlite3.Connection | PostgresDatabase
+        if is_postgres(place):
+            self._db = PostgresDatabase(place)
+            self._errors = self._db.errors
+        else:
+            self._db = _sqlite(place)
+        database: Database = self._db
+        self._tables = LedgerTables(database)
+        self._prices: dict[str, list[PriceChange]] | None = None
+        with self._transaction():
+            self._tables.create()
+            for statement in SCHEMA:
+                self._db.execute(statement)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        with self._lock:
+            self._db.close()
+
+    def write(self, held: Iterable[HeldPod], ended: Iterable[Ended], seen_ms: int) -> None:
+        """Write down pods that hold something and pods that do no more, in one transaction.
+
+        Args:
+            seen_ms: Up to when everything is known.
+        """
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO held_pods VALUES (?, ?, ?, 0, ?, ?) "
+                "ON CONFLICT (uid) DO UPDATE SET pod = excluded.pod WHERE held_pods.closed = 0",
+                [(e.pod.uid, e.pod.workload_uid, e.share, dump(e.pod), dump(e.holder)) for e in held],
+            )
+            for each in ended:
+                self._end(each)
+            self._db.execute(
+                "INSERT INTO ledger_marks VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
+                "SET at_ms = max(ledger_marks.at_ms, excluded.at_ms)",
+                (SEEN, seen_ms),
+            )
+
+    def _end(self, ended: Ended) -> None:
+        held = ended.held
+        done = self._db.execute(
+            "INSERT INTO held_pods VALUES (?, ?, ?, 1, '', '') "
+            "ON CONFLICT (uid) DO UPDATE SET closed = 1, pod = '', holder = '' WHERE held_pods.closed = 0",
+            (held.pod.uid, held.pod.workload_uid, held.share),
+        )
+        if done.rowcount != 1:
+            return  # charged before
+        found = held.intervals(ended.progress, ended.end_ms)
+        self._tables.add(found)
+        for month, part in _by_month(found).items():
+            amount = cost_of(part, self._price_changes())
+            if amount is not None:
+                self._db.execute(
+                    "INSERT INTO run_costs VALUES (?, ?, ?, ?) ON CONFLICT (month, team, run) "
+                    "DO UPDATE SET microusd = run_costs.microusd + excluded.microusd",
+                    (month, held.holder.team, held.holder.uid, amount),
+                )
+
+    def set_price(self, price: Price, pool: str | None = None) -> None:
+        """Keep the price of a node from a time on, and the pool that it belongs to."""
+        with self._transaction():
+            self._tables.set_price(price)
+            if pool is not None:
+                self._db.execute(
+                    "INSERT INTO node_pools VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET pool = excluded.pool",
+                    (price.node, pool),
+                )
+            self._prices = None
+
+    def newest_prices(self) -> dict[str, Price]:
+        """Return the price of each node that was set last."""
+        with self._reading():
+            return {price.node: price for price in self._tables.prices()}
+
+    def price_changes(self) -> Mapping[str, list[PriceChange]]:
+        """Return all prices by node."""
+        with self._reading():
+            return self._price_changes()
+
+    def pools(self) -> dict[str, str]:
+        """Return the pool of each node."""
+        with self._reading():
+            return {
+                str(row[0]): str(row[1]) for row in self._db.execute("SELECT node, pool FROM node_pools").fetchall()
+            }
+
+    def open_pods(self) -> dict[str, HeldPod]:
+        """Return the pods that still held something when they were seen last, by uid."""
+        with self._reading():
+            rows = self._db.execute("SELECT pod, holder, share FROM held_pods WHERE closed = 0").fetchall()
+        found = (HeldPod(pod=load(Pod, row[0]), holder=load(Holder, row[1]), share=int(row[2])) for row in rows)
+        return {each.pod.uid: each for each in found}
+
+    def closed_pods(self) -> dict[str, set[str]]:
+        """Return the uids of pods that are charged, by run."""
+        with self._reading():
+            rows = self._db.execute("SELECT run, uid FROM held_pods WHERE closed = 1").fetchall()
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for run, uid in rows:
+            found[str(run)].add(str(uid))
+        return found
+
+    def forget(self, runs: Iterable[str]) -> None:
+        """Forget which pods of runs are charged, whose objects are gone and never come back."""
+        with self._transaction():
+            self._db.executemany("DELETE FROM held_pods WHERE run = ? AND closed = 1", [(run,) for run in runs])
+
+    def seen_ms(self) -> int | None:
+        """Return up to when everything is known; None in a new ledger."""
+        with self._reading():
+            row = self._db.execute("SELECT at_ms FROM ledger_marks WHERE name = ?", (SEEN,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def of_run(self, uid: str) -> list[Interval]:
+        """Return what the pods of a run held that are over."""
+        with self._reading():
+            return self._tables.of_run(uid)
+
+    def of_day(self, day: int) -> list[Interval]:
+        """Return what pods held on a day that are over; days are counted from 1970, UTC."""
+        with self._reading():
+            return self._tables.of_day(day)
+
+    def spent_by_team(self, month: str) -> dict[str, int]:
+        """Return micro-dollars of a month, written as 2026-11, of pods that are over."""
+        with self._reading():
+            rows = self._db.execute("SELECT team, sum(microusd) FROM run_costs WHERE month = ? GROUP BY team", (month,))
+            return {str(row[0]): int(row[1]) for row in rows.fetchall()}
+
+    def spent_by_run(self, uid: str) -> int:
+        """Return micro-dollars of the pods of a run that are over."""
+        with self._reading():
+            row = self._db.execute("SELECT sum(microusd) FROM run_costs WHERE run = ?", (uid,)).fetchone()
+        return int(row[0] or 0)
+
+    def is_told(self, team: str, month: str, percent: int) -> bool:
+        """Return whether that much of a budget, or more, was told of this month."""
+        with self._reading():
+            return self._tables.is_told(team, month, percent)
+
+    def note_told(self, team: str, month: str, percent: int) -> None:
+        """Note that so much of a budget was told of."""
+        with self._transaction():
+            self._tables.note_told(team, month, percent)
+
+    def _price_changes(self) -> dict[str, list[PriceChange]]:
+        if self._prices is None:
+            self._prices = self._tables.price_changes()
+        return self._prices
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._reading():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                self._prices = None
+                raise
+            self._db.execute("COMMIT")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except self._errors as error:
+                raise ClusterError(f"The ledger cannot be read or written: {str(error).strip()}") from error
+
+
+def _sqlite(place: str) -> sqlite3.Connection:
+    try:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        db = sqlite3.connect(place, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        # A volume may be a network's, where the shared memory of WAL does not work.
+        db.execute("PRAGMA journal_mode = TRUNCATE")
+        db.execute("PRAGMA synchronous = FULL")
+    except (sqlite3.Error, OSError) as error:
+        raise ClusterError(f"The ledger {place} cannot be opened: {error}") from error
+    return db
+
+
+def _by_month(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
+    """Intervals cut at the beginning of each month, UTC."""
+    found: defaultdict[str, list[Interval]] = defaultdict(list)
+    for each in intervals:
+        start = each.start_ms
+        while start < each.end_ms:
+            at = datetime.fromtimestamp(start / 1000, UTC)
+            following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
+            end = min(each.end_ms, round(following.timestamp() * 1000))
+            part = Interval(
+                node=each.node, holder=each.holder, use=each.use, start_ms=start, end_ms=end, share=each.share
+            )
+            found[at.strftime("%Y-%m")].append(part)
+            start = end
+    return found
+
+
+def day_of(at_ms: int) -> int:
+    """Return the day of a time, counted from 1970, UTC."""
+    return at_ms // DAY_MS

@@ -1,0 +1,201 @@
+"""The operator charges each pod once for what it held, whoever led when, and tells what it cost."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.cost_rows import cost_rows
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.client.published_costs import read_published
+from fairlead.cluster.kubernetes.client.user_client import UserClient
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
+from fairlead.cluster.ledger_tables import Grouping
+from fairlead.errors import NotFound
+from fairlead.ledger.bills import PriceChange, cost_of
+from fairlead.ledger.usage import WHOLE, Interval, Use
+from fairlead.policy.placement.node_eligibility import PRICE_LABEL
+from fairlead.state.snapshot import Intent, Phase
+from tests.kubernetes.operating import GPUS, comes_to, gang, operating
+from tests.waiting import until
+
+DOLLARS = 36.0  # an hour of a node: a cent a second
+
+
+@pytest.fixture
+def place(cluster: KubernetesCluster, tmp_path: Path) -> str:
+    """Of a ledger; the nodes have a price."""
+    for node in cluster.client.items("/api/v1/nodes"):
+        name = node["metadata"]["name"]
+        cluster.client.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": {PRICE_LABEL: str(DOLLARS)}}})
+    return str(tmp_path / "ledger.db")
+
+
+def intervals(place: str, uid: str) -> list[Interval]:
+    ledger = UsageLedger(place)
+    try:
+        assert ledger.open_pods() == {}
+        found = ledger.of_run(uid)
+        changes = ledger.price_changes()
+        spent = cost_of(found, changes)
+        assert spent is not None
+        assert abs(spent - ledger.spent_by_run(uid)) <= len(found)
+    finally:
+        ledger.close()
+    return sorted(found, key=lambda each: (each.node, each.start_ms))
+
+
+def test_a_gang_is_charged_for_what_its_pods_held(
+    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+) -> None:
+    cluster.submit(gang(namespace, gpus=GPUS // 4, run="1s"))
+    with operating(access, namespace, ledger=place):
+        run = comes_to(cluster, "train", Phase.SUCCEEDED)
+        until(lambda: "cost" in status_of(cluster, namespace) and not held_now(place))
+        cost = status_of(cluster, namespace)["cost"]
+    found = intervals(place, run.uid)
+    assert {each.share for each in found} == {WHOLE // 4}
+    assert {each.use for each in found} <= {Use.STARTING, Use.PRODUCTIVE}
+    assert {each.holder.team for each in found if each.holder} == {namespace}
+    pods = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
+    for pod in pods:
+        own = [each for each in found if each.holder]
+        assert min(each.start_ms for each in own) <= moment_ms(pod["metadata"]["creationTimestamp"]) + 1000
+    assert cost["microusdPerHour"] == 0
+    assert cost["microusd"] == cost_of(found, {each.node: _changes() for each in found})
+    assert cost["goodput"] == pytest.approx(
+        sum(length(each) for each in found if each.use is Use.PRODUCTIVE) / sum(map(length, found)), abs=1e-5
+    )
+
+
+def _changes() -> list[PriceChange]:
+    return [PriceChange(0, round(DOLLARS * 1_000_000))]
+
+
+def length(each: Interval) -> int:
+    return each.end_ms - each.start_ms
+
+
+def moment_ms(text: str) -> int:
+    return round(seconds(text) * 1000)
+
+
+def status_of(cluster: KubernetesCluster, namespace: str, name: str = "train") -> dict[str, Any]:
+    path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings/{name}"
+    return cluster.client.get(path).get("status") or {}
+
+
+def held_now(place: str) -> set[str]:
+    ledger = UsageLedger(place)
+    try:
+        return set(ledger.open_pods())
+    finally:
+        ledger.close()
+
+
+def test_a_pod_that_disappears_while_no_operator_runs_is_charged_up_to_when_it_was_seen(
+    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+) -> None:
+    cluster.submit(gang(namespace, nodes=2, gpus=GPUS))  # each pod has a node to itself
+    with operating(access, namespace, ledger=place):
+        run = comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: len(held_now(place)) == 2)
+        (node,) = (pod["spec"]["nodeName"] for pod in pods_of(cluster, namespace) if pod["metadata"]["name"] == GONE)
+    stopped_ms = round(time.time() * 1000)
+    cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/{GONE}", {"gracePeriodSeconds": 0})
+    time.sleep(3.0)  # what nobody saw is not charged
+    begun_ms = round(time.time() * 1000)
+    with operating(access, namespace, ledger=place):
+        comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+        cluster.set_intent(run.uid, Intent.STOP)
+        comes_to(cluster, "train", Phase.STOPPED)
+        until(lambda: not held_now(place))
+    found = intervals(place, run.uid)
+    first = [each for each in found if each.node == node and each.start_ms < stopped_ms]
+    assert first
+    assert max(each.end_ms for each in first) <= stopped_ms
+    # The other one was there all the time, and its rank goes on until the operator is back and stops it.
+    others = [each for each in found if each.node != node and each.start_ms < stopped_ms]
+    assert max(each.end_ms for each in others) >= begun_ms
+    assert {each.use for each in first} <= {Use.STARTING, Use.REDONE}
+
+
+GONE = "train-0-1"
+
+
+def pods_of(cluster: KubernetesCluster, namespace: str) -> list[dict[str, Any]]:
+    return list(cluster.client.items(f"/api/v1/namespaces/{namespace}/pods"))
+
+
+def test_leaders_that_change_charge_each_pod_once(
+    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+) -> None:
+    for number in range(3):
+        cluster.submit(gang(namespace, f"r{number}", nodes=2, gpus=1, run="2s"))
+    uids = {f"r{number}": cluster.named(f"r{number}", namespace).uid for number in range(3)}
+    for _ in range(4):
+        with operating(access, namespace, ledger=place):
+            time.sleep(1.0)  # any moment will do
+    with operating(access, namespace, ledger=place):
+        for name in uids:
+            comes_to(cluster, name, Phase.SUCCEEDED)
+        until(lambda: not held_now(place))
+    for uid in uids.values():
+        spans: dict[tuple[str, int], int] = {}
+        for each in intervals(place, uid):
+            key = each.node, each.start_ms
+            spans[key] = spans.get(key, 0) + 1
+        ledger = UsageLedger(place)
+        charged = ledger.closed_pods()[uid]
+        ledger.close()
+        assert len(charged) == 2
+        # Two pods: each has as many intervals as it had uses, and none twice.
+        assert sum(spans.values()) <= 2 * 2
+
+
+def test_a_run_is_ended_before_it_costs_more_than_it_may(
+    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+) -> None:
+    cluster.submit(replace(gang(namespace, nodes=1, gpus=GPUS), max_cost=0.05, grace_s=1.0))
+    with operating(access, namespace, ledger=place):
+        run = comes_to(cluster, "train", Phase.FAILED)
+    assert "max_cost" in run.status.reason.message
+    assert intervals(place, run.uid)
+
+
+def test_costs_are_read_with_the_rights_of_the_person(
+    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+) -> None:
+    cluster.submit(gang(namespace, nodes=1, gpus=GPUS // 2, run="1s"))
+    with operating(access, namespace, ledger=place, costs_s=0.5):
+        run = comes_to(cluster, "train", Phase.SUCCEEDED)
+        until(lambda: not held_now(place))
+        spent = cost_of(intervals(place, run.uid), {each.node: _changes() for each in intervals(place, run.uid)})
+        now = time.time()
+
+        def told() -> dict[str | None, int]:
+            # Those of the team are the only ones here: the operator's namespace is another one's.
+            person = UserClient(Client(access), namespace=namespace, is_told=True)
+            try:
+                found = person.costs(Grouping.RUN, since=now, until=now)
+            except NotFound:
+                return {}
+            return {row["uid"]: row["microusd"] for row in cost_rows(found, Grouping.RUN)}
+
+        until(lambda: told().get(run.uid) == spent, told)
+    person = UserClient(Client(access), namespace=namespace, is_told=True)
+    assert person.cost_of(cluster.named("train", namespace)) == spent
+    whole = read_published(
+        Client(access), namespace=namespace, system=namespace, first_day=int(now // 86400),
+        last_day=int(now // 86400), only_team=False,
+    )  # fmt: skip
+    bill = whole.statement(Grouping.RUN)
+    assert {line.key for line in bill.lines} == {("train", run.uid), None}
+    # All nodes are billed from their beginning, whoever held them.
+    assert bill.billed_microusd == sum(line.microusd for line in bill.lines)
+    assert set(bill.billed) >= {"a-gpu-0", "a-gpu-1"}

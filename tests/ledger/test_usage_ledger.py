@@ -1,0 +1,154 @@
+"""A cluster's ledger holds the same in SQLite and in PostgreSQL, and each pod once, whoever writes it how often."""
+
+import threading
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import Ended, HeldPod, UsageLedger
+from fairlead.cluster.ledger_tables import Grouping, Price, holder_of, month_of
+from fairlead.cluster.postgres import translated, without_password
+from fairlead.errors import ClusterError
+from fairlead.ledger.activity import ended_ms
+from fairlead.ledger.bills import statement, stretches_of
+from fairlead.ledger.usage import DAY_MS, HOUR_MS, Use, share_of
+from tests.ledger.months import MONTH_MS, START_MS, Life, Month, month, recount
+
+WINDOW = (START_MS + 5 * HOUR_MS + 1, START_MS + 11 * DAY_MS + 7 * HOUR_MS)
+
+
+def ended_of(world: Month, life: Life) -> Ended:
+    node = next(each for each in world.nodes if each.name == life.pod.node)
+    held = HeldPod(
+        pod=life.pod, holder=holder_of(life.pod.workload_uid, life.spec), share=share_of(life.pod.grant, node)
+    )
+    return Ended(held=held, progress=life.progress, end_ms=ended_ms(life.pod, life.ended_ms / 1000))
+
+
+def filled(place: str, world: Month) -> UsageLedger:
+    ledger = UsageLedger(place)
+    for node, changes in world.prices.items():
+        for at, rate in changes:
+            ledger.set_price(Price(node=node, from_ms=at, rate=rate, source="test"), f"pool-{node[-1]}")
+    for life in world.lives:
+        one = ended_of(world, life)
+        ledger.write([one.held], [], START_MS)
+        ledger.write([], [one], one.end_ms)
+    return ledger
+
+
+def test_a_month_is_billed_as_by_the_recount(ledger_place: str) -> None:
+    world = month(7)
+    ledger = filled(ledger_place, world)
+    held = [each for life in world.lives for each in ledger.of_run(life.pod.workload_uid)]
+    by_day = [
+        each for day in range(START_MS // DAY_MS, (START_MS + 3 * MONTH_MS) // DAY_MS) for each in ledger.of_day(day)
+    ]
+    assert sorted(held, key=repr) == sorted(by_day, key=repr)
+    stretches = stretches_of(ledger.price_changes(), held, *WINDOW, key=lambda each: each.holder, rest=lambda _: None)
+    found = statement(stretches)
+    rows = {(line.node, line.key.run if line.key else None, line.use): line.microusd for line in found.lines}
+    exact = recount(world, *WINDOW)
+    assert sum(rows.values()) == sum(exact.values()) == found.billed_microusd
+    assert all(abs(rows.get(key, 0) - exact.get(key, 0)) <= 1 for key in {*rows, *exact})
+    # The sums of days say the same, by whatever they are asked for.
+    for by in Grouping:
+        again = statement(ledger._tables.stretches(by, *WINDOW, []))
+        assert again.billed == found.billed
+        assert _by_use(again.lines) == _by_use(found.lines)
+    assert ledger.open_pods() == {}
+    assert ledger.pools() == {f"node-{number}": f"pool-{number}" for number in range(4)}
+    ledger.close()
+
+
+def _by_use(lines: object) -> dict[Use, int]:
+    amounts: defaultdict[Use, int] = defaultdict(int)
+    for line in lines:  # type: ignore[attr-defined]
+        amounts[line.use] += line.unit_ms
+    return {use: amount for use, amount in amounts.items() if amount}
+
+
+def test_a_pod_that_is_closed_by_two_at_once_and_again_is_charged_once(ledger_place: str) -> None:
+    world = month(3)
+    filled(ledger_place, world).close()
+    two = [UsageLedger(ledger_place) for _ in range(2)]
+    once = [two[0].of_run(life.pod.workload_uid) for life in world.lives]
+    late = [replace(life, pod=replace(life.pod, uid=f"late-{life.pod.uid}")) for life in world.lives]
+    errors: list[BaseException] = []
+
+    def close_all(ledger: UsageLedger) -> None:
+        try:
+            for life in (*world.lives, *late):
+                ledger.write([], [ended_of(world, life)], START_MS)
+        except ClusterError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=close_all, args=(ledger,)) for ledger in two]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not errors
+    # Each late pod of a run is charged once beside the one that was there.
+    for life, before in zip(world.lives, once, strict=True):
+        after = two[1].of_run(life.pod.workload_uid)
+        assert sorted(after, key=repr) == sorted([*before, *before], key=repr)
+    for ledger in two:
+        ledger.close()
+
+
+def test_what_is_open_and_what_was_spent_survives_its_writer(ledger_place: str) -> None:
+    world = month(5)
+    ledger = UsageLedger(ledger_place)
+    for node in world.nodes:
+        ledger.set_price(Price(node=node.name, from_ms=0, rate=3_600_000_000, source="test"))
+    first, second = (ended_of(world, life) for life in world.lives[:2])
+    ledger.write([first.held, second.held], [], 17)
+    ledger.write([replace(first.held, pod=replace(first.held.pod, started_at=5.0))], [second], 16)
+    ledger.close()
+    again = UsageLedger(ledger_place)
+    assert [each.pod.started_at for each in again.open_pods().values()] == [5.0]
+    assert again.closed_pods() == {second.held.holder.uid: {second.held.pod.uid}}
+    assert again.seen_ms() == 17  # it does not go back
+    spent = again.spent_by_run(second.held.holder.uid)
+    length_ms = second.end_ms - round(second.held.pod.created_at * 1000)
+    assert spent == pytest.approx(length_ms / HOUR_MS * 3.6e9 * second.held.share / 5_040_000, abs=3)
+    months = {month_of(at / 1000)[0] for at in range(START_MS, START_MS + 3 * MONTH_MS, DAY_MS)}
+    assert sum(again.spent_by_team(name).get(second.held.holder.team, 0) for name in months) == spent
+    # What is charged may be forgotten once the run is gone; its costs stay.
+    again.forget([second.held.holder.uid])
+    assert (again.closed_pods(), again.spent_by_run(second.held.holder.uid)) == ({}, spent)
+    assert not again.is_told("team", "2026-11", 50)
+    again.note_told("team", "2026-11", 80)
+    again.note_told("team", "2026-11", 80)
+    assert again.is_told("team", "2026-11", 50)
+    again.close()
+
+
+def test_a_transaction_that_fails_leaves_nothing(ledger_place: str) -> None:
+    world = month(3)
+    ledger = UsageLedger(ledger_place)
+    one = ended_of(world, world.lives[0])
+    broken = replace(one, held=replace(one.held, holder=replace(one.held.holder, team=None)))  # type: ignore[arg-type]
+    with pytest.raises(ClusterError, match="ledger"):
+        ledger.write([one.held], [broken], 5)
+    assert (ledger.open_pods(), ledger.closed_pods(), ledger.seen_ms()) == ({}, {}, None)
+    ledger.write([one.held], [], 5)
+    assert list(ledger.open_pods()) == [one.held.pod.uid]
+    ledger.close()
+
+
+def test_a_place_that_is_not_there_is_told(tmp_path: object) -> None:
+    with pytest.raises(ClusterError, match="cannot be opened"):
+        UsageLedger("/proc/none/ledger.db")
+    with pytest.raises(ClusterError, match="does not answer"):
+        UsageLedger("postgresql://app@127.0.0.1:1/none")
+
+
+def test_statements_are_translated() -> None:
+    assert translated("SELECT max(a, :low) FROM t WHERE b = ?") == "SELECT greatest(a, %(low)s) FROM t WHERE b = %s"
+    assert translated("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER) WITHOUT ROWID").endswith(
+        "(id BIGSERIAL PRIMARY KEY, n BIGINT)"
+    )
+    assert without_password("postgresql://app:secret@db/x") == "postgresql://app:***@db/x"
