@@ -59,9 +59,12 @@ def test_without_the_extra_it_says_how_to_install_it(
     )
 
 
-def test_kubernetes_is_refused_with_what_to_do_instead(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(["ui", "--context", "somewhere"]) == 6
-    assert "fairlead status --watch" in capsys.readouterr().err
+def test_a_cluster_that_is_not_configured_is_told_before_anything_is_served(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert call(["ui", "--context", "somewhere"]) == 7
+    assert "no kubeconfig" in capsys.readouterr().err
 
 
 def test_a_port_beyond_all_ports_is_refused() -> None:

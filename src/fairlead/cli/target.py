@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.client import ClusterClient
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import Access
+    from fairlead.cluster.listing import PagedClient
 
 LOCAL, KUBERNETES = "local", "kubernetes"
 VARIABLES = {"cluster": "FAIRLEAD_CLUSTER", "context": "FAIRLEAD_CONTEXT", "namespace": "FAIRLEAD_NAMESPACE"}
@@ -77,6 +78,19 @@ class Target:
         # What the threads of a watch meet is told by the commands, once and in a sentence.
         logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)
         return open_kubernetes(context=self.context, namespace=self.namespace, options=self.options)
+
+    def paged(self) -> "PagedClient":
+        """Open the cluster for whoever looks at it for long: it follows what changes, and answers from that."""
+        from fairlead.control.opening import open_local
+
+        if not self.is_kubernetes:
+            return open_local()
+        from fairlead.cluster.kubernetes.client.user_client import UserClient
+
+        cluster = self.quietly()
+        assert isinstance(cluster, UserClient), "there are two kinds of clusters"
+        cluster.wait(0.0)
+        return cluster
 
     def access(self) -> "Access":
         """Find the way to the Kubernetes cluster; its namespace is the one that is meant.

@@ -7,7 +7,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.state.snapshot import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from fairlead.state.snapshot import AnyWorkload
 
@@ -42,6 +42,32 @@ class Listing:
     top_only: bool = False
     after: Place | None = None
     limit: int = 50
+
+
+def page_of(workloads: "Iterable[AnyWorkload]", listing: Listing) -> "tuple[AnyWorkload, ...]":
+    """Choose a page of workloads that are all at hand, newest first."""
+    found = [run for run in workloads if _is_meant(run, listing)]
+    # The order of a listing is that of its places, backwards.
+    found.sort(key=_place_of, reverse=True)
+    if listing.after is not None:
+        found = [run for run in found if _place_of(run) < listing.after]
+    return tuple(found[: listing.limit])
+
+
+def _is_meant(run: "AnyWorkload", listing: Listing) -> bool:
+    phase = run.status.phase
+    return (
+        listing.is_over in (None, phase.is_final)
+        and listing.text.lower() in run.spec.name.lower()
+        and (not listing.phases or phase in listing.phases)
+        and listing.team in (None, run.spec.team)
+        and listing.kind in (None, type(run.spec).__name__)
+        and not (listing.top_only and run.parent is not None)
+    )
+
+
+def _place_of(run: "AnyWorkload") -> Place:
+    return Place(run.created_at, run.uid)
 
 
 class PagedClient(ClusterClient, Protocol):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from fairlead.cluster.listing import PagedClient
-from fairlead.errors import ClusterError, FairleadError
+from fairlead.errors import ClusterError, FairleadError, NotAllowed
 from fairlead.web.addresses import answer, split
 from fairlead.web.rendering import Rendered, refusal, render
 from fairlead.web.view import BadRequest, Missing, Paced, Question
@@ -41,6 +41,8 @@ class Readers:
             return 400, refusal("Not understood", str(error))
         except Missing as error:
             return 404, refusal("Not found", str(error))
+        except NotAllowed as error:
+            return 403, refusal("Not yours to see", str(error))
         except FairleadError as error:  # the cluster is in trouble, or keeps what this version cannot read
             return 503, refusal("Not to be read now", str(error))
 

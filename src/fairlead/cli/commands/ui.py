@@ -1,4 +1,4 @@
-"""``fairlead ui``: the page of this machine, for a browser."""
+"""``fairlead ui``: the page of a cluster, for a browser on this machine."""
 
 import os
 from importlib.util import find_spec
@@ -22,13 +22,9 @@ NEEDED = ("aiohttp", "jinja2")
 def ui(target: Target, port: int, json_: bool) -> None:
     """Serve a page that shows runs, the queue, the cluster, teams and costs, until Ctrl-C.
 
-    It only reads, and answers on this machine only. --json prints its address and process once it answers.
+    It only reads, and answers on this machine only. --json prints its address and process once it answers. On
+    Kubernetes it shows what your own rights let you see, with the runs of one namespace.
     """
-    if target.is_kubernetes:
-        raise Conflict(
-            "The page shows this machine only so far; leave `--cluster`, `--context` and `--namespace` out, or use "
-            "`fairlead status --watch` on Kubernetes."
-        )
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise Conflict(
@@ -36,7 +32,6 @@ def ui(target: Target, port: int, json_: bool) -> None:
             "`pip install 'fairlead[serve]'` installs what it needs."
         )
     # Here and not above: what takes a while to import is imported once all else is known to be right.
-    from fairlead.control.opening import open_local
     from fairlead.web.server import listen, serve
 
     target.open().close()
@@ -50,4 +45,4 @@ def ui(target: Target, port: int, json_: bool) -> None:
             print(address, flush=True)
             message("Open it in a browser; Ctrl-C ends it.")
 
-    serve(open_local, listening, tell)
+    serve(target.paged, listening, tell)

@@ -4,10 +4,10 @@ from typing import Any
 
 from fairlead.cluster.cost_rows import cost_rows
 from fairlead.cluster.ledger_tables import Grouping
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.output import parse_moment
 from fairlead.ledger.usage import Use
 from fairlead.text.money import describe_microusd
+from fairlead.web.bills import bill_of, is_local
 from fairlead.web.view import Answer, BadRequest, Question
 
 WINDOWS = ("24h", "7d", "30d", "90d")
@@ -24,13 +24,12 @@ def cost(question: Question) -> Answer:
         raise BadRequest(f"since: {error}.") from None
     if start > question.now:
         raise BadRequest(f"since: {since!r} is still to come; give a time that is past, such as 7d.")
-    cluster = question.cluster
     values: dict[str, Any] = {
         "by": by.value, "since": since, "start": start, "groupings": [each.value for each in Grouping],
-        "windows": WINDOWS, "rows": [], "billed": None, "num_left": 0, "uses": [],
+        "windows": WINDOWS, "is_local": is_local(question), "rows": [], "billed": None, "num_left": 0, "uses": [],
     }  # fmt: skip
-    if isinstance(cluster, LocalCluster) and cluster.prices():
-        found = question.paced.value(("cost", by, since), lambda: cluster.costs(by, since=start, until=question.now))
+    found = question.paced.value(("cost", by, since), lambda: bill_of(question, by, start))
+    if found is not None:
         rows = cost_rows(found, by)
         shown = rows if by is Grouping.DAY else [*rows[:MOST], *(row for row in rows[MOST:] if row[by.value] is None)]
         whole = found.billed_microusd

@@ -3,13 +3,13 @@
 from typing import Any
 
 from fairlead.cluster.ledger_tables import Grouping, month_of
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.policy.queue.dominant_shares import Amounts, capacity
 from fairlead.policy.queue.quotas import Ledger
 from fairlead.specs.team import Quota, Team
 from fairlead.state.snapshot import Phase, Snapshot
 from fairlead.text.money import MICROUSD, describe_microusd
 from fairlead.text.quantities import describe_memory
+from fairlead.web.bills import bill_of, is_local
 from fairlead.web.expected_starts import snapshot_of
 from fairlead.web.view import Answer, Question
 
@@ -25,7 +25,7 @@ def teams(question: Question) -> Answer:
     ledger = Ledger.of(seen.teams, capacity(seen.nodes), holders)
     names = sorted({*known, *(run.spec.team for run in seen.workloads), *(spent or {})})
     rows = [_row(known.get(name, Team(name=name)), name in known, ledger, seen, spent) for name in names]
-    values = {"rows": rows, "has_prices": spent is not None}
+    values = {"rows": rows, "has_prices": spent is not None, "is_local": is_local(question)}
     return Answer(title="Teams", template="teams.html", values=values)
 
 
@@ -52,12 +52,12 @@ def _row(
 
 
 def _spent(question: Question) -> dict[str, int] | None:
-    """Micro-dollars of this month by team, from the same rows as ``fairlead cost``; None without any price."""
-    cluster = question.cluster
-    if not isinstance(cluster, LocalCluster) or not cluster.prices():
+    """Micro-dollars of this month by team, from the same rows as ``fairlead cost``; None where nobody keeps that."""
+    bill = bill_of(question, Grouping.TEAM, month_of(question.now)[1])
+    if bill is None:
         return None
     found: dict[str, int] = {}
-    for line in cluster.costs(Grouping.TEAM, since=month_of(question.now)[1], until=question.now).lines:
+    for line in bill.lines:
         if line.key is not None:
             found[line.key[0]] = found.get(line.key[0], 0) + line.microusd
     return found

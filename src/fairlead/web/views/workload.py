@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.output import NOTE, LogQuery, describe_dropped
 from fairlead.control.pipelines.command import is_pipeline
-from fairlead.errors import Conflict, NotFound
+from fairlead.errors import Conflict, NotAllowed, NotFound
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.policy.kinds.table import parent_of
@@ -244,7 +244,10 @@ def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
     from fairlead.policy.kinds.serving import detail_of
 
     detail, cluster = detail_of(run), question.cluster
-    demand = snapshot_of(question).demand.get(run.uid)
+    try:
+        demand = snapshot_of(question).demand.get(run.uid)
+    except NotAllowed:  # the whole cluster is not ours to see
+        demand = None
     url = None
     if isinstance(cluster, LocalCluster):
         url = cluster.endpoint_url(run)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_u
 from fairlead.cluster.kubernetes.operator.runs.informers import NODES
 from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
 from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, filled, read_workload, submitted
+from fairlead.cluster.listing import Listing, page_of
 from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
@@ -43,7 +45,7 @@ from fairlead.specs.model_reference import read_reference
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.series import Point
-from fairlead.state.snapshot import AnyWorkload, Intent, Node, Pod, Snapshot, Workload, is_leaf
+from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Snapshot, Workload, is_leaf
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
 
 if TYPE_CHECKING:
@@ -219,6 +221,16 @@ class UserClient:
     def workloads(self, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         newest = sorted(self._runs(self.namespace), key=lambda run: (-run.created_at, run.uid))
         return tuple(newest[:limit])
+
+    def page(self, listing: Listing) -> tuple[AnyWorkload, ...]:
+        """The workloads of a page of the namespace; all are read, from the watches once these are there."""
+        return page_of(self._runs(self.namespace), listing)
+
+    def num_kept(self) -> int:
+        return sum(1 for _ in self._runs(self.namespace))
+
+    def num_unfinished(self) -> Mapping[Phase, int]:
+        return Counter(run.status.phase for run in self._runs(self.namespace) if not run.status.phase.is_final)
 
     def children(self, uid: str) -> tuple[AnyWorkload, ...]:
         namespace, _, kind = self._key(uid)

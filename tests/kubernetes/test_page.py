@@ -1,0 +1,91 @@
+"""The page of a Kubernetes cluster shows what the rights of whoever serves it let them see."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.client.user_client import UserClient
+from fairlead.cluster.kubernetes.manifests.roles import render_binding
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.state.snapshot import Phase
+from fairlead.web.addresses import MENU
+from fairlead.web.readers import Readers
+from tests.kubernetes.audit import token_of
+from tests.kubernetes.operating import comes_to, gang, operating
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
+
+
+@contextmanager
+def page_of(access: Access, namespace: str) -> Iterator[Readers]:
+    opened: list[UserClient] = []
+
+    def open_cluster() -> UserClient:
+        cluster = UserClient(Client(access), namespace=namespace, is_told=True)
+        cluster.wait(0.0)
+        opened.append(cluster)
+        return cluster
+
+    readers = Readers(open_cluster)
+    try:
+        yield readers
+    finally:
+        readers.close()
+        for each in opened:  # those of the test's own thread too
+            each.close()
+
+
+def test_every_view_shows_the_cluster_to_an_administrator(
+    access: Access, cluster: KubernetesCluster, namespace: str, tmp_path: Path
+) -> None:
+    cluster.submit(gang(namespace, "first", nodes=1, gpus=4))
+    cluster.submit(gang(namespace, "second", nodes=2))
+    with (
+        operating(access, namespace, ledger=str(tmp_path / "ledger.db"), costs_s=0.5),
+        page_of(access, namespace) as page,
+    ):
+        run = comes_to(cluster, "first", Phase.RUNNING)
+        until(lambda: "GPUs" in cluster.named("second", namespace).status.reason.message)
+        for address, _, _ in MENU:
+            status, text = page.page(address)
+            assert (status, address) == (200, address), text
+        _, text = page.page("/")
+        assert "first" in text
+        assert "second" in text
+        assert "of 8 GPUs" in text
+        assert "a-gpu-0" in page.page("/cluster")[1]
+        status, text = page.page(f"/runs/{run.uid}")
+        assert status == 200, text
+        assert "first" in text
+        assert page.page("/runs/nobody")[0] == 404
+        # A page of a run, from its place on.
+        status, text = page.page("/?part=unfinished&after=0.0_x")
+        assert status == 200
+        assert "second" not in text
+
+
+def test_a_member_of_a_team_sees_its_runs_and_is_told_what_is_not_theirs(
+    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str
+) -> None:
+    person = f"viewer-{int(time.time())}"
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    cluster.client.create(account, {"metadata": {"name": person}})
+    subject = {"kind": "ServiceAccount", "name": person, "namespace": namespace}
+    applied(plane, render_binding(namespace, "viewer", [subject]))
+    cluster.submit(gang(namespace, "first", nodes=1, gpus=4))
+    run = cluster.named("first", namespace)
+    theirs = replace(access, credentials=FixedToken(token_of(Client(access), namespace, person)))
+    with page_of(theirs, namespace) as page:
+        until(lambda: "first" in page.page("/")[1])
+        assert page.page(f"/runs/{run.uid}")[0] == 200
+        status, text = page.page("/cluster")
+        assert (status, "may not read the whole cluster" in text) == (403, True)
+        status, text = page.page("/cost")
+        assert status == 200
+        assert "No costs are kept on this cluster" in text
