@@ -38,12 +38,13 @@ def rights(rules: Iterable[Mapping[str, Any]]) -> set[Right]:
     }
 
 
-def requests(log: Path, account: str) -> Iterator[Asked]:
-    """The requests of a service account, `namespace:name`."""
+def requests(log: Path, *accounts: str) -> Iterator[Asked]:
+    """The requests of service accounts, each `namespace:name`."""
+    names = {f"system:serviceaccount:{account}" for account in accounts}
     for line in log.read_text().splitlines():
         event = json.loads(line)
         # A watch is told of twice, when it begins and when it ends.
-        if event["user"].get("username") != f"system:serviceaccount:{account}" or "objectRef" not in event:
+        if event["user"].get("username") not in names or "objectRef" not in event:
             continue
         of = event["objectRef"]
         resource = of["resource"] + (f"/{of['subresource']}" if "subresource" in of else "")

@@ -67,7 +67,7 @@ def access(plane: ControlPlane) -> Iterator[Access]:
     add_nodes(plane, 2, prefix="a-gpu", gpus=GPUS)
     until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
     yield load_access((plane.kubeconfig(),))
-    asked = {each.right for place in OPERATED for each in requests(plane.audit_log, f"{place}:{OPERATOR}")}
+    asked = {each.right for each in requests(plane.audit_log, *(f"{place}:{OPERATOR}" for place in OPERATED))}
     granted = rights(OPERATOR_RULES) | rights(LEADER_RULES) | rights(TEAM_RULES)
     assert bool(asked) == bool(OPERATED)
     assert asked <= granted, "an operator asked for what its roles do not grant"
