@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.candidates import replica_scaling
 from benchmarks.data import folder_of
+from fairlead.policy.serving import joint_scaling
 
 SLO_S = 0.72
 SEED = 42
@@ -71,7 +71,7 @@ class Service:
         self.pending = 0
         self.idle: list[float] = []
         self.ticks = [Tick()]
-        self.gate = replica_scaling.queue_limit(SERVICE_MEAN, SLO_S) if gate else 0
+        self.gate = joint_scaling.queue_limit(SERVICE_MEAN, SLO_S) if gate else 0
         self.passes = _draws(PROXY, rng)
         self.services = _draws(SERVICE, rng)
         self.drawn = self.passed = self.at = self.turn = self.holding = 0
@@ -208,9 +208,9 @@ Policy = Callable[[Sequence[Service], int, bool], Sequence[int]]
 
 
 def fairlead(services: Sequence[Service], places: int, gate: bool) -> Sequence[int]:
-    """The candidate, on what was offered."""
+    """The rule of endpoints, on what was offered."""
     seen = [
-        replica_scaling.Service(
+        joint_scaling.Service(
             rates=[tick.offered / DECIDE_S for tick in each.ticks[-90:]],
             service_s=SERVICE_MEAN,
             service_cv2=SERVICE_CV2,
@@ -218,10 +218,11 @@ def fairlead(services: Sequence[Service], places: int, gate: bool) -> Sequence[i
             replicas=_ordered(each),
             idle=len(each.idle),
             locked=bool(each.coming or each.pending),
+            gate=gate,
         )
         for each in services
     ]
-    return replica_scaling.allocate(seen, places, gate=gate, interval_s=DECIDE_S)
+    return joint_scaling.allocate(seen, places, interval_s=DECIDE_S)
 
 
 def fairshare(services: Sequence[Service], places: int, gate: bool) -> Sequence[int]:

@@ -20,7 +20,7 @@ from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.serving import detail_of
 from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.resources import Resources
-from fairlead.specs.serving import Canary, Serving
+from fairlead.specs.serving import Canary, Scale, Serving
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.home import end_everything
@@ -244,6 +244,20 @@ def test_a_canary_that_is_never_ready_gets_no_request(desk: Desk) -> None:
     visitor.ask_until(lambda: detail_of(desk.now(serving)).revisions[-1].failed is not None)
     assert set(visitor.answers) == {(200, "r1")}
     assert detail_of(desk.now(serving)).target == 1
+
+
+def test_what_was_measured_of_requests_bounds_how_many_may_be_there(desk: Desk) -> None:
+    serving, visitor = desk.serve(most_replicas=2, scale=Scale(latency_s=2.0)), Visitor(desk)
+    until(lambda: desk.num_ready(serving) == 1)
+    visitor.ask_until(lambda: told_most_in_flight(desk) is not None)
+    assert told_most_in_flight(desk) >= 4
+    assert set(visitor.answers) == {(200, "r1")}
+
+
+def told_most_in_flight(desk: Desk) -> Any:
+    desk.cluster.nudge()
+    found = read_json(desk.cluster.home.serving / "routes.json") or {}
+    return found["services"]["hello"]["most_in_flight"]
 
 
 def compared(desk: Desk, serving: Workload[Serving]) -> int:

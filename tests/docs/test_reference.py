@@ -36,6 +36,7 @@ WHOLE = {
 BESIDE = {
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
+    **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed")},
 }
 # What it takes the place of.
 INSTEAD = {("Serving", "run"): "predictor"}
@@ -95,6 +96,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         return [OTHER_STEP]
     if path == ["prune"] and without == "steps":
         return ["rule: hyperband"]
+    if path == ["scale"] and without == "shed":
+        return ["latency: 500ms"]
     if path == ["canary", "metric"] and without not in ("above", "below"):
         return ["below: 0.5"] if without == "header" else ["header: X-Score", "below: 0.5"]
     if path[:1] == ["steps"] and len(path) == 2 and without not in ("run", "training", "sweep"):

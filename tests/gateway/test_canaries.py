@@ -120,8 +120,8 @@ def test_what_a_client_did_not_wait_for_counts_as_slow_where_it_was() -> None:
     given = made.take(0.0)
     assert given is not None
     assert made.pairs is not None
-    made.count(given, failed=True, duration_s=0.1, response=None, abandoned=True)
-    made.count(given, failed=True, duration_s=0.3, response=None, abandoned=True)
+    made.count(given, failed=True, duration_s=0.1, response=None, now=1.0, epoch=1.0, abandoned=True)
+    made.count(given, failed=True, duration_s=0.3, response=None, now=1.0, epoch=1.0, abandoned=True)
     add(made.pairs, "control")
     assert made.pairs.told()["worse"] == {"slow": 1}
     assert made.tally.revision("r2").requests == 0

@@ -3,18 +3,19 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from fairlead.policy.kinds.parents import families_of
+from fairlead.policy.kinds.parents import families_at
 from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at
 from fairlead.policy.serving.rollout import DRAIN_S
 from fairlead.policy.serving.routes import public_names, routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
-from fairlead.state.demand import CanaryTraffic, Demand, Second
+from fairlead.state.demand import CanaryTraffic, Demand, Interval, Second
 from fairlead.state.plan import Change, child_uid
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
-from tests.builders import status
+from tests.builders import node, status
 
 BROKEN = Reason(code=Code.PROGRAM_FAILED, message="rank 0 exited with code 1")
 
@@ -36,6 +37,8 @@ class World:
         pairs: Of a canary and of the old revision, how many the gateway has compared of the trial that it was told.
         worse: Of them, those in which only the canary's request failed.
         gateway_began: When the gateway began to count.
+        service_s: How long a request has a place of a replica; None where no request ends.
+        room: Replicas that the machine has room for.
     """
 
     spec: Serving
@@ -51,6 +54,9 @@ class World:
     pairs: int = 0
     worse: int = 0
     gateway_began: float = 0.0
+    service_s: float | None = None
+    room: int = 100
+    intervals: list[Interval] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began = self.now
@@ -68,12 +74,13 @@ class World:
 
     def snapshot(self) -> Snapshot:
         demand = {} if self.in_flight is None else {"parent": self._demand()}
-        pods = tuple(map(self._pod, self.replicas.values()))
+        pods = tuple(self._pod(each) for each in self.replicas.values() if each.status.phase is not Phase.PENDING)
         runs = tuple(self.replicas.values())
-        return Snapshot(nodes=(), workloads=runs, pods=pods, parents=(self.serving,), demand=demand)
+        here = node("here", cpu_milli=1_000 * self.room)
+        return Snapshot(nodes=(here,), workloads=runs, pods=pods, parents=(self.serving,), demand=demand)
 
     def pass_once(self) -> Change | None:
-        family = families_of(self.snapshot())["parent"]
+        family = families_at(self.snapshot(), self.now)["parent"]
         change = judge(self.serving, family, self.now)
         if change is None:
             return None
@@ -84,8 +91,9 @@ class World:
             assert order.name not in self.replicas, "a replica was submitted twice"
             assert isinstance(order.spec, Replica)
             self.replicas[order.name] = Workload(
-                uid=child_uid("parent", order.name), spec=order.spec, intent=Intent.RUN, status=status(Phase.STARTING),
-                version=1, created_at=self.now, parent="parent",
+                uid=child_uid("parent", order.name), spec=order.spec, intent=Intent.RUN,
+                status=status(Phase.STARTING if self._has_room() else Phase.PENDING), version=1,
+                created_at=self.now, parent="parent",
             )  # fmt: skip
         for wish in change.children:
             (name,) = (name for name, each in self.replicas.items() if each.uid == wish.uid)
@@ -122,12 +130,18 @@ class World:
     @property
     def shares(self) -> list[tuple[str, str, int, list[str]]]:
         """Where requests go: revision, side of a trial, weight, replicas."""
-        urls = {self._pod(each).uid: name for name, each in self.replicas.items()}
-        (service,) = routes(self.snapshot(), urls)["services"].values()
         return [
             (each["name"], each["arm"], each["weight"], [replica["url"] for replica in each["replicas"]])
-            for each in service["revisions"]
+            for each in self.told["revisions"]
         ]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Everything that the gateway is told of it."""
+        urls = {self._pod(each).uid: name for name, each in self.replicas.items()}
+        found: dict[str, Any]
+        (found,) = routes(self.snapshot(), urls)["services"].values()
+        return found
 
     @property
     def names(self) -> list[str]:
@@ -144,17 +158,25 @@ class World:
     def _start(self) -> None:
         for name, each in self.replicas.items():
             assert isinstance(each.spec, Replica)
+            if each.status.phase is Phase.PENDING and self._has_room():
+                self.replicas[name] = replace(each, status=status(Phase.STARTING))
             start_s = self.start_s(each.spec)
             if start_s is not None and each.status.phase is Phase.STARTING and self.now >= each.created_at + start_s:
                 self.replicas[name] = replace(each, status=status(Phase.RUNNING))
+
+    def _has_room(self) -> bool:
+        return self.room > sum(
+            not each.status.phase.is_final and each.status.phase is not Phase.PENDING for each in self.replicas.values()
+        )
 
     def _serves(self, name: str) -> bool:
         return name in self.ready
 
     def _pod(self, replica: AnyWorkload) -> Pod:
         return Pod(
-            uid=f"{replica.uid}-0-0", workload_uid=replica.uid, attempt=0, index=0, node="here", grant=Grant(),
-            phase=PodPhase.RUNNING, created_at=self.now, ready=replica.status.phase is Phase.RUNNING,
+            uid=f"{replica.uid}-0-0", workload_uid=replica.uid, attempt=0, index=0, node="here",
+            grant=Grant(cpu_milli=1_000), phase=PodPhase.RUNNING, created_at=self.now,
+            ready=replica.status.phase is Phase.RUNNING,
         )  # fmt: skip
 
     def _count(self) -> None:
@@ -164,6 +186,19 @@ class World:
             self.last_request = self.now
             self.seconds.append(Second(at=int(self.now), arrivals=number, in_flight=number))
         self.seconds = [each for each in self.seconds if each.at > self.now - 120]
+        at = int(self.now) // 10 * 10
+        before = self.intervals.pop() if self.intervals and self.intervals[-1].at == at else Interval(at=at)
+        took_s = self.service_s
+        if took_s is None:
+            self.intervals.append(replace(before, arrivals=before.arrivals + number))
+        else:
+            ended = before.ended + number
+            self.intervals.append(
+                Interval(
+                    at=at, arrivals=ended, ended=ended, busy_s=ended * took_s, took_s=ended * took_s,
+                    took_s2=ended * took_s**2,
+                )
+            )  # fmt: skip
 
     def _demand(self) -> Demand:
         assert self.in_flight is not None
@@ -174,7 +209,7 @@ class World:
             canary = CanaryTraffic(trial=trial.name, pairs=self.pairs, worse={"failed": self.worse})
         return Demand(
             since=max(self.began, self.gateway_began), in_flight=number, last_request=self.last_request,
-            seconds=tuple(self.seconds), canary=canary,
+            seconds=tuple(self.seconds), intervals=tuple(self.intervals[-90:]), canary=canary,
         )  # fmt: skip
 
 
@@ -207,7 +242,7 @@ def test_fewer_replicas_are_told_to_nobody_before_they_are_stopped() -> None:
     world.pass_once()
     assert world.ready == ["r1-1"]
     assert world.names == ["r1-1", "r1-2", "r1-3"]
-    assert next_at(world.serving, families_of(world.snapshot())["parent"], world.now) == world.now + DRAIN_S
+    assert next_at(world.serving, families_at(world.snapshot(), world.now)["parent"], world.now) == world.now + DRAIN_S
     world.run(2)
     assert world.names == ["r1-1"]
     assert detail_of(world.serving).going == ()
@@ -554,3 +589,39 @@ def test_a_revision_that_was_stored_before_a_key_was_added_stays_the_revision() 
     world.serving = replace(world.serving, status=replace(world.serving.status, detail=older))
     world.run(10)
     assert world.names == ["r1-1"]
+
+
+def by_latency(rate: int, *, replicas: str = "1..8", room: int = 8, scale: str = "", **more: Any) -> World:
+    """An endpoint whose replicas serve one request of 150 ms at a time, and is asked so often in a second."""
+    keys = {"replicas": replicas, "scale": "{latency: 720ms, concurrency: 1" + scale + "}"}
+    return World(spec(**keys), in_flight=lambda at: rate, service_s=0.15, room=room, **more)
+
+
+def test_an_endpoint_gets_as_many_replicas_as_its_latency_needs() -> None:
+    world = by_latency(13)
+    world.run(100)
+    assert len(world.ready) == 3
+    assert world.told["places"] == 1
+
+
+def test_no_more_replicas_are_wanted_than_there_is_room_for() -> None:
+    world = by_latency(40, room=3)
+    world.run(100)
+    assert world.names == world.ready
+    assert len(world.ready) == 3
+
+
+def test_the_gateway_is_told_how_many_requests_end_in_time() -> None:
+    told = [is_told(by_latency(3)) == 4 * 2, is_told(by_latency(3, scale=", shed: false")) is None]
+    assert told == [True, True]
+
+
+def is_told(world: World) -> object:
+    world.run(30)
+    return world.told["most_in_flight"]
+
+
+def test_an_endpoint_of_which_nothing_ended_yet_goes_by_its_requests_in_flight() -> None:
+    world = World(spec(replicas="1..8", scale="{latency: 720ms, concurrency: 2}"), in_flight=lambda _: 6)
+    world.run(60)
+    assert len(world.ready) == 3

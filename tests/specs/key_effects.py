@@ -669,6 +669,7 @@ class Asked:
             serving,
             start_s=lambda replica: None if self.broken and replica.run == "other" else 2.0,
             in_flight=lambda at: (2 if at < 60 else 14) if at < 120 else 0,
+            service_s=0.15,
         )
         endpoint.run(10)
         if self.changes:
@@ -677,7 +678,7 @@ class Asked:
         for _ in range(60):
             endpoint.run(5)
             counts.append((len(endpoint.names), len(endpoint.ready)))
-        return counts, endpoint.most, endpoint.events
+        return counts, endpoint.most, endpoint.events, endpoint.told
 
 
 def routed(serving: Serving) -> object:
@@ -728,6 +729,7 @@ OF_REPLICAS = (
     "snapshot",
 )  # fmt: skip
 SCORED: Mapping[str, Any] = {"canary.metric.header": "X-Score"}
+BY_LATENCY: Mapping[str, Any] = {"replicas": "1..8", "scale.concurrency": 1}
 LAX: Mapping[str, Any] = {"canary.errors": "50%"}
 PREDICTS: Mapping[str, Any] = {"run": None, "predictor": "predict:Classifier"}
 EFFECTS["Serving"] = [
@@ -743,6 +745,8 @@ EFFECTS["Serving"] = [
     Effect("replicas", 1, 2, Asked()),
     Effect("replicas", 1, "1..3", Asked()),
     Effect("scale.concurrency", 4, 2, Asked(), {"replicas": "1..8"}),
+    Effect("scale.latency", "200ms", "2s", Asked(), BY_LATENCY),
+    Effect("scale.shed", True, False, Asked(), {**BY_LATENCY, "scale.latency": "2s"}),
     Effect("scale.window", "60s", "10s", Asked(), {"replicas": "1..8"}),
     Effect("scale.idle", "30s", "90s", Asked(), {"replicas": "0..8", "scale.window": "10s"}),
     Effect("batching.max_batch_size", 8, 16, as_replica(local_pod), PREDICTS),

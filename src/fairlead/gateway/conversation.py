@@ -250,6 +250,7 @@ class Conversation:
             raise Refused(417, "only `Expect: 100-continue` is known")
         service.arrive(entry.began)
         self._counted = True
+        service.shed()
         kept = await self._small_body(request, service, body, expects=expect != b"" and request.minor == 1)
         tries = 0
         begun = 0
@@ -327,8 +328,11 @@ class Conversation:
                     upload.add_done_callback(_forget)
                 if upstream is not None:
                     if not counted:
-                        took_s = self._loop.time() - sent_at
-                        service.count(given, failed=failed, duration_s=took_s, response=response, abandoned=abandoned)
+                        now = self._loop.time()
+                        service.count(
+                            given, failed=failed, duration_s=now - sent_at, response=response, now=now,
+                            epoch=time.time(), abandoned=abandoned,
+                        )  # fmt: skip
                     self._door.give_back(given.replica, upstream, reusable=reusable)
                 service.release(given, self._loop.time())
 

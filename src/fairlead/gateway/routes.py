@@ -78,6 +78,8 @@ class ServiceRoute:
         max_queue: Requests that may wait here, for a replica to be started or to have room.
         failure: Why no revision can serve.
         canary: The trial that is under way.
+        places: Requests that a replica serves at once without being slower for it.
+        most_in_flight: Requests that may be here, running and waiting, while it has replicas: more would be late.
     """
 
     name: str
@@ -91,6 +93,8 @@ class ServiceRoute:
     revisions: tuple[RevisionRoute, ...]
     failure: str | None
     canary: CanaryRoute | None = None
+    places: float = 1.0
+    most_in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,10 @@ class _Reader:
             revisions=tuple(self._revision(each) for each in self._list(told, "revisions")),
             failure=self._take(told, "failure", None, lambda v: v is None or isinstance(v, str), "null or a text"),
             canary=self._canary(told.get("canary")),
+            places=float(self._take(told, "places", 1.0, _positive, "a positive number")),
+            most_in_flight=self._take(
+                told, "most_in_flight", None, lambda v: v is None or (_whole(v) and v > 0), "null or a positive number"
+            ),
         )  # fmt: skip
 
     def _canary(self, told: Any) -> CanaryRoute | None:

@@ -28,21 +28,32 @@ class Replica(Generic[T]):
 
     Attributes:
         outstanding: Requests that it has and has not answered.
+        busy_s: Seconds for which its places were taken, since that was last asked.
+        busy_since: How far these are counted.
         closed_until: Before this it gets no request.
         idle: Connections to it that are open and unused, the latest last.
     """
 
-    __slots__ = ("_back_off_s", "_broken", "backend", "closed_until", "idle", "outstanding", "removed", "turn")
+    __slots__ = (
+        "_back_off_s", "_broken", "backend", "busy_s", "busy_since", "closed_until", "idle", "outstanding", "removed",
+        "turn",
+    )  # fmt: skip
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.outstanding = 0
+        self.busy_s = self.busy_since = 0.0
         self.turn = 0
         self.removed = False
         self.idle: list[T] = []
         self.closed_until = 0.0
         self._back_off_s = 0.0
         self._broken = 0
+
+    def count_busy(self, now: float, places: float) -> None:
+        """Count how long its places were taken, before another request begins or ends there."""
+        self.busy_s += min(float(self.outstanding), places) * max(0.0, now - self.busy_since)
+        self.busy_since = now
 
     def refused(self, now: float) -> None:
         """It took no connection: leave it out for a while."""
@@ -157,6 +168,16 @@ class Service(Generic[T]):
         self.tally.arrive(epoch)
         self._touched.add(self)
 
+    def shed(self) -> None:
+        """Let a request go that has come, where it would be late.
+
+        Raises:
+            Refused: as many are here as end in time.
+        """
+        most = self.route.most_in_flight
+        if most is not None and self.tally.in_flight > most and self.has_replicas():
+            raise Refused(503, f"{self.name}: {most} requests are here already, more would be late", retry_after_s=1)
+
     def has_replicas(self) -> bool:
         """Return whether any replica is there to serve: none means asleep, starting or failed."""
         return any(revision.replicas and revision.weight and not revision.shadow for revision in self.revisions)
@@ -197,6 +218,7 @@ class Service(Generic[T]):
 
     def release(self, given: Given[T], now: float) -> None:
         """The request is over: who waits longest comes next."""
+        given.replica.count_busy(now, self.route.places)
         given.replica.outstanding -= 1
         self._touched.add(self)
         self._warm.add(self)
@@ -221,9 +243,13 @@ class Service(Generic[T]):
             self.waiting.popleft().set_result(given)
 
     def count(
-        self, given: Given[T], *, failed: bool, duration_s: float, response: Response | None, abandoned: bool = False
-    ) -> None:
+        self, given: Given[T], *, failed: bool, duration_s: float, response: Response | None, now: float, epoch: float,
+        abandoned: bool = False,
+    ) -> None:  # fmt: skip
         """Count a request that its replica has had; of one that its client has abandoned only that it was slow."""
+        given.replica.count_busy(now, self.route.places)
+        self.tally.end(epoch, busy_s=given.replica.busy_s, took_s=duration_s)
+        given.replica.busy_s = 0.0
         if not abandoned:
             self.tally.revision(given.revision.name).add(failed=failed, duration_ms=duration_s * 1e3)
         if self.pairs is not None and given.revision.arm and (not abandoned or self.pairs.is_slow(duration_s)):
@@ -262,6 +288,7 @@ class Service(Generic[T]):
     def _occupy(self, revision: Revision[T], replica: Replica[T], now: float) -> Given[T]:
         self._turns += 1
         replica.turn = self._turns
+        replica.count_busy(now, self.route.places)
         replica.outstanding += 1
         replica.try_again(now)
         return Given(revision, replica)

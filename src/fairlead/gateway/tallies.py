@@ -7,6 +7,8 @@ from typing import Any
 BOUNDS_MS = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4, 3e5)
 """Upper bounds of the latency buckets; what took longer is in the count only."""
 SECONDS_KEPT = 120
+INTERVAL_S, INTERVALS_KEPT = 10, 91
+"""What scaling by latency looks back on: a quarter of an hour, and the interval that is under way."""
 
 
 class Latencies:
@@ -60,11 +62,14 @@ class ServiceTally:
     Attributes:
         in_flight: Requests that have arrived and are not over, waiting ones included.
         wake: When the first request came that found no replica; None once there is one.
+        intervals: By ten seconds: their begin, arrivals, answers, seconds for which requests had places of replicas,
+            the seconds that answers took and the sum of their squares.
         codes: Answers by revision (empty: the gateway's own) and status.
     """
 
     __slots__ = (
-        "codes", "in_flight", "last_request", "queue", "retries", "revisions", "seconds", "shadows", "wake",
+        "codes", "in_flight", "intervals", "last_request", "queue", "retries", "revisions", "seconds", "shadows",
+        "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -72,6 +77,7 @@ class ServiceTally:
         self.wake: float | None = None
         self.last_request: float | None = None
         self.seconds: deque[list[int]] = deque(maxlen=SECONDS_KEPT)
+        self.intervals: deque[list[float]] = deque(maxlen=INTERVALS_KEPT)
         self.revisions: dict[str, RevisionTally] = {}
         self.codes: Counter[tuple[str, int]] = Counter()
         self.queue = Latencies()
@@ -82,6 +88,7 @@ class ServiceTally:
         self.in_flight += 1
         self.last_request = epoch
         self.look(epoch, arrivals=1)
+        self._interval(epoch)[1] += 1
 
     def look(self, epoch: float, arrivals: int = 0) -> None:
         """Count into the second that this is."""
@@ -92,6 +99,20 @@ class ServiceTally:
             now = self.seconds[-1]
             now[1] += arrivals
             now[2] = max(now[2], self.in_flight)
+
+    def end(self, epoch: float, *, busy_s: float, took_s: float) -> None:
+        """Count a request that a replica has had for so long, and the time that it had a place there to itself."""
+        now = self._interval(epoch)
+        now[2] += 1
+        now[3] += busy_s
+        now[4] += took_s
+        now[5] += took_s * took_s
+
+    def _interval(self, epoch: float) -> list[float]:
+        at = int(epoch) // INTERVAL_S * INTERVAL_S
+        if not self.intervals or self.intervals[-1][0] < at:
+            self.intervals.append([at, 0, 0, 0.0, 0.0, 0.0])
+        return self.intervals[-1]
 
     def revision(self, name: str) -> RevisionTally:
         tally = self.revisions.get(name)
@@ -104,12 +125,15 @@ class ServiceTally:
         oldest = int(epoch) - SECONDS_KEPT
         while self.seconds and self.seconds[0][0] <= oldest:
             self.seconds.popleft()
+        while self.intervals and self.intervals[0][0] <= epoch - INTERVAL_S * INTERVALS_KEPT:
+            self.intervals.popleft()
         return {
             "in_flight": self.in_flight,
             "queued": queued,
             "wake": self.wake,
             "last_request": self.last_request,
             "seconds": list(self.seconds),
+            "intervals": list(self.intervals),
             "revisions": {
                 name: {
                     "requests": tally.requests,

@@ -55,6 +55,7 @@ SERVING_RULES: Constraints = {
 }
 SCALE_RULES: Constraints = {
     "concurrency": Limit(low=0.01, high=100_000),
+    "latency_s": Limit(low=0.001, high=3_600),
     # The gateway tells of the last 120 seconds.
     "window_s": Limit(low=1, high=110),
     "idle_s": Limit(low=1, high=DAY_S),
@@ -88,16 +89,27 @@ class Scale:
 
     Attributes:
         concurrency: Requests in flight at once that one replica is to have.
+        latency_s: Seconds within which requests are to be answered, which the number goes by; None for ``concurrency``.
+        shed: Requests that would be later than that are refused at once.
         window_s: No fewer replicas than any moment of so many last seconds needed.
         idle_s: Seconds without any request before the last replica goes, where there may be none.
     """
 
     concurrency: float = 4.0
+    latency_s: float | None = None
+    shed: bool = True
     window_s: float = 60.0
     idle_s: float = 300.0
 
     def __post_init__(self) -> None:
-        enforce(broken(self, SCALE_RULES))
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, SCALE_RULES)
+        if self.latency_s is None and not self.shed:
+            yield "shed", "nothing is refused without `latency`, such as `latency: 500ms`; remove it"
+        if self.latency_s is not None and self.window_s != Scale.__dataclass_fields__["window_s"].default:
+            yield "window", "it is for `concurrency`: with `latency` the last quarter of an hour counts; remove one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,27 @@ class Second:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Ten seconds of the clock.
+
+    Attributes:
+        at: Unix time at which it began.
+        arrivals: Requests that came in it, those that were refused too.
+        ended: Requests that a replica had and that ended in it.
+        busy_s: Seconds for which places of replicas were taken until these ended.
+        took_s: Seconds that these took together.
+        took_s2: The sum of the squares of these.
+    """
+
+    at: int
+    arrivals: int = 0
+    ended: int = 0
+    busy_s: float = 0.0
+    took_s: float = 0.0
+    took_s2: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionTraffic:
     """Outcomes of the requests that one revision got, since the gateway has counted.
 
@@ -62,6 +83,7 @@ class Demand:
         wake: Since when the first of them waits for there to be any replica; None while none does.
         last_request: When the newest request came; None before the first.
         seconds: The last ones, oldest first; those without a request may be missing.
+        intervals: Those of the last quarter of an hour, oldest first; those without a request may be missing.
         revisions: By revision.
         canary: Of the trial that is under way; None for none.
     """
@@ -72,6 +94,7 @@ class Demand:
     wake: float | None = None
     last_request: float | None = None
     seconds: tuple[Second, ...] = ()
+    intervals: tuple[Interval, ...] = ()
     revisions: tuple[RevisionTraffic, ...] = ()
     canary: CanaryTraffic | None = None
 

@@ -20,7 +20,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
-from fairlead.state.demand import CanaryTraffic, Demand, RevisionTraffic, Second
+from fairlead.state.demand import CanaryTraffic, Demand, Interval, RevisionTraffic, Second
 from fairlead.state.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -167,6 +167,12 @@ def _demand(given: dict[str, Any], since: float) -> Demand:
         seconds=tuple(
             Second(at=int(at), arrivals=int(arrivals), in_flight=int(most))
             for at, arrivals, most in given.get("seconds") or ()
+        ),
+        intervals=tuple(
+            Interval(
+                at=int(at), arrivals=int(arrivals), ended=int(ended), busy_s=busy_s, took_s=took_s, took_s2=took_s2
+            )
+            for at, arrivals, ended, busy_s, took_s, took_s2 in given.get("intervals") or ()
         ),
         revisions=tuple(
             RevisionTraffic(

@@ -107,7 +107,7 @@ def finish(
 
 def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
     """Return what the parents of a snapshot need; one change at most for each."""
-    families = families_of(snapshot)
+    families = families_at(snapshot, now)
     names = {
         (each.spec.team, each.spec.name): each.parent
         for each in (*snapshot.workloads, *snapshot.parents)
@@ -115,6 +115,17 @@ def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
     }
     changes = (_judge(parent, families[parent.uid], names, now) for parent in snapshot.parents)
     return [change for change in changes if change is not None]
+
+
+def families_at(snapshot: Snapshot, now: float) -> dict[str, Family]:
+    """Return the same as ``families_of`` with the share of each parent of those that divide something among them."""
+    families = families_of(snapshot)
+    for spec in {type(parent.spec): parent.spec for parent in snapshot.parents}.values():
+        kind = parent_of(spec)
+        if kind is not None and kind.together is not None:
+            found = kind.together(snapshot, families, now)
+            families |= {uid: replace(families[uid], share=share) for uid, share in found.items()}
+    return families
 
 
 def families_of(snapshot: Snapshot) -> dict[str, Family]:

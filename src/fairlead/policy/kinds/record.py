@@ -35,11 +35,13 @@ class Family:
             and about to go on is shown as Pending.
         ready: The uids of those of which every pod answers its probe.
         demand: What is asked of the parent; None where nobody counts.
+        share: How many of its children it may have beside all other parents of its kind; None where nobody says.
     """
 
     children: Mapping[str, AnyWorkload]
     ready: frozenset[str] = frozenset()
     demand: Demand | None = None
+    share: int | None = None
 
     @property
     def unfinished(self) -> tuple[AnyWorkload, ...]:
@@ -61,6 +63,8 @@ class ParentKind(Generic[Spec]):
         progress: How far a workload is, in a few words for a column.
         best: The best that came of it so far, in a few words for a column, empty for nothing yet; None where no child
             is better than another.
+        together: The shares of all parents of the kind, by uid, of what they are to divide among them; None where each
+            is judged by itself.
         next_at: When time alone changes what ``judge`` answers, in Unix seconds; None where it never does.
     """
 
@@ -69,6 +73,7 @@ class ParentKind(Generic[Spec]):
     judge: Callable[[Workload[Spec], Family, float], Change | None]
     map_runs: Callable[[Spec, Callable[[Training], Training]], Spec]
     progress: Callable[[Workload[Spec]], str]
+    together: Callable[[Snapshot, Mapping[str, Family], float], Mapping[str, int]] | None = None
     next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
     best: Callable[[Workload[Spec]], str] | None = None
 

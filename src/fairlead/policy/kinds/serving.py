@@ -6,9 +6,11 @@ With a canary it first gets a slice of the requests, and takes over, or goes, by
 slice of the old one's; what is known of that is kept here, so that whoever judges next goes on with it.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING, cast
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import advance, child_name, submit
@@ -21,14 +23,19 @@ from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving, map_runs
 from fairlead.state.plan import Change, ChildIntent, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Snapshot, Workload
 from fairlead.text.quantities import plural
+
+if TYPE_CHECKING:
+    from fairlead.policy.serving.joint_scaling import Service
 
 MOST_REVISIONS = 10
 # A replica that failed so often in a row says why nothing is served, instead of that it is still to come.
 MANY_FAILURES = 3
 # How often the counts of a trial are looked at.
 LOOK_S = 1.0
+# How often those are looked at that scale by latency, and for how long after a request.
+SCALE_S, LOOK_BACK_S = 10.0, 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +152,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     detail, tried = _try(spec, detail, family, now)
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
-    wanted = wanted_replicas(spec, family.demand, target.ready_at, before.wanted, now)
+    wanted = wanted_replicas(spec, family.demand, target.ready_at, before.wanted, now, family.share)
     if target.ready_at is None or detail.canary is not None:
         # One of a new revision shows whether it can serve at all.
         wanted_now = max(wanted, 1)
@@ -170,6 +177,38 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     return advance(serving, reason, now, detail=detail, submit=new, children=_orders(detail, family, now), event=event)
 
 
+def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, int]:
+    """Divide replicas among the endpoints that scale by latency, those of each size by themselves."""
+    by_latency = [
+        cast("Workload[Serving]", each)
+        for each in snapshot.parents
+        if isinstance(each.spec, Serving) and each.spec.scale.latency_s is not None
+    ]
+    if not by_latency:
+        return {}
+    # Here and not above: few endpoints scale so.
+    from fairlead.policy.serving.latency_scaling import room_for, service_of, shares
+
+    grants = {pod.workload_uid: pod.grant for pod in snapshot.pods if not pod.phase.is_final}
+    groups = defaultdict[Grant, dict[str, "Service"]](dict)
+    for parent in by_latency:
+        detail, family = detail_of(parent), families[parent.uid]
+        target = detail.revision(detail.target)
+        there = [child for child in family.children.values() if child.uid in grants and child.intent is Intent.RUN]
+        if not there or not detail.wanted or target is None or target.ready_at is None or family.demand is None:
+            continue
+        # What has no place yet is no replica that others could have.
+        moves = detail.ready != len(there) or detail.canary is not None or target.number != detail.serving
+        start_s = target.ready_at - target.created_at
+        service = service_of(parent.spec, family.demand, len(there), locked=moves, start_s=start_s, now=now)
+        if service is not None:
+            groups[replace(grants[there[0].uid], gpu_uuids=())][parent.uid] = service
+    found: dict[str, int] = {}
+    for grant, services in groups.items():
+        found |= shares(services, room_for(grant, snapshot.nodes, snapshot.pods))
+    return found
+
+
 def next_at(serving: Workload[Serving], family: Family, now: float) -> float | None:
     """Return when a replica that is to go gets its notice, a revision is given up, or fewer are needed."""
     spec, detail = serving.spec, detail_of(serving)
@@ -180,6 +219,9 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     if detail.canary is not None and spec.canary is not None:
         # What the gateway counts comes by itself to nobody.
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
+    last = None if family.demand is None else family.demand.last_request
+    if spec.scale.latency_s is not None and last is not None and now - last < LOOK_BACK_S:
+        times.append(now + SCALE_S)
     if target is not None and family.demand is not None and spec.most_replicas is not None and detail.wanted:
         if detail.wanted > max(1, spec.replicas):
             times.append(now + 1.0)
@@ -557,5 +599,11 @@ def failure_of(serving: Workload[Serving], children: Mapping[str, AnyWorkload]) 
 
 
 KIND = ParentKind(
-    spec=Serving, detail=ServingDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at
+    spec=Serving,
+    detail=ServingDetail,
+    judge=judge,
+    map_runs=map_runs,
+    progress=progress,
+    together=together,
+    next_at=next_at,
 )

@@ -15,20 +15,23 @@ from fairlead.state.demand import Demand
 MOMENT_S = 3
 
 
-def wanted_replicas(spec: Serving, demand: Demand | None, ready_at: float | None, current: int, now: float) -> int:
+def wanted_replicas(
+    spec: Serving, demand: Demand | None, ready_at: float | None, current: int, now: float, share: int | None = None
+) -> int:
     """Return how many replicas there are to be.
 
     Args:
         demand: None where nobody counts requests: as many as there are, within the bounds.
         ready_at: Since when the revision can serve, from which its idle time counts too; None while it cannot.
         current: How many were wanted before.
+        share: How many it may have beside others that scale by latency; None where it goes by requests in flight.
     """
     if spec.most_replicas is None:
         return spec.replicas
     if demand is None:
         return min(max(current, spec.replicas, 1 if ready_at is None else 0), spec.most)
-    needed = _needed(spec, demand, now)
-    if now - demand.since < spec.scale.window_s:
+    needed = _needed(spec, demand, now) if share is None else share
+    if share is None and now - demand.since < spec.scale.window_s:
         # What was needed before it was counted is not known.
         needed = max(needed, min(current, spec.most))
     if needed <= 1 and spec.replicas == 0:

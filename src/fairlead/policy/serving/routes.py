@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from fairlead.policy.kinds.parents import families_of
+from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.serving import ServingDetail, detail_of, failure_of, replicas_of, share_of_canary
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Snapshot, Workload
@@ -52,6 +53,8 @@ def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
             "max_queue": spec.max_queue,
             "revisions": _shares(spec, detail, serving),
             "canary": _canary(spec, detail),
+            "places": spec.scale.concurrency,
+            "most_in_flight": _most_in_flight(spec, family, sum(map(len, serving.values()))),
             "failure": failure_of(parent, family.children),
         }
     return {"version": 1, "services": services}
@@ -77,6 +80,15 @@ def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence
 
 def _share(number: int, weight: int, found: Sequence[Backend], arm: str = "") -> dict[str, Any]:
     return {"name": f"r{number}", "weight": weight, "shadow": False, "arm": arm, "replicas": list(found)}
+
+
+def _most_in_flight(spec: Serving, family: Family, num_ready: int) -> int | None:
+    """Return how many requests end in time; None where they may be late."""
+    if spec.scale.latency_s is None:
+        return None
+    from fairlead.policy.serving.latency_scaling import most_in_flight  # here and not above: few endpoints scale so
+
+    return most_in_flight(spec, family.demand, num_ready)
 
 
 def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:

@@ -27,10 +27,26 @@ SCALE = Section(
         Key(
             name="concurrency",
             kind=FACTOR,
-            doc="Requests in flight at once that one replica is to have; more of them bring another replica.",
+            doc="Requests in flight at once that one replica is to have; with `latency`, that it serves without delay.",
             attributes=("concurrency",),
             example="8",
             also=("target", "target_concurrency", "container_concurrency", "target_ongoing_requests", "requests"),
+        ),
+        Key(
+            name="latency",
+            kind=DURATION,
+            doc="Time within which requests are to be answered: as many replicas as that needs by forecast demand.",
+            attributes=("latency_s",),
+            example="500ms",
+            also=("slo", "latency_slo", "target_latency", "response_time", "p99"),
+        ),
+        Key(
+            name="shed",
+            kind=FLAG,
+            doc="Whether requests that would be later than `latency` are refused at once.",
+            attributes=("shed",),
+            example="false",
+            also=("load_shedding", "gate", "admission_control", "reject_late"),
         ),
         Key(
             name="window",

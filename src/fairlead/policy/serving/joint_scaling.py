@@ -1,0 +1,270 @@
+"""Replicas for several endpoints under one budget, by what each replica adds to the share of requests in time.
+
+Demand is forecast as equally likely samples: half lognormal around a level that forgets quickly, half quantiles of the
+last quarter of an hour, for it may be again as it was. The attainment of n replicas is in closed form, with a gate that
+refuses what would be late, or with an endless queue. A further replica counts only from the second at which it serves,
+one fewer counts at once, and each replica moved costs a small toll, so that nothing flaps and no cooldown is needed.
+The split with the greatest sum within the budget is exact (a knapsack), or greedy for very many endpoints.
+
+A replica is so many places that each serve one request at a time. The mean over endpoints may starve a large one for
+several small ones where the budget is short. What nobody needs stays where it is, unless ``enough`` says how many are.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from heapq import heappop, heappush
+
+HORIZON_MIN = 5
+WINDOW_MIN = 15
+# Share of the level that is left after a minute, and the error of a forecast for a minute ahead (it grows as the root).
+MEMORY = 0.3
+ERROR = 0.12
+SAMPLES = 10
+TOLL = 0.005
+# With this share of requests in time nobody needs more, and beyond this one what is there may go.
+ENOUGH, TO_SPARE = 0.995, 0.9985
+# Beyond so many steps of the exact split the greedy one is taken.
+MOST_STEPS = 3_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """Seconds until a further replica serves: a warm one, one with room in the budget, one that another must leave."""
+
+    warm_s: float = 3.0
+    start_s: float = 35.0
+    move_s: float = 70.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """An endpoint as it is now.
+
+    Attributes:
+        rates: Requests a second that were offered, refused ones too, in each interval; oldest first, not empty.
+        service_s: Mean seconds for which a request has a place.
+        service_cv2: Squared coefficient of variation of these.
+        slo_s: Seconds within which a request is in time.
+        replicas: Replicas that serve or were ordered, at least one.
+        idle: Replicas given up that are still warm.
+        locked: An order is under way: it keeps its number now.
+        gate: Requests that would be late are refused at once.
+        places: Requests that a replica serves at once.
+        least: It has so many at least.
+        most: And so many at most; None for no bound.
+    """
+
+    rates: Sequence[float]
+    service_s: float
+    service_cv2: float
+    slo_s: float
+    replicas: int
+    idle: int = 0
+    locked: bool = False
+    gate: bool = False
+    places: float = 1.0
+    least: int = 1
+    most: int | None = None
+    delays: Delays = field(default_factory=Delays)
+
+    def __post_init__(self) -> None:
+        if not self.rates or min(self.rates) < 0.0:
+            raise ValueError("rates must hold an interval at least, and none below 0")
+        if not 0.0 < self.service_s < self.slo_s:
+            raise ValueError(f"service_s ({self.service_s}) must be above 0 and below slo_s ({self.slo_s})")
+        if self.replicas < 1 or self.idle < 0 or self.service_cv2 < 0.0 or self.least < 1:
+            raise ValueError("replicas and least must be 1 or more; idle and service_cv2 0 or more")
+        if not self.places > 0.0:
+            raise ValueError(f"places ({self.places}) must be above 0")
+
+
+def queue_limit(service_s: float, slo_s: float) -> int:
+    """Requests that the gate holds for each place, running and waiting; the rest would be late. At least 1."""
+    return max(1, math.floor(slo_s / service_s - 0.5))
+
+
+def allocate(services: Sequence[Service], budget: int, *, interval_s: float = 10.0) -> list[int]:
+    """Replicas for each service, in their order: its least at least, never more than ``budget`` together.
+
+    Raises ValueError where the budget is below what the least and the locked ones take.
+    """
+    held = [each.replicas if each.locked else each.least for each in services]
+    spare = budget - sum(held)
+    if spare < 0:
+        raise ValueError(f"a budget of {budget} is below the {sum(held)} replicas that cannot be given up")
+    room = max(0, budget - sum(each.replicas for each in services))
+    free = [place for place, each in enumerate(services) if not each.locked]
+    worths = [_worths(services[place], spare, room, interval_s) for place in free]
+    split = _knapsack if sum(map(len, worths)) * (spare + 1) <= MOST_STEPS else _greedy
+    chosen = list(held)
+    for place, more in zip(free, split(worths, spare), strict=True):
+        chosen[place] += more
+    return chosen
+
+
+def enough(service: Service, *, interval_s: float = 10.0) -> int:
+    """Return how many replicas bring nearly all requests in time; fewer than there are only with something to spare."""
+    loads = _loads(service, interval_s)
+    most = service.replicas + math.ceil(2.0 * max(map(max, loads)) / service.places) + 2
+
+    def share(num_replicas: int) -> float:
+        return _mean(_by_minute(service, loads, num_replicas))
+
+    count = service.replicas
+    if share(count) < ENOUGH:
+        while count < most and share(count) < ENOUGH:
+            count += 1
+    else:
+        while count > 1 and share(count - 1) >= TO_SPARE:
+            count -= 1
+    return count
+
+
+def forecast(rates: Sequence[float], interval_s: float) -> list[list[float]]:
+    """Equally likely rates (requests a second) for each of the minutes ahead: samples x minutes."""
+    per_minute = max(1, round(60.0 / interval_s))
+    recent = list(rates[-WINDOW_MIN * per_minute :])
+    weights = [MEMORY ** (age / per_minute) for age in range(len(recent) - 1, -1, -1)]
+    level = sum(rate * weight for rate, weight in zip(recent, weights, strict=True)) / sum(weights)
+    whole = len(recent) // per_minute
+    recent = recent[len(recent) - whole * per_minute :] if whole else recent
+    step = per_minute if whole else len(recent)
+    minutes = sorted(sum(recent[at : at + step]) / step for at in range(0, len(recent), step))
+    again = [_quantile(minutes, (sample + 0.5) / SAMPLES) for sample in range(SAMPLES)]
+    return [[level * factor for factor in row] for row in _drifts()] + [[rate] * HORIZON_MIN for rate in again]
+
+
+def attainment(load: float, num_places: float, service: Service) -> float:
+    """Share of requests in time, 0 to 1, under ``load`` (places' worth of work) with so many places.
+
+    With the gate 1 less the loss of a queue of m places, M/M/1/m with m scaled for several servers and for the spread
+    of service times. Else the tail of an endless queue: Sakasegawa's probability of waiting and an exponential wait.
+    """
+    ratio = max(load / num_places, 1e-9)
+    spread = 1.0 + service.service_cv2
+    if service.gate:
+        held = 2.0 * num_places * (queue_limit(service.service_s, service.slo_s) - 1) / spread
+        if ratio < 1.0:
+            ratio = min(ratio, 1.0 - 1e-6)
+            power = ratio**held
+            return float(1.0 - (1.0 - ratio) * power / (1.0 - power * ratio))
+        ratio = max(ratio, 1.0 + 1e-6)
+        return float(1.0 - (ratio - 1.0) / (ratio - ratio**-held))
+    if ratio >= 1.0:
+        return 0.0
+    waiting = ratio ** (math.sqrt(2.0 * num_places + 2.0) - 1.0)
+    patience = 0.85 * (service.slo_s / service.service_s - 1.0)
+    return float(1.0 - waiting * math.exp(-2.0 * (1.0 - ratio) * num_places * patience / spread))
+
+
+def _loads(service: Service, interval_s: float) -> list[list[float]]:
+    """Places' worth of work: samples x minutes."""
+    return [[rate * service.service_s for rate in row] for row in forecast(service.rates, interval_s)]
+
+
+def _by_minute(service: Service, loads: list[list[float]], num_replicas: int) -> list[float]:
+    """Mean attainment of so many replicas in each of the minutes ahead."""
+    places = num_replicas * service.places
+    drifting, again = loads[:SAMPLES], loads[SAMPLES:]
+    # The second half is the same in every minute.
+    constant = sum(attainment(row[0], places, service) for row in again)
+    return [
+        (constant + sum(attainment(row[minute], places, service) for row in drifting)) / len(loads)
+        for minute in range(HORIZON_MIN)
+    ]
+
+
+def _worths(service: Service, spare: int, room: int, interval_s: float) -> list[float]:
+    """Mean attainment over the minutes ahead with the least replicas, one more and so on, less the toll of a move."""
+    loads = _loads(service, interval_s)
+    least, has = service.least, service.replicas
+    # Beyond twice the greatest load a further replica adds nothing that a forecast could tell.
+    most = min(least + spare, max(has, math.ceil(2.0 * max(map(max, loads)) / service.places) + 2))
+    if service.most is not None:
+        most = max(least, min(most, service.most))
+    minutes = {count: _by_minute(service, loads, count) for count in range(min(least, has), max(most, has) + 1)}
+    worths = {count: _mean(found) for count, found in minutes.items()}
+    total, serving = worths[has], minutes[has]
+    for count in range(has + 1, most + 1):
+        # Each further replica adds what it adds from the second at which it serves.
+        after, more = minutes[count], count - has
+        delays = service.delays
+        delay = (
+            delays.warm_s if more <= service.idle else delays.start_s if more <= service.idle + room else delays.move_s
+        )
+        shares = (min(1.0, max(0.0, (60.0 * minute + 60.0 - delay) / 60.0)) for minute in range(HORIZON_MIN))
+        total += _mean([(new - old) * share for new, old, share in zip(after, serving, shares, strict=True)])
+        worths[count], serving = total, after
+    return [worths[count] - TOLL * abs(count - has) for count in range(least, most + 1)]
+
+
+def _knapsack(worths: Sequence[Sequence[float]], spare: int) -> list[int]:
+    """Replicas beyond the least for each service, of the greatest sum of worths, at most ``spare`` together."""
+    best = [0.0] * (spare + 1)
+    choices = []
+    for worth in worths:
+        found, choice = [0.0] * (spare + 1), [0] * (spare + 1)
+        for room in range(spare + 1):
+            most, chosen = -math.inf, 0
+            for more in range(min(len(worth), room + 1)):
+                value = best[room - more] + worth[more]
+                if value > most:
+                    most, chosen = value, more
+            found[room], choice[room] = most, chosen
+        choices.append(choice)
+        best = found
+    result = []
+    for choice in reversed(choices):
+        result.append(choice[spare])
+        spare -= result[-1]
+    return result[::-1]
+
+
+def _greedy(worths: Sequence[Sequence[float]], spare: int) -> list[int]:
+    """The same by the greatest gain for each replica, one service after the other."""
+    chosen = [0] * len(worths)
+    queue: list[tuple[float, int, int]] = []
+
+    def offer(place: int) -> None:
+        worth, has = worths[place], chosen[place]
+        most = min(len(worth) - 1, has + spare)
+        gains = [((worth[count] - worth[has]) / (count - has), has - count) for count in range(has + 1, most + 1)]
+        if gains and max(gains)[0] > 0.0:
+            gain, fewer = max(gains)
+            heappush(queue, (-gain, place, -fewer))
+
+    for place in range(len(worths)):
+        offer(place)
+    while queue and spare > 0:
+        _, place, more = heappop(queue)
+        if more <= spare:
+            chosen[place] += more
+            spare -= more
+        # Also where it has no room any more: fewer may.
+        offer(place)
+    return chosen
+
+
+@cache
+def _drifts() -> tuple[tuple[float, ...], ...]:
+    """Factors of the level, samples x minutes, whose mean is 1."""
+    from statistics import NormalDist  # here and not above: it is slow to import, and few endpoints need it
+
+    normal = NormalDist()
+    sigmas = [ERROR * math.sqrt(minute + 1.0) for minute in range(HORIZON_MIN)]
+    deviates = (normal.inv_cdf((sample + 0.5) / SAMPLES) for sample in range(SAMPLES))
+    return tuple(tuple(math.exp(z * sigma - 0.5 * sigma**2) for sigma in sigmas) for z in deviates)
+
+
+def _quantile(ordered: Sequence[float], part: float) -> float:
+    """Between the two nearest values, as numpy's default."""
+    at = part * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,127 @@
+"""How many replicas endpoints need that are to answer within a time, all together, by what the gateway has seen.
+
+Those whose replicas ask for the same resources share what these may have: what they hold and what is free on nodes that
+take them. Each gets no more than brings nearly all requests in time; where that is more than there is, the split that
+brings most in time is taken. An endpoint of which no request has ended yet goes by its requests in flight.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fairlead.policy.serving.joint_scaling import Delays, Service, allocate, enough, queue_limit
+from fairlead.specs.serving import Serving
+from fairlead.state.demand import Demand
+from fairlead.state.snapshot import Grant, Node, Pod
+
+INTERVAL_S = 10
+WINDOW_S = 900
+# Until one was seen: how long a replica takes to start. A place that another leaves is free so much later.
+START_S, LEAVE_S = 35.0, 5.0
+# The least and the most of it that is believed.
+LEAST_START_S, MOST_START_S = 1.0, 240.0
+MOST_CV2 = 4.0
+# A request takes so much of the time that it may take, at most: slower ones have no replica that helps.
+MOST_OF_SLO = 0.95
+
+
+def service_of(
+    spec: Serving, demand: Demand, replicas: int, *, locked: bool, start_s: float | None, now: float
+) -> Service | None:
+    """Return an endpoint as the split sees it; None where nothing is known of its requests yet.
+
+    Args:
+        replicas: That serve or were ordered, one at least.
+        locked: It has an order that is under way.
+        start_s: Seconds that a replica took to start; None where none was seen.
+    """
+    measured = service_times(spec, demand)
+    rates = rates_of(demand, now)
+    if spec.scale.latency_s is None or measured is None or not rates:
+        return None
+    start_s = START_S if start_s is None else min(MOST_START_S, max(LEAST_START_S, start_s))
+    return Service(
+        rates=rates,
+        service_s=measured[0],
+        service_cv2=measured[1],
+        slo_s=spec.scale.latency_s,
+        replicas=replicas,
+        locked=locked,
+        gate=spec.scale.shed,
+        places=spec.scale.concurrency,
+        least=max(1, spec.replicas),
+        most=spec.most,
+        delays=Delays(start_s=start_s, move_s=start_s + LEAVE_S),
+    )
+
+
+def service_times(spec: Serving, demand: Demand) -> tuple[float, float] | None:
+    """Return the mean time for which a request has a place, in seconds, and its squared coefficient of variation.
+
+    The mean is by the utilization law (busy time over completions), which queues within a replica do not distort; the
+    variation is that of whole requests. None before the first has ended.
+    """
+    ended = sum(each.ended for each in demand.intervals)
+    if spec.scale.latency_s is None or not ended:
+        return None
+    service_s = sum(each.busy_s for each in demand.intervals) / ended
+    mean = sum(each.took_s for each in demand.intervals) / ended
+    square = sum(each.took_s2 for each in demand.intervals) / ended
+    cv2 = 0.0 if mean <= 0.0 else max(0.0, square / mean**2 - 1.0)
+    return min(max(service_s, 1e-6), MOST_OF_SLO * spec.scale.latency_s), min(cv2, MOST_CV2)
+
+
+def rates_of(demand: Demand, now: float) -> list[float]:
+    """Return requests a second in each whole interval that was counted, oldest first."""
+    end = int(now) // INTERVAL_S * INTERVAL_S
+    begin = max(math.ceil(demand.since / INTERVAL_S) * INTERVAL_S, end - WINDOW_S)
+    counted = {each.at: each.arrivals for each in demand.intervals}
+    return [counted.get(at, 0) / INTERVAL_S for at in range(begin, end, INTERVAL_S)]
+
+
+def most_in_flight(spec: Serving, demand: Demand | None, num_ready: int) -> int | None:
+    """Return how many requests may be at an endpoint with so many ready replicas; None for no bound."""
+    if demand is None or spec.scale.latency_s is None or not spec.scale.shed or not num_ready:
+        return None
+    measured = service_times(spec, demand)
+    if measured is None:
+        return None
+    held = queue_limit(measured[0], spec.scale.latency_s) * spec.scale.concurrency * num_ready
+    return max(1, math.floor(held))
+
+
+def shares(services: Mapping[str, Service], room: int) -> dict[str, int]:
+    """Return how many replicas each gets of what they hold and so many more; by the keys of the services."""
+    needs = {uid: replace(each, most=max(each.least, _needed(each))) for uid, each in services.items()}
+    held = sum(each.replicas for each in needs.values())
+    least = sum(each.replicas if each.locked else each.least for each in needs.values())
+    found = allocate(list(needs.values()), max(held + room, least))
+    return dict(zip(needs, found, strict=True))
+
+
+def _needed(service: Service) -> int:
+    found = enough(service)
+    return found if service.most is None else min(found, service.most)
+
+
+def room_for(grant: Grant, nodes: Sequence[Node], pods: Sequence[Pod]) -> int:
+    """Return how many more pods with such a grant fit on the nodes that take new ones, by their sums on each node."""
+    taken: dict[str, list[Grant]] = defaultdict(list)
+    for pod in pods:
+        if not pod.phase.is_final:
+            taken[pod.node].append(pod.grant)
+    return sum(_fits(grant, node, taken[node.name]) for node in nodes if node.ready and node.closed is None)
+
+
+def _fits(grant: Grant, node: Node, taken: Sequence[Grant]) -> int:
+    asked = (
+        (grant.cpu_milli, node.cpu_milli - sum(each.cpu_milli for each in taken)),
+        (grant.memory_bytes, node.memory_bytes - sum(each.memory_bytes for each in taken)),
+        (grant.gpu_milli, 1_000 * len(node.gpus) - sum(each.gpu_milli for each in taken)),
+    )
+    return min((max(0, free) // each for each, free in asked if each), default=MOST_ROOM)
+
+
+# Where replicas ask for nothing that could run out.
+MOST_ROOM = 1_000
