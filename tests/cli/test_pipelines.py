@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.waiting import until
 
 SPEC = """
 kind: Pipeline
@@ -136,3 +137,41 @@ def test_a_run_cannot_be_applied(call: Call, desk: Path) -> None:
     said = call("apply", "r.yaml")
     assert said.code == 6
     assert "Only a Pipeline can be applied" in said.err
+
+
+RUNS = """
+kind: Pipeline
+steps:
+  first: {run: 'echo 1 > $FAIRLEAD_OUTPUT_X', outputs: [x]}
+  train:
+    needs: [first]
+    training:
+      run: 'echo begin >> log; test -e go || sleep 600; cp $FAIRLEAD_INPUT_FIRST_X $FAIRLEAD_OUTPUT_MODEL'
+      grace: 1s
+    outputs: [model]
+  last: {needs: [train], run: cat $FAIRLEAD_INPUT_TRAIN_MODEL}
+"""
+
+
+def test_stopping_and_deleting_a_pipeline_reaches_its_runs_and_resuming_goes_on_with_them(
+    call: Call, desk: Path
+) -> None:
+    (desk / "p.yaml").write_text(RUNS)
+    assert call("run", "-d", "p.yaml").code == 0
+    until((desk / "log").exists, "run of its own")
+    assert call("stop", "p").code == 0
+    told = json.loads(call("status", "p", "--json").out)
+    phases = {child["name"]: child["phase"] for child in told["children"]}
+    assert phases == {"p-driver": "Stopped", "p-train": "Stopped"}
+    assert {step["name"]: step["phase"] for step in told["steps"]}["train"] == "Running"
+    (desk / "go").touch()
+    assert call("resume", "p").code == 0
+    assert call("attach", "p").code == 0
+    told = json.loads(call("status", "p", "--json").out)
+    assert {child["name"]: child["phase"] for child in told["children"]} == {
+        "p-driver": "Succeeded", "p-train": "Succeeded",
+    }  # fmt: skip
+    assert (desk / "log").read_text() == "begin\nbegin\n"
+    assert "[last] 1" in call("logs", "p-driver").out
+    assert call("delete", "p", "--yes").code == 0
+    assert json.loads(call("status", "--all", "--json").out) == []
