@@ -6,11 +6,13 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import ClusterError
-from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.steps import Result
+
+if TYPE_CHECKING:  # a driver removes nothing, and loads more for it than a short pipeline takes
+    from fairlead.policy.kinds.retention import Retention
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS results (
@@ -97,7 +99,7 @@ class Results:
             self._db.execute("ROLLBACK")
             raise
 
-    def divided(self, keep: Retention, now: float) -> tuple[set[str], tuple[int, ...]]:
+    def divided(self, keep: "Retention", now: float) -> tuple[set[str], tuple[int, ...]]:
         """Return the hashes that results have which are kept, and the numbers of the other results.
 
         Args:
@@ -110,7 +112,8 @@ class Results:
         for number, pipeline, task, outputs, at in rows:
             place = counts[pipeline, task] = counts.get((pipeline, task), 0) + 1
             is_young = keep.for_s is not None and now - at < keep.for_s
-            if keep == KEEP_ALL or is_young or (keep.last is not None and place <= keep.last):
+            keeps_all = keep.for_s is None and keep.last is None
+            if keeps_all or is_young or (keep.last is not None and place <= keep.last):
                 digests.update(json.loads(outputs).values())
             else:
                 gone.append(int(number))
