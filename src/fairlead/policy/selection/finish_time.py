@@ -1,4 +1,4 @@
-"""Who runs next, when nobody should finish later than with an equal share, and the cluster should be done early.
+"""Chooses who runs next so that nobody finishes later than with an equal share, and the cluster is done early.
 
 Finish-time fairness of a job (Themis, NSDI'20; Shockwave, NSDI'23): its completion time over what it would take on 1/N
 of the cluster. A job is due when that ratio would come to ``TARGET``. Three turns, each greedy, skipping what does not
@@ -24,7 +24,7 @@ LONG = 1.0
 
 
 class Turn(IntEnum):
-    """Why a job comes when it comes, in this order."""
+    """The reasons for which a job comes when it comes, in this order."""
 
     PRESSED = 0
     LONG = 1
@@ -46,7 +46,7 @@ class Claim:
 
 
 def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention: float) -> tuple[Claim, ...]:
-    """Who holds devices until the next round; ``contention`` is how many jobs share one device, at least 1.
+    """Choose who holds devices until the next round; ``contention`` is how many jobs share one device, at least 1.
 
     Sorts once: n log n.
     """
@@ -69,17 +69,17 @@ def slack_s(claim: Claim, now: float, contention: float) -> float:
 
 
 def due_s(claim: Claim, contention: float) -> float:
-    """When its ratio comes to ``TARGET``."""
+    """Return when its ratio comes to ``TARGET``."""
     return claim.submitted_s + TARGET * max(1.0, contention / claim.job.weight) * claim.total_s
 
 
 def pressed_at(claim: Claim, contention: float) -> float:
-    """When it is pressed if it waits until then."""
+    """Return when it is pressed if it waits until then."""
     return due_s(claim, contention) - (1.0 + PRESSED) * claim.job.remaining_s
 
 
 def turn(claim: Claim, now: float, contention: float, drain_s: float) -> Turn:
-    """Which turn is its; ``drain_s`` is the time in which all remaining work could be done on all devices."""
+    """Return which turn is its; ``drain_s`` is the time in which all remaining work could be done on all devices."""
     if slack_s(claim, now, contention) <= PRESSED * claim.job.remaining_s:
         return Turn.PRESSED
     if claim.job.remaining_s + claim.back_s >= LONG * drain_s:

@@ -49,7 +49,7 @@ def homes_of(nodes: tuple[Node, ...]) -> Homes:
 
 @dataclass(slots=True)
 class Cells:
-    """What is to be had in each cell.
+    """The devices to be had in each cell.
 
     Attributes:
         free_milli: Thousandths of devices, by which of the shapes the nodes serve.

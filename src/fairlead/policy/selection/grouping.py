@@ -1,4 +1,4 @@
-"""How jobs of one size share a number of slots: sets of as many devices as each of them needs.
+"""Lets jobs of one size share a number of slots: sets of as many devices as each of them needs.
 
 Seeks a great sum over members of worth (``worth``) x speed (``stage_interleaving``). While jobs of the size wait,
 groups are made one after the other, each the worthiest that the next jobs of each profile give. Once nobody of the size

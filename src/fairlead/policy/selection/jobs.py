@@ -1,4 +1,4 @@
-"""What the queue's decisions speak of: jobs that want devices, and groups of them that share the same ones.
+"""The subjects of the queue's decisions: jobs that want devices, and groups of them that share the same ones.
 
 No decision is made here.
 """

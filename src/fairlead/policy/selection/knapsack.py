@@ -1,4 +1,4 @@
-"""Which of the jobs that want devices should hold them now, and with whom, when any may be preempted.
+"""Chooses which of the jobs that want devices hold them now, and with whom, when any may be preempted.
 
 The chosen groups are those of the greatest worth (``worth``) that fit into the number of devices together. Where
 they go is for placement: they come largest first, so that sizes which divide each other and a node leave no fragments.

@@ -173,7 +173,7 @@ def _may_stop(workload: Workload, pods: Iterable[Pod]) -> bool:
 
 
 def _claim_of(workload: Workload, standing: Standing, weight: int, live: Sequence[Pod]) -> Claim:
-    """What is left of it, and what stopping it now would throw it back, by its pods that live."""
+    """Return what is left of it, and what stopping it now would throw it back, by its pods that live."""
     gang, whole = workload.gang if live else workload.spec, standing.whole
     milli = asked(gang, whole).gpu_milli
     left_s = standing.work_s(workload) * (whole.gpu_milli / milli if milli else 1.0)

@@ -1,4 +1,4 @@
-"""What a second of a job's progress is worth to the queue: the one measure that order and sharing follow.
+"""Measures what a second of a job's progress is worth to the queue: the one measure that order and sharing follow.
 
 With d = 1 / (GPUs x remaining time), the density of shortest-service-first, a second of a job is worth GPUs x d^s. At
 s = 1 that is 1 / remaining time: the sum over those that run is the rate at which jobs complete, and nothing else

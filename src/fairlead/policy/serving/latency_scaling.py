@@ -1,4 +1,4 @@
-"""How many replicas endpoints need that are to answer within a time, all together, by what the gateway has seen.
+"""Counts the replicas of endpoints that are to answer within a time, all together, by what the gateway has seen.
 
 Those whose replicas ask for the same resources share what these may have: what they hold and what is free on nodes that
 take them. Each gets no more than brings nearly all requests in time; where that is more than there is, the split that
