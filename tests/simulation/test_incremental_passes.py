@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fairlead.cluster.simulated.cluster import SimulatedCluster
+from fairlead.cluster.simulated.programs import Program
 from fairlead.control import loop
 from fairlead.control.simulation import World, simulate
 from fairlead.policy import pass_cache
@@ -21,6 +23,7 @@ from fairlead.state.plan import Plan
 from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.snapshot import Snapshot
 from fairlead.traces.arrivals import Arrival
+from tests.builders import node
 from tests.simulation.worlds import pool, run, world
 
 TEAMS = (
@@ -112,6 +115,19 @@ def test_that_property_catches_a_cache_that_lets_no_time_pass(monkeypatch: pytes
     slow = replace(slow, spec=replace(slow.spec, max_duration_s=300.0))
     with compared(), pytest.raises(Differs):
         simulate([slow], (pool("a", nodes=2),))
+
+
+def test_a_look_that_breaks_off_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = run("a", 0.0, 60.0).spec
+    cluster = SimulatedCluster([node("n", gpus=4)], lambda spec, attempt: Program())
+    cluster.submit(spec)
+    cache = PassCache()
+    with monkeypatch.context() as patch:
+        patch.setattr(PassCache, "_note", lambda cache, uid: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cache.look(cluster.snapshot())
+    now = cluster.clock.now()
+    assert decide(cluster.snapshot(), now, cache) == decide(cluster.snapshot(), now)
 
 
 @given(

@@ -94,7 +94,8 @@ class PassCache:
         else:
             gone_pods, new_pods = differences(last.pods, snapshot.pods)
             gone, new = differences(last.workloads, snapshot.workloads)
-        self._seen = snapshot
+        # Should this break off, the next look begins anew.
+        self._seen = None
         touched = dict[str, None]()
         for pod in gone_pods:
             self.pods[pod.workload_uid].remove(pod)
@@ -116,6 +117,7 @@ class PassCache:
             touched[run.uid] = None
         for uid in touched:
             self._note(uid)
+        self._seen = snapshot
 
     def due(self, now: float) -> None:
         """Have those judged again that were quiet only up to now."""
