@@ -274,15 +274,14 @@ class LedgerKeeper:
 
     def _price(self, ledger: UsageLedger, now: float) -> None:
         """Keep the price of each node that has changed."""
+        changes: list[tuple[Price, str | None]] = []
         for name in tuple(self._nodes):
             node, known = self._view.nodes.get(name), self._prices.get(name)
             if node is None:
                 if known is not None and known.rate is not None:
                     gone_ms = milliseconds(now) if name in self._present else self._inherited_ms
-                    self._set(
-                        ledger, Price(node=name, from_ms=max(gone_ms, known.from_ms + 1), rate=None, source="gone")
-                    )
-                self._nodes.discard(name)
+                    gone_ms = max(gone_ms, known.from_ms + 1)
+                    changes.append((Price(node=name, from_ms=gone_ms, rate=None, source=GONE), None))
                 continue
             found = price_of(node.labels, self._pools, catalogue())
             if known is None or (known.rate, known.source) != (found.rate, found.source):
@@ -290,19 +289,19 @@ class LedgerKeeper:
                 if known is None or known.source == GONE:
                     # A node that is there already when the ledger begins costs from its own beginning.
                     since = max(milliseconds(node.created_at), 0 if known is None else known.from_ms + 1)
-                self._set(ledger, Price(node=name, from_ms=since, rate=found.rate, source=found.source), found.pool)
+                changes.append((Price(node=name, from_ms=since, rate=found.rate, source=found.source), found.pool))
             elif self._pool_names.get(name) != found.pool:
-                self._set(ledger, known, found.pool)
+                changes.append((known, found.pool))
             self._present.add(name)
-            self._nodes.discard(name)
-
-    def _set(self, ledger: UsageLedger, price: Price, pool: str | None = None) -> None:
-        ledger.set_price(price, pool)
-        self._prices[price.node] = price
-        if pool is not None:
-            self._pool_names[price.node] = pool
-        self._touched_days.add(day_of(price.from_ms))
-        self._view.look_again_at_node(price.node)
+        if changes:
+            ledger.set_prices(changes)
+        self._nodes.clear()
+        for price, pool in changes:
+            self._prices[price.node] = price
+            if pool is not None:
+                self._pool_names[price.node] = pool
+            self._touched_days.add(day_of(price.from_ms))
+            self._view.look_again_at_node(price.node)
 
     def _charge(self, found: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
         """Write down what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""

@@ -134,13 +134,18 @@ class UsageLedger:
 
     def set_price(self, price: Price, pool: str | None = None) -> None:
         """Keep the price of a node from a time on, and the pool that it belongs to."""
+        self.set_prices([(price, pool)])
+
+    def set_prices(self, prices: Iterable[tuple[Price, str | None]]) -> None:
+        """Keep prices with the pools of their nodes, in one transaction."""
         with self._transaction():
-            self._tables.set_price(price)
-            if pool is not None:
-                self._db.execute(
-                    "INSERT INTO node_pools VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET pool = excluded.pool",
-                    (price.node, pool),
-                )
+            for price, pool in prices:
+                self._tables.set_price(price)
+                if pool is not None:
+                    self._db.execute(
+                        "INSERT INTO node_pools VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET pool = excluded.pool",
+                        (price.node, pool),
+                    )
             self._prices = None
 
     def newest_prices(self) -> dict[str, Price]:
