@@ -24,6 +24,7 @@ from benchmarks.baselines.muri import PUBLISHED_AS, TRACES, Figures, Submitted, 
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, Policy, replay
 from benchmarks.baselines.tiresias import tiresias_l
+from benchmarks.candidates.gpu_sharing import packings
 from benchmarks.data import folder_of
 from benchmarks.production import RULES, in_production
 from fairlead.policy.selection.jobs import Job
@@ -32,12 +33,12 @@ from fairlead.policy.selection.knapsack import choose
 
 def fairlead(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
     """The default policy, nobody sharing."""
-    return Answer(groups=choose(queue, num_gpus, sharing=False))
+    return Answer(groups=choose(queue, num_gpus))
 
 
 def fairlead_sharing(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
     """The default policy, with the same settings, where jobs may share."""
-    return Answer(groups=choose(queue, num_gpus, sharing=True))
+    return Answer(groups=choose(queue, num_gpus, packings))
 
 
 ALONE: dict[str, Callable[[], Policy]] = {

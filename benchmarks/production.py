@@ -1,6 +1,6 @@
-"""Muri's traces through the loop of production on the simulated cluster, for `benchmarks.completion`.
+"""Public traces through the loop of production on the simulated cluster, for `completion` and `fairness`.
 
-A run says how long it takes (``expected_duration``), pays its overhead at every start, as in the account ``resumed`` of
+Of Muri's jobs a run says how long it takes (``expected_duration``), pays its overhead at every start, as in the account ``resumed`` of
 ``benchmarks.baselines.replay``, saves at the stop notice, and reports a checkpoint every ten minutes of work. Runs lie
 on whole GPUs of 8 nodes with 8 each; nobody shares.
 """
@@ -8,6 +8,7 @@ on whole GPUs of 8 nodes with 8 each; nobody shares.
 import random
 from collections.abc import Sequence
 
+from benchmarks.baselines import shockwave
 from benchmarks.baselines.muri import GPUS_PER_NODE, NUM_NODES, Figures, Submitted
 from fairlead.control.outcomes import percentile
 from fairlead.control.simulation import World, simulate
@@ -31,6 +32,11 @@ POOL = Pool(
     nodes=NUM_NODES,
     hardware=Hardware(cpu_milli=96_000, memory_bytes=2**40, gpu=PoolGpu(model="V100", count=GPUS_PER_NODE)),
 )
+ONE_EACH = Pool(
+    name="one",
+    nodes=shockwave.NUM_GPUS,
+    hardware=Hardware(cpu_milli=96_000, memory_bytes=2**40, gpu=PoolGpu(model="V100", count=1)),
+)
 ASSUMED = Simulation(name="replay", programs=Programs(checkpoint_every_s=600.0, save_s=0.0, step_s=60.0))
 
 
@@ -49,6 +55,40 @@ def in_production(trace: Sequence[Submitted], policy: str, *, estimates: str = "
     p99_s = percentile(jcts_s, 0.99)
     assert p99_s is not None
     return Figures(average_jct_s=sum(jcts_s) / len(jcts_s), p99_jct_s=p99_s, makespan_s=outcome.ended_s)
+
+
+def fair_in_production(
+    trace: Sequence[shockwave.Submitted], policy: str, *, start_up_s: float, seed: int | None = None
+) -> shockwave.Figures:
+    """Figures of Shockwave's jobs on nodes of one GPU each.
+
+    Args:
+        policy: One of ``fairlead.state.scheduling_policy.POLICIES``.
+        start_up_s: What each start of a run costs it.
+        seed: Of declared times that are wrong by up to 2 either way; None where they are right.
+    """
+    chance = random.Random(seed)
+    wrong = [1.0 if seed is None else shockwave.WRONG_BY ** chance.uniform(-1.0, 1.0) for _ in trace]
+    arrivals = [
+        Arrival(
+            at_s=job.submitted_s,
+            duration_s=job.duration_s,
+            spec=Training(
+                name=f"job-{job.uid}",
+                run="replayed",
+                nodes=job.num_gpus,
+                resources=Resources(gpu=GpuRequest(milli=1000)),
+                expected_duration_s=job.duration_s * factor,
+            ),
+        )
+        for job, factor in zip(trace, wrong, strict=True)
+    ]
+    programs = Programs(start_up_s=start_up_s, checkpoint_every_s=shockwave.ROUND_S, save_s=0.0, step_s=30.0)
+    world = World(simulations=(Simulation(name="replay", programs=programs),))
+    outcome = simulate(arrivals, (ONE_EACH,), world, rules=POLICIES[policy])
+    assert all(run.phase is Phase.SUCCEEDED for run in outcome.runs), "a run did not come to its end"
+    ended_s = {run.name.removeprefix("job-"): run.ended_s for run in outcome.runs if run.ended_s is not None}
+    return shockwave.figures(trace, ended_s)
 
 
 def _arrival(job: Submitted, estimates: str, chance: random.Random) -> Arrival:

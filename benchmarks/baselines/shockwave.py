@@ -104,7 +104,7 @@ def replay(trace: Sequence[Submitted], choose: Choose, *, seed: int | None = Non
                     ended_s[job.uid] = now + left_s
                 done_s[job.uid] += min(left_s, ROUND_S)
         now += ROUND_S
-    return _figures(trace, ended_s)
+    return figures(trace, ended_s)
 
 
 def _claim(job: Submitted, declared_s: float, done_s: float, wrong_by: float) -> Claim:
@@ -113,7 +113,8 @@ def _claim(job: Submitted, declared_s: float, done_s: float, wrong_by: float) ->
     return Claim(job=known, submitted_s=job.submitted_s, total_s=done_s + remaining_s)
 
 
-def _figures(trace: Sequence[Submitted], ended_s: dict[str, float]) -> Figures:
+def figures(trace: Sequence[Submitted], ended_s: dict[str, float]) -> Figures:
+    """What it comes to when jobs end at these times, by their uids."""
     jcts_s = [ended_s[job.uid] - job.submitted_s for job in trace]
     share = max(1.0, len(trace) / NUM_GPUS)
     ratios = [jct_s / (job.duration_s * share) for job, jct_s in zip(trace, jcts_s, strict=True)]

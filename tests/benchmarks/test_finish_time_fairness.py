@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy.selection.finish_time import TARGET, Claim, Turn, choose_fairly, due_s, slack_s, turn
+from benchmarks.fairness import choose_fairly
+from fairlead.policy.selection.finish_time import TARGET, Claim, Turn, due_s, slack_s, turn
 from fairlead.policy.selection.jobs import Job
 from tests.policy.examples import example_of
 

@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 import pytest
 from hypothesis import given, settings
 
+from benchmarks.candidates.gpu_sharing import packings
 from fairlead.policy.selection.jobs import Group, Job
 from fairlead.policy.selection.knapsack import choose
 from fairlead.policy.selection.worth import worth
@@ -120,36 +121,36 @@ def test_what_is_gained_does_not_depend_on_the_order_of_the_queue(queue: tuple[J
 
 def test_groups_come_largest_first_so_that_they_leave_no_fragments() -> None:
     queue = [job("one", 1, 10.0), job("two", 2, 20.0), job("four", 4, 30.0), job("late", 4, 1e6)]
-    sizes = [group.num_gpus for group in choose(queue, NUM_GPUS, sharing=False)]
+    sizes = [group.num_gpus for group in choose(queue, NUM_GPUS)]
     assert sizes == [4, 2, 1]
     assert all(first >= second for first, second in pairwise(sizes))
 
 
 def test_a_job_larger_than_the_cluster_keeps_nobody_from_running() -> None:
     queue = [job("huge", 16), job("small", 1)]
-    assert choose(queue, NUM_GPUS, sharing=True) == (Group(jobs=(queue[1],)),)
+    assert choose(queue, NUM_GPUS, packings) == (Group(jobs=(queue[1],)),)
 
 
 def test_a_nearly_finished_gang_passes_small_jobs_that_do_not_fill_its_place() -> None:
     gang = job("gang", 8, 100.0)
     small = [job(f"small{index}", 1, 1000.0) for index in range(3)]
-    assert choose([gang, *small], NUM_GPUS, sharing=False) == (Group(jobs=(gang,)),)
+    assert choose([gang, *small], NUM_GPUS) == (Group(jobs=(gang,)),)
 
 
 def test_jobs_that_need_different_stages_share_when_devices_are_short() -> None:
     queue = [job("loads", 8, 1000.0, LOADING), job("computes", 8, 1100.0, COMPUTING)]
-    (group,) = choose(queue, NUM_GPUS, sharing=True)
+    (group,) = choose(queue, NUM_GPUS, packings)
     assert {member.uid for member in group.jobs} == {"loads", "computes"}
 
 
 def test_jobs_that_need_the_same_stage_do_not_share() -> None:
     queue = [job("first", 8, 1000.0, COMPUTING), job("second", 8, 1100.0, COMPUTING)]
-    assert choose(queue, NUM_GPUS, sharing=True) == (Group(jobs=(queue[0],)),)
+    assert choose(queue, NUM_GPUS, packings) == (Group(jobs=(queue[0],)),)
 
 
 def test_a_job_that_was_never_measured_never_shares() -> None:
     queue = [job("known", 8, 1000.0, LOADING), job("unknown", 8, 900.0, None), job("other", 8, 2000.0, COMPUTING)]
-    groups = choose(queue, NUM_GPUS, sharing=True)
+    groups = choose(queue, NUM_GPUS, packings)
     assert all(len(group.jobs) == 1 for group in groups if any(member.profile is None for member in group.jobs))
 
 

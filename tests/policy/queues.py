@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
+from benchmarks.candidates.gpu_sharing import packings
 from fairlead.policy.gpu.stage_interleaving import Profile, speeds
 from fairlead.policy.selection.jobs import Group, Job
 from fairlead.policy.selection.knapsack import choose
@@ -40,11 +41,11 @@ def queues(draw: st.DrawFn, max_size: int = 14) -> tuple[Job, ...]:
 
 
 def alone(queue: Sequence[Job]) -> tuple[Group, ...]:
-    return choose(queue, NUM_GPUS, sharing=False)
+    return choose(queue, NUM_GPUS)
 
 
 def together(queue: Sequence[Job]) -> tuple[Group, ...]:
-    return choose(queue, NUM_GPUS, sharing=True)
+    return choose(queue, NUM_GPUS, packings)
 
 
 def gain(group: Group) -> float:
@@ -66,7 +67,7 @@ def in_order(queue: Sequence[Job], num_gpus: int, order: Callable[[Job], float])
 
 
 def one_device_too_many(queue: Sequence[Job]) -> tuple[Group, ...]:
-    return choose(queue, NUM_GPUS + 1, sharing=False)
+    return choose(queue, NUM_GPUS + 1)
 
 
 def longest_first(queue: Sequence[Job]) -> tuple[Group, ...]:

@@ -7,7 +7,6 @@ longest first; the rest by shortest remaining service, which is good for the ave
 there are, nobody waiting while as many devices as it needs are idle, and that whoever is pressed most runs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -43,21 +42,6 @@ class Claim:
     submitted_s: float
     total_s: float
     back_s: float = 0.0
-
-
-def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention: float) -> tuple[Claim, ...]:
-    """Choose who holds devices until the next round; ``contention`` is how many jobs share one device, at least 1.
-
-    Sorts once: n log n.
-    """
-    drain_s = sum(claim.job.num_gpus * claim.job.remaining_s for claim in claims) / num_gpus
-    chosen = []
-    free = num_gpus
-    for claim in sorted(claims, key=lambda claim: rank(claim, now, contention, drain_s)):
-        if claim.job.num_gpus <= free:
-            free -= claim.job.num_gpus
-            chosen.append(claim)
-    return tuple(chosen)
 
 
 def slack_s(claim: Claim, now: float, contention: float) -> float:

@@ -11,15 +11,31 @@ Knows nothing of quotas, priorities or prices: those decide who is in the queue.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
-from fairlead.policy.selection.grouping import Packing, packings
 from fairlead.policy.selection.jobs import Group, Job
 from fairlead.policy.selection.worth import worth
 
 
-def choose(queue: Sequence[Job], num_gpus: int, *, sharing: bool) -> tuple[Group, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Jobs on as many slots as there are groups of members, and the sum of worth x speed that they come to."""
+
+    worth: float
+    members: tuple[tuple[Job, ...], ...]
+
+    def groups(self) -> tuple[Group, ...]:
+        """The members as values."""
+        return tuple(Group(jobs=jobs) for jobs in self.members)
+
+
+Packings = Callable[[Sequence[Job], int], list[Packing]]
+"""Of jobs of one size: a packing for 1, 2, ... so many slots."""
+
+
+def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None) -> tuple[Group, ...]:
     """Groups that should run from now on, largest first; the order of ``queue`` decides only ties.
 
     Exact for the worths of each size's packings (a knapsack over sizes): num_gpus^2 x sum over sizes of 1 / size steps,
@@ -32,15 +48,12 @@ def choose(queue: Sequence[Job], num_gpus: int, *, sharing: bool) -> tuple[Group
         by_size: dict[int, list[Job]] = defaultdict(list)
         for job in fitting:
             by_size[job.num_gpus].append(job)
-        offers = {
-            size: packings(jobs, num_gpus // size) if sharing else _alone(jobs, num_gpus // size)
-            for size, jobs in by_size.items()
-        }
+        offers = {size: (packings or alone)(jobs, num_gpus // size) for size, jobs in by_size.items()}
         chosen = [group for packing in _fill(offers, num_gpus) for group in packing.groups()]
     return tuple(sorted(chosen, key=lambda group: -group.num_gpus))
 
 
-def _alone(jobs: Sequence[Job], num_slots: int) -> list[Packing]:
+def alone(jobs: Sequence[Job], num_slots: int) -> list[Packing]:
     """For each number of slots, the worthiest jobs, nobody sharing."""
     first = sorted(jobs, key=lambda job: -worth(job))[:num_slots]
     return [

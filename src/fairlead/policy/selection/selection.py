@@ -241,7 +241,7 @@ def _worthiest(
     sets, cells = _cells(ordered, homes, kept)
     num_gpus = sum(cells.free_milli.values()) // WHOLE_GPU
     if len(sets) == 1 and num_gpus <= MOST_GPUS and not any(each.shape.is_share for each in ordered):
-        groups = choose([each.job for each in ordered], num_gpus, sharing=False)
+        groups = choose([each.job for each in ordered], num_gpus)
         return ordered, {job.uid for group in groups for job in group.jobs}
     return ordered, _walk(ordered, homes, sets, cells)
 

@@ -16,7 +16,8 @@ from functools import lru_cache
 from itertools import islice
 
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS, Profile, Stages, round_time_s
-from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.jobs import Job
+from fairlead.policy.selection.knapsack import Packing
 from fairlead.policy.selection.worth import worth
 
 # Candidates for a place in a group are the next jobs of at most so many profiles, the worthiest first.
@@ -24,18 +25,6 @@ MAX_CANDIDATES = 12
 
 # A gain below this share of the sum is rounding.
 _LEAST_GAIN = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
-    """Jobs on as many slots as there are groups of members, and the sum of worth x speed that they come to."""
-
-    worth: float
-    members: tuple[tuple[Job, ...], ...]
-
-    def groups(self) -> tuple[Group, ...]:
-        """The members as values."""
-        return tuple(Group(jobs=jobs) for jobs in self.members)
 
 
 def packings(jobs: Sequence[Job], num_slots: int) -> list[Packing]:
