@@ -27,6 +27,8 @@ from tests.waiting import until
 
 __all__ = ["relays"]
 
+# A shim that is killed before it claims its pod is started again after a minute.
+LIMIT_S = 180.0
 # It imports something that is worth a launcher, which its runs share and which may be killed too.
 PROGRAM = """
 import os, sys, time
@@ -86,7 +88,7 @@ class Round:
             self.cluster.nudge()
             return self.cluster.get(self.parent.uid).status.phase in phases
 
-        until(is_there, self.story, every_s=0.1)
+        until(is_there, self.story, timeout_s=LIMIT_S, every_s=0.1)
 
     def delete(self) -> None:
         """Delete it, and wait until nothing of it is left: no workload, no file, no process."""
