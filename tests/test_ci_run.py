@@ -49,7 +49,7 @@ def test_what_fails_in_either_is_run_once_more_and_named(tmp_path: Path) -> None
     status, told, calls = run(tmp_path, fast=(1, ["a.py::b[c d]"]), long=(1, ["e.py::f"]))
     assert status == 0
     assert told == "All tests passed, 2 of them only when run again, alone: the lines above."
-    assert calls == [FAST, LONG, "pytest -n 0 -m  a.py::b[c d] e.py::f"]
+    assert calls == [FAST, LONG, "pytest -n 1 -m  a.py::b[c d] e.py::f"]
 
 
 def test_what_fails_twice_has_failed(tmp_path: Path) -> None:

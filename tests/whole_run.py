@@ -19,9 +19,6 @@ from tests.scheduling import LongestFirst, file_of
 SECONDS = Path(__file__).with_name("seconds.json")
 """How long each file took, where that was seconds; ``FAIRLEAD_WRITE_SECONDS=1`` brings those that ran up to date."""
 
-LEFT_BEHIND = 7
-"""The exit status of a run of which processes were left behind by tests that have passed; pytest's own end with 5."""
-
 SHORT_S = 2.0
 """Files that took less are in no record."""
 
@@ -73,12 +70,17 @@ class Course:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """With workers alone, whose environment says of which run they and all their children are.
 
-        What a test has left that failed is no more than a part of its failure.
+        A test that has passed and left something has failed, also for who runs again what did. What a test has left
+        that failed is no more than a part of its failure.
         """
         if self._run:
             self._survivors = end_survivors(f"PYTEST_XDIST_TESTRUNUID={self._run}", left_behind.PATIENCE_S)
-        if any(each.test.rpartition(" (")[0] not in self._failed for each in self._survivors):
-            session.exitstatus = LEFT_BEHIND
+        left_by = {each.test.rpartition(" (")[0] for each in self._survivors} - self._failed
+        if left_by and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if (cache := self._config.cache) is not None:
+                failed = cache.get("cache/lastfailed", {}) | dict.fromkeys(left_by - {""}, True)
+                cache.set("cache/lastfailed", failed)
         unmount_below(self._config._tmp_path_factory.getbasetemp())  # type: ignore[attr-defined] # as xdist does
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
