@@ -67,8 +67,8 @@ def test_it_is_served_until_it_is_interrupted(call: Call) -> None:
                 assert ("fairlead_unfinished_runs", frozenset()) in samples(answer.read().decode())
             port = url.rpartition(":")[2].partition("/")[0]
             taken = call("metrics", "--port", port)
-            assert taken.code == 7
-            assert "Choose another --port" in taken.err
+            assert taken.code == 6
+            assert "Give another with `--port`" in taken.err
             server.send_signal(signal.SIGINT)
             server.communicate(timeout=20)
         finally:
@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused(call: Call, arguments: tuple[str, ...]) -> No
 def test_without_the_package_it_says_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fairlead.control.metrics.exposition", None)
     ended = call("metrics")
-    assert ended.code == 7
+    assert ended.code == 6
     assert "pip install 'fairlead[serve]'" in ended.err
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -31,8 +32,9 @@ ENDPOINT = Snapshot(nodes=(), workloads=(), pods=(), parents=(SERVED,))
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """Whose gateways end at once, so that none is left behind."""
+    """Whose gateways end at once, so that none is left behind; Python would warn of one that is not waited for."""
     monkeypatch.setattr(sys, "executable", "true")
+    monkeypatch.setattr(subprocess.Popen, "__del__", lambda _self: None)
     monkeypatch.setenv("FAIRLEAD_GATEWAY_PORT", str(free_port()))
     return Home.open(tmp_path)
 

@@ -1,7 +1,6 @@
 """The test cluster is a real one: what it claims about itself, shown."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,8 +20,8 @@ from tests.processes import Child
 from tests.waiting import until
 
 PATIENCE_S = 20.0
-READY_S = 10.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-"""For a machine with nothing else to do, and longer where others use it too."""
+READY_S = 60.0
+"""Alone it takes about five; what else a machine does is no fault of a control plane."""
 
 
 @pytest.fixture

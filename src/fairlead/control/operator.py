@@ -221,8 +221,9 @@ class Operator:
                 server.server_close()
 
     def stop(self) -> None:
-        """End ``run`` soon; safe in a signal handler."""
+        """End ``run`` soon; for any thread, but not for a signal handler."""
         self._stopping.set()
+        self.view.wake()
 
     def _round(self) -> None:
         self.health.beat_at = time.monotonic()

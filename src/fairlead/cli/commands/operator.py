@@ -3,7 +3,6 @@
 import logging
 import os
 import secrets
-import signal
 import sys
 
 import click
@@ -60,6 +59,7 @@ def operator(
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings
     from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
     from fairlead.control.operator import Operator, OperatorSettings
+    from fairlead.control.termination import stop_on_signals
 
     pod = os.environ.get("POD_NAME")
     listen = listen or ("127.0.0.1:8080" if pod is None else "0.0.0.0:8080")
@@ -83,8 +83,7 @@ def operator(
             ledger=ledger or None,
         ),
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: it.stop())
+    stop_on_signals(it.stop)
     it.run()
 
 
