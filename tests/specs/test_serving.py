@@ -41,7 +41,9 @@ def test_what_is_stored_of_an_endpoint_is_read_where_the_defaults_of_what_it_doe
 def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> None:
     stored = json.loads(to_json(Serving(name="chat", predictor="predict:Classifier", replicas=0, most_replicas=2)))
     assert stored["batching"] == {"max_batch_size": 32, "max_latency_s": 0.05}
-    assert stored["scale"] == {"concurrency": 4.0, "window_s": 60.0, "idle_s": 300.0}
+    assert stored["scale"] == {
+        "concurrency": 4.0, "latency_s": None, "shed": True, "window_s": 60.0, "idle_s": 300.0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
