@@ -56,6 +56,15 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
         ("{run: a, replicas: 2, scale: 8}", "scale: the number of replicas is always 2"),
         ("{run: a, env: {PORT: 1}}", 'env: "PORT" is set for each replica'),
         ("{run: a, env: {FAIRLEAD_MODEL: 1}}", 'env: "FAIRLEAD_MODEL" is set for each replica'),
+        (
+            "{run: a, replicas: 1..3, scale: {latency: 500}}",
+            "scale: `latency` is 8m20s, and by `timeout` every request is over after 1m; give less",
+        ),
+        ("{run: a, canary: {latency: 2m}}", "canary: `latency` is 2m, and by `timeout` every request is over after"),
+        (
+            "{run: a, canary: {metric: {header: X-Score, above: 1, below: 0.5}}}",
+            "which say when its number is bad, there are both; give one",
+        ),
         ("{run: a, probe: health}", 'probe: "health" is not a path'),
         ("{predictor: module}", "is not a predictor; give its module and its class"),
     ],

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import (
     DAY_S,
@@ -164,7 +165,12 @@ class CanaryMetric:
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, CANARY_METRIC_RULES)
         if (self.above is None) == (self.below is None):
-            yield "header", "say when its number is bad: give one of `above` and `below`, such as `below: 0.5`"
+            given = "neither" if self.above is None else "both"
+            yield (
+                "header",
+                f"of `above` and `below`, which say when its number is bad, there are {given}; give one, such as "
+                "`below: 0.5`",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +361,16 @@ class Serving:
                 "canary",
                 "it has no room beside the old revision; give `rollout: {max_surge: 1}` or 2 replicas",
             )
+        for key, latency_s in (
+            ("scale", self.scale.latency_s),
+            ("canary", None if self.canary is None else self.canary.latency_s),
+        ):
+            if latency_s is not None and latency_s > self.timeout_s:
+                yield (
+                    key,
+                    f"`latency` is {format_duration(latency_s)}, and by `timeout` every request is over after "
+                    f"{format_duration(self.timeout_s)}; give less, such as `latency: 250ms`, or a longer `timeout`",
+                )
         if self.capacity.auto:
             yield "capacity", "an endpoint has no end, by which `auto` could go; give `spot` as true or false"
 
