@@ -73,6 +73,8 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
 @pytest.mark.parametrize(
     ("step", "told"),
     [
+        ("a: {run: x, resources: {gpu: 1}}", "steps.a.resources: unknown key; it is a key of the Pipeline itself."),
+        ("driver: {training: {run: x}}", "as the one that runs the commands is; rename it"),
         ("a: {run: x, ruun: 3}", "steps.a.ruun: unknown key; did you mean `run`?"),
         ("a: {needs: [b]}", "steps.a.run: missing"),
         ("Bad: {run: x}", 'steps.Bad: "Bad" is not a name'),

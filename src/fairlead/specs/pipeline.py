@@ -345,8 +345,8 @@ class Pipeline:
                 yield f"steps.{name}", f"its run would be named {whole}, {len(whole)} characters; at most {most} fit"
             for own in {child_name(name, None), *(child_name(name, item) for item in range(len(step.each)))}:
                 if taken.setdefault(own, name) != name or own == DRIVER:
-                    whole = f"{self.name}-{own}"
-                    yield f"steps.{name}", f"its run would be named {whole}, as that of {taken[own]} is; rename it"
+                    other = "the one that runs the commands" if own == DRIVER else f"that of {taken[own]}"
+                    yield f"steps.{name}", f"its run would be named {self.name}-{own}, as {other} is; rename it"
 
     def _step_problems(self, name: str, step: Step) -> Iterable[tuple[str, str]]:
         for need in step.needs:

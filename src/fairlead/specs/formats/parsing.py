@@ -169,6 +169,8 @@ class _Reader:
             if near is not None and section.key(near) is None:
                 near = self.prefix + near
             hint = f"; did you mean `{near}`?" if near else ";"
+            if near == name:
+                hint = f"; it is a key of the {self._kind_name()} itself."
             allowed = ", ".join(key.name for key in section.keys if not (key.metadata and prefix))
             self.problems.add(entry.line, entry.path, f"unknown key{hint} Allowed: {allowed}")
         return known
