@@ -15,7 +15,7 @@ from fairlead.cluster.port import Spec as AnySpec
 from fairlead.control.admission import Admission, admit, free_name
 from fairlead.control.opening import open_named
 from fairlead.errors import Conflict, FairleadError, InvalidArgument, InvalidSpec, NotFound
-from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.policy.kinds.lifecycle import check_intent, is_over
 from fairlead.policy.kinds.table import KINDS, leaf
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.specs.workload import WorkloadSpec, renamed
@@ -119,7 +119,7 @@ class WorkloadHandle(Generic[SpecT]):
     def wait(self, timeout: float | None = None) -> Status:
         """Wait for its end; the status then, or after ``timeout`` seconds."""
         end = None if timeout is None else time.monotonic() + timeout
-        while not self.status.phase.is_final and (end is None or time.monotonic() < end):
+        while not is_over(self.workload) and (end is None or time.monotonic() < end):
             self._cluster.nudge()
             self._cluster.wait(1.0 if end is None else max(0.0, min(1.0, end - time.monotonic())))
         return self.status

@@ -175,3 +175,18 @@ def test_stopping_and_deleting_a_pipeline_reaches_its_runs_and_resuming_goes_on_
     assert "[last] 1" in call("logs", "p-driver").out
     assert call("delete", "p", "--yes").code == 0
     assert json.loads(call("status", "--all", "--json").out) == []
+
+
+def test_a_driver_that_was_stopped_by_itself_goes_on_with_its_pipeline_and_not_without(call: Call, desk: Path) -> None:
+    (desk / "p.yaml").write_text(RUNS)
+    assert call("run", "-d", "p.yaml").code == 0
+    until((desk / "log").exists, "run of its own")
+    assert call("stop", "p-driver").code == 0
+    assert call("attach", "p").code == 1
+    assert "`fairlead resume p` continues it." in call("status", "p").out
+    told = call("resume", "p-driver")
+    assert (told.code, "`fairlead resume p` goes on with both" in told.err) == (6, True)
+    (desk / "go").touch()
+    assert call("resume", "p").code == 0
+    assert call("attach", "p").code == 0
+    assert call("delete", "p", "--yes").code == 0

@@ -76,3 +76,22 @@ def test_it_ends_as_its_driver_does_and_stops_what_still_runs() -> None:
         expected = Phase.SUCCEEDED if phase is Phase.SUCCEEDED else Phase.FAILED
         assert (change.status.phase, change.status.next_phase) == (Phase.STOPPING, expected)
         assert [(each.uid, each.intent) for each in change.children] == [("train", Intent.STOP)]
+
+
+def test_whoever_resumes_it_means_its_driver_too_also_where_that_was_stopped_by_itself() -> None:
+    driver = replace(a_child(DRIVER, Phase.STOPPED), intent=Intent.STOP)
+    change = judge(a_pipeline(PipelineDetail(submitted=True), Phase.PENDING), Family(children={DRIVER: driver}), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.phase is Phase.RUNNING
+    assert [(each.uid, each.intent) for each in change.children] == [(DRIVER, Intent.RUN)]
+
+
+def test_what_would_continue_it_is_said_of_the_pipeline_not_of_its_driver() -> None:
+    stopped = replace(REASON, remedy="`fairlead resume churn-driver` continues it.")
+    driver = a_child(DRIVER, Phase.STOPPED)
+    driver = replace(driver, status=replace(driver.status, reason=stopped))
+    change = judge(a_pipeline(PipelineDetail(submitted=True)), Family(children={DRIVER: driver}), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.reason.remedy == "`fairlead resume churn` continues it."

@@ -17,6 +17,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import FairleadError, NotFound
+from fairlead.policy.kinds.lifecycle import is_over
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload, is_leaf
 
 EXIT_CODES = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 3}
@@ -86,7 +87,8 @@ def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> 
                 now = watch.look()
                 if any(event.type in EXIT_CODES for event in watch.see()):
                     now = watch.look()  # it may have ended in between, and its end is told once
-                for each in watch.news(is_over=now.status.phase.is_final):
+                has_ended = is_over(now)
+                for each in watch.news(is_over=has_ended):
                     if isinstance(each, EventRecord):
                         view.event(now, each)
                     elif is_leaf(now):
@@ -97,7 +99,7 @@ def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> 
                 going.remove(watch)
                 continue
             going += watch.joining()
-            if now.status.phase.is_final:
+            if has_ended:
                 going.remove(watch)
                 view.end(now)
                 codes |= {EXIT_CODES[now.status.phase]} if now.uid in own else set()

@@ -16,6 +16,7 @@ from fairlead.cli.show import (
 )
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import EventRecord, LogLine
+from fairlead.control.pipelines.command import is_driver
 from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Phase, Progress, Workload, is_leaf
@@ -164,7 +165,8 @@ def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
     told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason)}"
     if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:
         again = cluster.named(run)
-        told += f"\nNext: `fairlead logs {again}`{_resumption(state.reason, again)}."
+        resumed = again if run.parent is None or not is_driver(run.spec) else cluster.named(cluster.get(run.parent))
+        told += f"\nNext: `fairlead logs {again}`{_resumption(state.reason, resumed)}."
     return told
 
 

@@ -14,6 +14,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import UNFINISHED, Selection
 from fairlead.control.admission import IGNORABLE
+from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.specs.training import Training
@@ -77,6 +78,7 @@ def resume(
     updates = [_planned(cluster, run, specs, files, given, ignore) for run in runs] if is_new else []
     for run in runs:
         check_intent(run, Intent.RUN)
+        _refuse_lone_driver(cluster, run)
     if dry_run:
         _tell_dry(cluster, runs, updates, json_=json_)
         return
@@ -88,6 +90,16 @@ def resume(
         message(f"{run.spec.name} goes on. Follow it with `fairlead attach {cluster.named(run)}`.")
     if json_:
         print(as_json([run_json(cluster.get(run.uid)) for run in runs]))
+
+
+def _refuse_lone_driver(cluster: ClusterClient, run: AnyWorkload) -> None:
+    """Refuse the driver of a pipeline that is over: nobody would submit the runs that it asks for."""
+    if run.parent is None or not is_driver(run.spec):
+        return
+    pipeline = cluster.get(run.parent)
+    if pipeline.status.phase.is_final:
+        name = pipeline.spec.name
+        raise Conflict(f"{run.spec.name} runs the steps of {name}; `fairlead resume {name}` goes on with both.")
 
 
 def _waits_for_resume(run: AnyWorkload) -> bool:

@@ -81,6 +81,12 @@ def check_intent(run: AnyWorkload, intent: Intent) -> None:
         raise Conflict(f"{name} is not yet {after.value}: {run.status.reason.message}; resume it when it is.")
 
 
+def is_over(run: AnyWorkload) -> bool:
+    """Return whether a run has ended and was not resumed since, which nobody may have seen to yet."""
+    phase = run.status.phase
+    return phase.is_final and not (run.intent is Intent.RUN and phase in (Phase.FAILED, Phase.STOPPED))
+
+
 def ran_until(status: Status, at: float) -> float:
     """``ran_s`` with what the current start has run up to a time."""
     if status.phase is not Phase.RUNNING:

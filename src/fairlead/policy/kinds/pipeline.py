@@ -5,14 +5,14 @@ children of the pipeline, so that stopping, suspending and deleting the pipeline
 is the driver's to decide, by ``fairlead.policy.kinds.steps``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.policy.kinds.parents import advance, failed, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.specs.pipeline import DRIVER, Pipeline, map_runs
-from fairlead.state.plan import Change
+from fairlead.state.plan import Change, ChildIntent
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Phase, Workload
+from fairlead.state.snapshot import Intent, Phase, Workload
 from fairlead.text.quantities import plural
 
 
@@ -48,11 +48,21 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
     told = driver.progress
     over, tasks = (0, None) if told is None else (told.step or 0, told.total_steps)
     detail = PipelineDetail(submitted=True, over=over, tasks=tasks)
+    if driver.status.phase is Phase.STOPPED and pipeline.status.phase is Phase.PENDING:
+        # Whoever resumes the pipeline means its driver too, also where that was stopped by itself.
+        reason = Reason(code=Code.CHILDREN_RUNNING, message="its driver goes on")
+        orders = (ChildIntent(uid=driver.uid, intent=Intent.RUN),)
+        return advance(pipeline, reason, now, detail=detail, children=orders)
     if driver.status.phase is Phase.SUCCEEDED:
         reason = Reason(code=Code.COMPLETED, message=f"{plural(len(pipeline.spec.steps), 'step')} came to a good end")
         return finish(pipeline, family, Phase.SUCCEEDED, reason, now, detail=detail)
     if driver.status.phase.is_final:
-        return finish(pipeline, family, Phase.FAILED, failed(driver), now, detail=detail)
+        reason = failed(driver)
+        if reason.remedy is not None:
+            # The driver alone has nobody who submits its runs.
+            own, whole = f"resume {driver.spec.name}`", f"resume {pipeline.spec.name}`"
+            reason = replace(reason, remedy=reason.remedy.replace(own, whole))
+        return finish(pipeline, family, Phase.FAILED, reason, now, detail=detail)
     others = sorted(
         child.spec.name for name, child in family.children.items() if name != DRIVER and not child.status.phase.is_final
     )
