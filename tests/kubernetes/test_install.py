@@ -4,12 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from fairlead import __version__
 from fairlead.cluster.kubernetes.kinds import kept_kinds
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR_RULES, ROLES, TEAM_RULES
+from fairlead.errors import Conflict
 from tests.kubernetes.goldens import check_golden
 
 
@@ -50,3 +53,10 @@ def test_render_prints_the_kubernetes_form_and_the_pods_of_a_file(tmp_path: Path
     assert [each["kind"] for each in objects] == ["Training", "Service", "NetworkPolicy", "Pod", "Pod"]
     assert objects[0]["spec"] == {"run": "python t.py", "nodes": 2, "resources": {"gpu": "A100:8", "cpu": 8}}
     assert objects[-1]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "8"
+
+
+@pytest.mark.parametrize("place", ["secret:Foo_Bar", "secret:-a", "disk", "postgresql://"])
+def test_a_place_of_the_ledger_that_is_none_is_refused_with_what_may_be_given(place: str) -> None:
+    with pytest.raises(Conflict, match=r"--ledger.*(give|Give)"):
+        read_place(place)
+    assert read_place("secret:mine.db-1").secret == "mine.db-1"

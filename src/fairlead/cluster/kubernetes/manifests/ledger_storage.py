@@ -1,5 +1,6 @@
 """The place of an installed operator's ledger: on a volume, or in a database whose address is in a Secret. Pure."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -54,7 +55,12 @@ def read_place(text: str) -> LedgerStorage:
     if text in (Storage.NONE, Storage.VOLUME):
         return LedgerStorage(kind=Storage(text))
     if text.startswith(SECRET) and len(text) > len(SECRET):
-        return LedgerStorage(kind=Storage.DATABASE, secret=text.removeprefix(SECRET))
+        name = text.removeprefix(SECRET)
+        if re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", name) is None:
+            raise Conflict(
+                f"--ledger: {name!r} is no name of a Secret; give lower-case letters, digits, dashes and dots."
+            )
+        return LedgerStorage(kind=Storage.DATABASE, secret=name)
     if text.startswith(("postgresql://", "postgres://")):
         try:
             parts = urlsplit(text)
