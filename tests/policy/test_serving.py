@@ -625,3 +625,10 @@ def test_an_endpoint_of_which_nothing_ended_yet_goes_by_its_requests_in_flight()
     world = World(spec(replicas="1..8", scale="{latency: 720ms, concurrency: 2}"), in_flight=lambda _: 6)
     world.run(60)
     assert len(world.ready) == 3
+
+
+def test_an_endpoint_that_goes_back_from_its_canary_says_that_the_old_revision_goes_on() -> None:
+    world = with_canary()
+    world.change(spec(replicas="4", canary="{steps: [10%, 50%]}"))
+    world.run(5)
+    assert "RolloutStarted: r1 goes on to serve" in world.events

@@ -576,7 +576,9 @@ def _news(spec: Serving, before: ServingDetail, detail: ServingDetail) -> Event 
         return Event(type="RevisionReady", reason=Reason(code=Code.SERVING, message=message))
     if detail.target != before.target:
         was = "" if before.serving is None else f", after r{before.serving}"
-        reason = Reason(code=Code.ROLLING_OUT, message=f"r{detail.target} is to serve{was}")
+        goes_on = detail.target == before.serving
+        message = f"r{detail.target} goes on to serve" if goes_on else f"r{detail.target} is to serve{was}"
+        reason = Reason(code=Code.ROLLING_OUT, message=message)
         return Event(type="RolloutStarted", reason=reason)
     if before.target and detail.wanted != before.wanted:
         code = Code.SERVING if detail.wanted else Code.ASLEEP
