@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
+
 from fairlead.policy.kinds.parents import families_at
 from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at
 from fairlead.policy.serving.rollout import DRAIN_S
@@ -602,6 +604,38 @@ def test_an_endpoint_gets_as_many_replicas_as_its_latency_needs() -> None:
     world.run(100)
     assert len(world.ready) == 3
     assert world.told["places"] == 1
+
+
+def test_replicas_that_go_are_followed_by_no_others() -> None:
+    world = by_latency(13)
+    world.run(300)
+    submitted = detail_of(world.serving).count
+    assert submitted <= 8
+    world.run(300)
+    assert world.names == ["r1-1", "r1-2", "r1-3"]
+    assert detail_of(world.serving).count == submitted
+
+
+@pytest.mark.parametrize("more", [{}, {"canary": "{steps: [10%, 50%]}"}])
+def test_another_revision_brings_no_more_replicas_than_the_load_needs(more: dict[str, str]) -> None:
+    keys = {"replicas": "1..8", "scale": "{latency: 720ms, concurrency: 1}", **more}
+    world = World(spec(**keys), in_flight=lambda _: 13, service_s=0.15)
+    world.run(100)
+    assert len(world.ready) == 3
+    world.most = 0
+    world.change(spec(**keys, env="{VERSION: b}"))
+    world.run(100)
+    assert (world.most, world.fewest_ready) == (4, 3)
+
+
+def test_an_endpoint_none_of_whose_requests_may_wait_gets_what_its_load_needs() -> None:
+    world = World(spec(replicas="1..8", scale="{latency: 720ms, concurrency: 1}"), in_flight=lambda _: 1)
+    world.service_s = 0.4
+    world.run(60)
+    few = len(world.ready)
+    world.in_flight = lambda _: 4
+    world.run(100)
+    assert 1 <= few < len(world.ready) < 8
 
 
 def test_no_more_replicas_are_wanted_than_there_is_room_for() -> None:

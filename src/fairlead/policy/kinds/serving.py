@@ -191,22 +191,30 @@ def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> 
 
     grants = {pod.workload_uid: pod.grant for pod in snapshot.pods if not pod.phase.is_final}
     groups = defaultdict[Grant, dict[str, "Service"]](dict)
+    kept: dict[str, int] = {}
     for parent in by_latency:
         detail, family = detail_of(parent), families[parent.uid]
-        target = detail.revision(detail.target)
-        there = [child for child in family.children.values() if child.uid in grants and child.intent is Intent.RUN]
-        if not there or not detail.wanted or target is None or target.ready_at is None or family.demand is None:
+        target, gone = detail.revision(detail.target), {each.name for each in detail.going}
+        there = [
+            child
+            for name, child in family.children.items()
+            if child.uid in grants and child.intent is Intent.RUN and name not in gone
+        ]
+        if not there or not detail.wanted or target is None or family.demand is None:
             continue
         # What has no place yet is no replica that others could have.
         moves = detail.ready != len(there) or detail.canary is not None or target.number != detail.serving
-        start_s = target.ready_at - target.created_at
+        start_s = None if target.ready_at is None else target.ready_at - target.created_at
         service = service_of(parent.spec, family.demand, len(there), locked=moves, start_s=start_s, now=now)
         if service is not None:
             groups[replace(grants[there[0].uid], gpu_uuids=())][parent.uid] = service
+            if moves:
+                # What is there on the way, of two revisions or to go, says nothing of how many are needed.
+                kept[parent.uid] = detail.wanted
     found: dict[str, int] = {}
     for grant, services in groups.items():
         found |= shares(services, room_for(grant, snapshot.nodes, snapshot.pods))
-    return found
+    return found | kept
 
 
 def next_at(serving: Workload[Serving], family: Family, now: float) -> float | None:
