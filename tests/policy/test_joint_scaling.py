@@ -122,6 +122,15 @@ def test_enough_is_what_brings_nearly_all_in_time_and_more_goes_only_with_someth
     assert enough(service(0.0, 3)) == 1
 
 
+@pytest.mark.parametrize(("load", "places", "share"), [(1.0, 1.0, 1 / 2), (2.0, 2.0, 3 / 5), (3.2, 4.0, 0.77186)])
+def test_where_no_request_may_wait_those_are_in_time_that_find_a_free_place(
+    load: float, places: float, share: float
+) -> None:
+    slow = service(gate=True, service_s=0.4)
+    assert attainment(load, places, slow) == pytest.approx(share, abs=1e-4)
+    assert enough(service(3.0, gate=True, service_s=0.4)) in (5, 6)
+
+
 def test_the_gate_holds_what_ends_in_time() -> None:
     assert queue_limit(0.154, 0.72) == 4
     assert queue_limit(0.5, 0.6) == 1

@@ -25,6 +25,8 @@ SAMPLES = 10
 TOLL = 0.005
 # With this share of requests in time nobody needs more, and beyond this one what is there may go.
 ENOUGH, TO_SPARE = 0.995, 0.9985
+# Erlang's loss is reckoned for so many places at most.
+MOST_LOSS_PLACES = 64
 # Beyond so many steps of the exact split the greedy one is taken.
 MOST_STEPS = 3_000_000
 
@@ -140,23 +142,43 @@ def attainment(load: float, num_places: float, service: Service) -> float:
     """Share of requests in time, 0 to 1, under ``load`` (places' worth of work) with so many places.
 
     With the gate 1 less the loss of a queue of m places, M/M/1/m with m scaled for several servers and for the spread
-    of service times. Else the tail of an endless queue: Sakasegawa's probability of waiting and an exponential wait.
+    of service times; where next to nothing may wait, 1 less Erlang's loss, that of the places alone. Else the tail of
+    an endless queue: Sakasegawa's probability of waiting and an exponential wait.
     """
     ratio = max(load / num_places, 1e-9)
     spread = 1.0 + service.service_cv2
     if service.gate:
         held = 2.0 * num_places * (queue_limit(service.service_s, service.slo_s) - 1) / spread
-        if ratio < 1.0:
-            ratio = min(ratio, 1.0 - 1e-6)
-            power = ratio**held
-            return float(1.0 - (1.0 - ratio) * power / (1.0 - power * ratio))
-        ratio = max(ratio, 1.0 + 1e-6)
-        return float(1.0 - (ratio - 1.0) / (ratio - ratio**-held))
+        return max(_with_queue(ratio, held), 1.0 - _erlang_loss(ratio, num_places) if held < num_places else 0.0)
     if ratio >= 1.0:
         return 0.0
     waiting = ratio ** (math.sqrt(2.0 * num_places + 2.0) - 1.0)
     patience = 0.85 * (service.slo_s / service.service_s - 1.0)
     return float(1.0 - waiting * math.exp(-2.0 * (1.0 - ratio) * num_places * patience / spread))
+
+
+def _with_queue(ratio: float, held: float) -> float:
+    """Share that finds room in M/M/1/m, 0 to 1."""
+    if ratio < 1.0:
+        ratio = min(ratio, 1.0 - 1e-6)
+        power = ratio**held
+        return float(1.0 - (1.0 - ratio) * power / (1.0 - power * ratio))
+    ratio = max(ratio, 1.0 + 1e-6)
+    return float(1.0 - (ratio - 1.0) / (ratio - ratio**-held))
+
+
+def _erlang_loss(ratio: float, num_places: float) -> float:
+    """Share that finds all places taken where nobody waits, 0 to 1 (Erlang's B, whatever the spread of service times).
+
+    Of many places it is that of ``MOST_LOSS_PLACES`` as busy, which is a little more.
+    """
+    num_places = min(num_places, MOST_LOSS_PLACES)
+    load, part = ratio * num_places, num_places % 1.0
+    # Between none and one place, from where each further one follows by the recursion.
+    found = 1.0 - part + part * load / (1.0 + load)
+    for count in range(1, int(num_places) + 1):
+        found = load * found / (count + part + load * found)
+    return found
 
 
 def _loads(service: Service, interval_s: float) -> list[list[float]]:
