@@ -1,6 +1,8 @@
 """Outputs of steps that are removed: none that a run, a version of a model or a kept result needs."""
 
+import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,20 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.models import delete, promote, push
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.children import COLLECTED
 from fairlead.control.pipelines.collection import REMOVED, collect
 from fairlead.control.pipelines.results import Results
+from fairlead.control.pipelines.submission import as_workload
+from fairlead.control.pipelines.triggers import Applied, keep
 from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
+from fairlead.policy.kinds.serving import Revision, ServingDetail
 from fairlead.policy.kinds.steps import Result, Task, TaskPhase
+from fairlead.specs.formats.serialization import to_json
+from fairlead.specs.pipeline import Pipeline, Schedule, Step, StepTraining
+from fairlead.specs.serving import Serving
 from fairlead.specs.training import Checkpoint
+from fairlead.state.plan import Change, Plan
 from tests.builders import training
 
 DAY = 86_400.0
@@ -78,6 +88,35 @@ def test_what_a_kept_run_has_returned_or_names_stays(cluster: LocalCluster) -> N
     assert collect(cluster, NOTHING, NOW).digests == (gone,)
     assert there(cluster) == {made, begun}
     assert collect(cluster, NOTHING, NOW, without=frozenset({run.uid}), dry_run=True).digests == (made,)
+
+
+def test_what_a_run_that_was_cut_short_has_collected_stays(cluster: LocalCluster) -> None:
+    taken, gone = (returned(cluster, text, days_ago=9) for text in ("taken", "gone"))
+    place = cluster.home.run(cluster.submit(training(name="p")).uid) / "files" / "steps" / "train"
+    place.mkdir(parents=True)
+    (place / COLLECTED).write_text(json.dumps({"outputs": {"y": taken}, "values": {}}))
+    assert collect(cluster, NOTHING, NOW).digests == (gone,)
+
+
+def test_what_a_pipeline_that_runs_by_itself_names_stays(cluster: LocalCluster) -> None:
+    named, gone = (returned(cluster, text, days_ago=9) for text in ("named", "gone"))
+    origin = str(Artefacts(cluster.home.artefacts).path(named))
+    tune = Step(training=StepTraining(name="tune", run="true", checkpoint=Checkpoint(origin=origin)))
+    pipeline = as_workload(Pipeline(name="p", steps={"tune": tune}, schedule=Schedule(cron="0 3 * * *")), cluster.home)
+    assert isinstance(pipeline, Pipeline)
+    keep(cluster.home, Applied(pipeline=pipeline, spec=pipeline, environ={}, at=NOW))
+    assert collect(cluster, NOTHING, NOW).digests == (gone,)
+
+
+def test_the_model_of_a_revision_that_an_endpoint_may_go_back_to_stays(cluster: LocalCluster) -> None:
+    before, gone = (returned(cluster, text, days_ago=9) for text in ("before", "gone"))
+    endpoint = cluster.submit(Serving(name="churn", run="serve"))
+    old = Serving(name="churn", run="serve", model=str(Artefacts(cluster.home.artefacts).path(before)))
+    revision = Revision(number=1, spec=to_json(old), replica="", created_at=1.0, served_at=1.0)
+    status = replace(endpoint.status, detail=ServingDetail(revisions=(revision,)))
+    change = Change(workload_uid=endpoint.uid, version=endpoint.version, status=status)
+    assert cluster.apply(Plan(changes=(change,))) == (True,)
+    assert collect(cluster, NOTHING, NOW).digests == (gone,)
 
 
 def test_a_version_of_a_model_stays_until_it_is_removed(cluster: LocalCluster, tmp_path: Path) -> None:

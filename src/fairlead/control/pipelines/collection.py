@@ -15,8 +15,10 @@ from pathlib import Path
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.space import used_bytes
+from fairlead.cluster.records import dump
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.children import COLLECTED
 from fairlead.control.pipelines.results import Results
 from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.formats.serialization import to_json
@@ -78,14 +80,24 @@ def collect(
 
 
 def _needed_by_runs(cluster: LocalCluster, without: frozenset[str]) -> set[str]:
-    """Return every hash that is in the spec or in the journal of a run that is kept."""
+    """Return every hash that is in the spec, the state or the journal of a run that is kept, or to run by itself.
+
+    The state of an endpoint has the specs to which it may go back.
+    """
     found: set[str] = set()
+    for path in cluster.home.triggers.glob("*.json"):
+        with suppress(FileNotFoundError):
+            found.update(_DIGEST.findall(path.read_text()))
     for workload in cluster.workloads():
         if workload.uid in without:
             continue
         found.update(_DIGEST.findall(to_json(workload.spec)))
-        with suppress(FileNotFoundError):
-            found.update(_DIGEST.findall((cluster.home.run(workload.uid) / "files" / journal.NAME).read_text()))
+        found.update(_DIGEST.findall(dump(workload.status)))
+        files = cluster.home.run(workload.uid) / "files"
+        # What a child's outputs are is noted before the journal tells it.
+        for path in (files / journal.NAME, *files.glob(f"steps/*/{COLLECTED}")):
+            with suppress(FileNotFoundError):
+                found.update(_DIGEST.findall(path.read_text()))
     return found
 
 
