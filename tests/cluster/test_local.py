@@ -17,6 +17,7 @@ import pytest
 from fairlead.cluster.local import agent
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.launchers import Launchers
 from fairlead.cluster.port import LogLine
 from fairlead.policy.kinds.parents import submit
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
@@ -24,7 +25,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Launch, Training
 from fairlead.state.plan import Change
-from fairlead.state.snapshot import PodPhase
+from fairlead.state.snapshot import PodPhase, Workload
 from tests.builders import change, members, notices, plan, training
 from tests.cluster.contract import ClusterContract
 from tests.cluster.family_contract import FamilyContract
@@ -194,6 +195,30 @@ def test_a_pod_whose_shim_starts_while_it_is_looked_at_is_not_lost(
     for descriptor in shim:
         assert descriptor is not None
         os.close(descriptor)
+
+
+def test_a_pod_whose_shim_ended_before_it_claimed_the_pod_is_started_again_at_once(
+    harness: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = harness.cluster.submit(harness.program(0.0))
+    harness.cluster.apply(plan(change(run, create=members(run.spec, harness.cluster.node().name))))
+    (row,) = harness.cluster.store.live_pods()
+    start = Launchers.start
+
+    def start_in_vain(launchers: Launchers, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:
+        """Hold the pod's lock until its shim has ended without a claim, as one does that is killed."""
+        lock = take_lock(pod_dir / "shim.lock")
+        assert lock is not None
+        assert start(launchers, workload, spec, pod_dir)
+        made = until(lambda: read_json(pod_dir / "shim.json"), "its shim")
+        until(lambda: not psutil.pid_exists(made["pid"]), "end of its shim")
+        os.close(lock)
+        return True
+
+    monkeypatch.setattr(Launchers, "start", start_in_vain)
+    monkeypatch.setattr(agent, "START_TIMEOUT_S", math.inf)
+    harness.until(lambda: not harness.cluster.store.live_pods())
+    assert harness.num_starts(row.pod.uid) == 1
 
 
 def test_a_child_gets_no_environment_but_that_of_its_parent(harness: LocalHarness) -> None:

@@ -129,7 +129,11 @@ def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
         return False
     try:
         os.setsid()
-        if os.fork():
+        pid = os.fork()
+        if pid:
+            # By this the supervisor sees that a shim has ended before it claimed its pod.
+            with contextlib.suppress(OSError):
+                podfiles.write_json(os.path.join(pod_dir, "shim.json"), {"pid": pid}, durably=False)
             os._exit(0)
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):

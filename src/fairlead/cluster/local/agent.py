@@ -184,10 +184,10 @@ class Agent:
         pod = row.pod
         memory = self._attempts.setdefault(pod.uid, _Attempt())
         path = self._home.pod(pod.workload_uid, pod.uid)
+        # A launcher that ended without a claim on the pod will never make one, and neither will a shim.
+        hopeless = memory.through_launcher and (self._launchers.has_ended(pod.workload_uid) or _shim_has_ended(path))
         if (path / "claimed.json").exists():
             return
-        # A launcher that ended without a claim on the pod will never make one.
-        hopeless = memory.through_launcher and self._launchers.has_ended(pod.workload_uid)
         if memory.requested_at is not None and now - memory.requested_at < START_TIMEOUT_S and not hopeless:
             return
         # Last, as for that instant nobody else can take it: a shim that is about to would give up.
@@ -204,6 +204,7 @@ class Agent:
         spec = self._prepare(workload, pod, environ, now)
         # No process outlives a power cut, so that nothing is to be read of what was to start before.
         write_json(path / "pod.json", spec, durably=False)
+        (path / "shim.json").unlink(missing_ok=True)
         # The second try goes without a launcher: whatever kept the first one, it is not that.
         memory.through_launcher = memory.requested_at is None and self._launchers.start(workload, spec, path)
         if not memory.through_launcher:
@@ -324,6 +325,18 @@ def _library(home: Home) -> Path:
         temporary.symlink_to(package)
         temporary.replace(link)
     return directory
+
+
+def _shim_has_ended(path: Path) -> bool:
+    """Return whether the shim that a launcher made last for a pod is gone; False while it has yet to make one."""
+    made = read_json(path / "shim.json")
+    if made is None:
+        return False
+    try:
+        os.kill(int(made["pid"]), 0)
+    except (ProcessLookupError, PermissionError):  # the latter where the number is somebody else's by now
+        return True
+    return False
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
