@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.commands.lineage import _lines
+from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.pipelines import journal, lineage
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
+from fairlead.control.pipelines.children import Children
 from fairlead.control.pipelines.results import Results
+from fairlead.control.pipelines.submission import as_workload
 from fairlead.policy.kinds.steps import Result, Task, TaskPhase
+from fairlead.runtime.podfiles import held
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.pipeline import Pipeline, Step, StepTraining
+from tests.builders import training
 from tests.waiting import until
 
 
@@ -357,3 +362,16 @@ def test_what_many_tasks_have_read_is_followed_and_told_once(tmp_path: Path) -> 
     # Sixteen million paths lead from the last layer to the first.
     told = len(list(_lines(found, "", set())))
     assert told == 24 * 3 - 1
+
+
+def test_a_run_of_its_own_waits_for_another_of_its_name_in_its_team_only(tmp_path: Path) -> None:
+    cluster = LocalCluster.open(tmp_path / "home")
+    with held(cluster.home.lock):  # so that no supervisor is started
+        train = Step(training=StepTraining(run="true"))
+        parent = cluster.submit(as_workload(Pipeline(name="p", team="vision", steps={"train": train}), cluster.home))
+        cluster.submit(training(name="p-train", team="text"))
+        children = Children(cluster, parent.uid)
+        assert children.submit("train", "train", {}) is None
+        cluster.submit(training(name="p-other", team="vision"))
+        assert children.submit("other", "train", {}) == "another unfinished run is named p-other"
+    cluster.close()

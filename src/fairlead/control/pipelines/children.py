@@ -83,7 +83,9 @@ class Children:
         parent = self._cluster.get(self._parent)
         assert isinstance(parent.spec, Pipeline)
         order = submit(parent, name, child_spec(parent.spec, parent.spec.steps[step], variables))
-        if any(run.spec.name == order.spec.name and run.parent != parent.uid for run in self._cluster.unfinished()):
+        asked = order.spec.team, order.spec.name
+        others = (run for run in self._cluster.unfinished() if run.parent != parent.uid)
+        if any((run.spec.team, run.spec.name) == asked for run in others):
             return f"another unfinished run is named {order.spec.name}"
         return self._apply(lambda at: Change(workload_uid=self._parent, version=at, submit=(order,)))
 
