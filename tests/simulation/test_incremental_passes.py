@@ -21,9 +21,10 @@ from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Capacity
 from fairlead.state.plan import Plan
 from fairlead.state.scheduling_policy import POLICIES
-from fairlead.state.snapshot import Snapshot
+from fairlead.state.snapshot import Progress, Snapshot
 from fairlead.traces.arrivals import Arrival
 from tests.builders import node
+from tests.policy.test_scheduling import NOW, look, running
 from tests.simulation.worlds import pool, run, world
 
 TEAMS = (
@@ -128,6 +129,18 @@ def test_a_look_that_breaks_off_is_made_anew(monkeypatch: pytest.MonkeyPatch) ->
             cache.look(cluster.snapshot())
     now = cluster.clock.now()
     assert decide(cluster.snapshot(), now, cache) == decide(cluster.snapshot(), now)
+
+
+def test_a_run_that_reports_for_days_leaves_nothing_behind() -> None:
+    seen = look((running("there", "n0", range(4), max_duration_s=1e6),), nodes=(node("n0", gpus=4),))
+    (there,), cache = seen.workloads, PassCache()
+    for step in range(1000):
+        progress = Progress(updated_at=NOW + step, step=step)
+        cache.look(replace(seen, workloads=(replace(there, progress=progress),)))
+    assert list(cache._until) == [there.uid]
+    assert len(cache._quiet_until) <= pass_cache.LEAST_TIMES
+    cache.due(NOW + 2e6)
+    assert list(cache.judged) == [there.uid]
 
 
 @given(

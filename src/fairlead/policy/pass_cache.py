@@ -36,6 +36,8 @@ BLOCKS = (512, 64, 8)
 AHEAD = 16
 # A run is judged again so long before its time is over, for the sum of two times is not exact.
 EARLY_S = 1.0
+# Times at which nobody waits any more are left where they are until they are the most of more than so many.
+LEAST_TIMES = 64
 _RUN, _PENDING, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.PENDING, Phase.RUNNING, PodPhase.RUNNING
 
 
@@ -189,6 +191,10 @@ class PassCache:
         elif until < math.inf:
             self._until[uid] = until
             heapq.heappush(self._quiet_until, (until, uid))
+            if len(self._quiet_until) > max(LEAST_TIMES, 2 * len(self._until)):
+                # Every report of a run leaves one behind, which would stay for as long as the run may last.
+                self._quiet_until = [(at, each) for each, at in self._until.items()]
+                heapq.heapify(self._quiet_until)
 
     def _count(self, uid: str, run: Workload | None, pods: Sequence[Pod]) -> None:
         """Bring the sums of what teams hold up to what a run holds now."""
