@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import Ended, HeldPod, UsageLedger
 from fairlead.cluster.ledger_tables import Grouping, Price, holder_of, month_of
-from fairlead.cluster.postgres import translated, without_password
-from fairlead.errors import ClusterError
+from fairlead.cluster.postgres import PostgresDatabase, check_address, translated, without_password
+from fairlead.errors import ClusterError, Conflict
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import statement, stretches_of
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Use, share_of
@@ -144,6 +145,49 @@ def test_a_place_that_is_not_there_is_told(tmp_path: object) -> None:
         UsageLedger("/proc/none/ledger.db")
     with pytest.raises(ClusterError, match="does not answer"):
         UsageLedger("postgresql://app@127.0.0.1:1/none")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:p%zzHIDDEN@127.0.0.1:1/x",
+        "postgresql://app:p@HIDDEN@127.0.0.1:1/x",
+        "postgresql://app:p/HIDDEN@127.0.0.1:1/x",
+        "postgresql://app:1/HIDDEN@127.0.0.1:1/x",
+        "postgresql://app:HIDDEN/p@127.0.0.1:1/x",
+        "postgresql://app:HIDDEN#p@127.0.0.1:1/x",
+        "postgresql://app:HIDDEN?p@127.0.0.1:1/x",
+        "postgresql://app@127.0.0.1:1/x?password=%zzHIDDEN",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_not_repeated(url: str) -> None:
+    for read in (UsageLedger, read_place):
+        with pytest.raises((ClusterError, Conflict), match="%40 %2F %3F") as refused:
+            read(url)
+        assert "HIDDEN" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://app:a%40b:c@db.example.com:5433/x?sslmode=require",
+        "postgresql://app@[::1]:5432/x",
+        "postgres://db",
+        "postgresql://one:1,two:2/x",
+        "postgresql:///x?host=/run/postgresql&user=a@b",
+    ],
+)
+def test_an_address_of_its_form_is_taken(url: str) -> None:
+    check_address(url)
+
+
+def test_a_server_that_is_gone_without_a_word_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr("psycopg.connect", lambda url, **options: given.update(options))
+    PostgresDatabase("postgresql://app@db/x")
+    assert given["connect_timeout"] == 5
+    assert given["tcp_user_timeout"] == 10_000
+    assert (given["keepalives_idle"], given["keepalives_interval"], given["keepalives_count"]) == (10, 2, 3)
 
 
 def test_statements_are_translated() -> None:

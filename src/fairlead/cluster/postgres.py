@@ -12,9 +12,17 @@ from typing import Any
 from fairlead.cluster.ledger_tables import Rows
 from fairlead.errors import ClusterError
 
-# A pass of the operator waits for no longer than this, each time.
+# A pass of the operator waits for no longer than this, each time; also where the server is gone without a word.
 CONNECT_S, STATEMENT_S = 5, 10
+SILENCE = {
+    "tcp_user_timeout": STATEMENT_S * 1000,
+    "keepalives_idle": STATEMENT_S,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 SCHEMES = ("postgresql://", "postgres://")
+_STRAY = re.compile("%(?![0-9A-Fa-f]{2})")
+_HOSTS = re.compile(r"((\[[0-9A-Fa-f:.]+\]|[^:,\[\]]*)(:\d*)?(,|$))*")
 
 
 @lru_cache(maxsize=128)
@@ -47,10 +55,18 @@ class PostgresDatabase:
                 "A ledger in PostgreSQL needs psycopg: `pip install 'fairlead[postgres]'` brings it."
             ) from error
         self.errors: tuple[type[Exception], ...] = (psycopg.Error,)
+        check_address(url)
         options = f"-c statement_timeout={STATEMENT_S * 1000} -c lock_timeout={STATEMENT_S * 1000}"
         try:
             # Each statement by itself, unless BEGIN says otherwise, as SQLite has it.
-            self._db = psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_S, options=options)
+            self._db = psycopg.connect(
+                url,
+                autocommit=True,
+                connect_timeout=CONNECT_S,
+                client_encoding="utf8",
+                options=options,
+                **SILENCE,  # type: ignore[arg-type]
+            )
         except psycopg.Error as error:
             raise ClusterError(f"The ledger's database does not answer: {_first_line(error)}") from error
 
@@ -79,6 +95,21 @@ class PostgresDatabase:
 def is_postgres(place: str) -> bool:
     """Tell whether a place of a ledger is a database server and not a file."""
     return place.startswith(SCHEMES)
+
+
+def check_address(url: str) -> None:
+    """Refuse an address that is not of its form, of which the driver's own words might show the password.
+
+    Raises:
+        ClusterError: It is not; nothing of it is repeated.
+    """
+    authority, _, path = url.partition("?")[0].partition("://")[2].partition("/")
+    user, _, hosts = authority.rpartition("@")
+    if "@" in user + path or "#" in url or not _HOSTS.fullmatch(hosts) or _STRAY.search(url):
+        raise ClusterError(
+            "The address of the ledger's database cannot be read: the characters @ / ? # and % of a user or a password "
+            "are written as %40 %2F %3F %23 %25. Give postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
+        )
 
 
 def without_password(url: str) -> str:

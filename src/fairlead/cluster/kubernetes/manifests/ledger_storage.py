@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
-from fairlead.errors import Conflict
+from fairlead.errors import ClusterError, Conflict
 
 NAME, KEY = "fairlead-ledger", "url"
 FOLDER = "/var/lib/fairlead"
@@ -62,9 +62,14 @@ def read_place(text: str) -> LedgerStorage:
             )
         return LedgerStorage(kind=Storage.DATABASE, secret=name)
     if text.startswith(("postgresql://", "postgres://")):
+        from fairlead.cluster.postgres import check_address  # here and not above: most installations need none of it
+
         try:
+            check_address(text)
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
+        except ClusterError as error:
+            raise Conflict(f"--ledger: {error}") from error
         except ValueError as error:
             raise Conflict(f"--ledger: {error}. Give postgresql://USER:PASSWORD@HOST:PORT/DATABASE.") from error
         if host:
