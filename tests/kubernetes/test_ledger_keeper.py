@@ -1,15 +1,25 @@
 """Prices of nodes as an operator sees them come, change and go, from caches that are fed by hand."""
 
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from fairlead.cluster.kubernetes.api.client import Client
+import pytest
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.operator.ledger import ledger_keeper
+from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.errors import ClusterError
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 
 BORN = "2026-11-01T00:00:00Z"
@@ -23,8 +33,12 @@ def a_node(version: int, price: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {}, "status": {"allocatable": allocatable, "conditions": [ready]}}
 
 
+def no_nodes() -> Informers:
+    return Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+
+
 def test_a_node_costs_from_its_creation_until_it_goes_at_the_price_of_each_time(tmp_path: Path) -> None:
-    view = Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+    view = no_nodes()
     place = str(tmp_path / "ledger.db")
     first = LedgerKeeper(view, place)
     view.nodes.put(a_node(1, "2.5"))
@@ -46,3 +60,105 @@ def test_a_node_costs_from_its_creation_until_it_goes_at_the_price_of_each_time(
     assert changes[2][1] is None
     assert NOW + 10 <= changes[2][0] <= NOW + 11
     assert len(changes) == 3
+
+
+def test_a_database_that_is_slow_to_fail_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, tried = [0.0], list[float]()
+
+    def connect(place: str) -> UsageLedger:
+        tried.append(clock[0])
+        clock[0] += 5.0
+        raise ClusterError("it does not answer")
+
+    monkeypatch.setattr(ledger_keeper, "time", SimpleNamespace(monotonic=lambda: clock[0], time=lambda: clock[0]))
+    monkeypatch.setattr(ledger_keeper, "UsageLedger", connect)
+    keeper = LedgerKeeper(no_nodes(), "postgresql://app@db/x")
+    while clock[0] < 200.0:
+        keeper.act(NOW + clock[0])
+        clock[0] += 1.0
+    assert len(tried) == 4
+    assert all(later - earlier >= 50.0 for earlier, later in pairwise(tried))
+
+
+def test_a_clock_that_was_ahead_does_not_have_a_node_paid_for_beyond_now(tmp_path: Path) -> None:
+    view, place = no_nodes(), str(tmp_path / "ledger.db")
+    first = LedgerKeeper(view, place)
+    view.nodes.put(a_node(1, "2.5"))
+    first.act(NOW + 86_400)
+    first.rest()
+    view.nodes.drop("n", 2)
+    second = LedgerKeeper(view, place)
+    second.act(NOW)
+    second.rest()
+    ledger = UsageLedger(place)
+    assert [each.from_ms / 1000 for each in ledger.price_changes()["n"]] == [seconds(BORN), NOW]
+    ledger.close()
+
+
+class Requests:
+    """What was given out, to be done by hand."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
+        self.jobs.append(job)
+
+
+class Kept:
+    """An API server that keeps objects, or refuses them."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.at: dict[str, float] = {}
+
+    def apply(self, path: str, content: dict[str, Any]) -> None:
+        if self.status is not None:
+            raise ApiError("apply", self.status, "", "no")
+        self.at[content["metadata"]["name"]] = float(content["data"]["at"])
+
+
+def published(tmp_path: Path) -> tuple[Callable[[float], int], Kept]:
+    """Have costs looked at, and what is given out done; how much that was."""
+    view, requests, server = no_nodes(), Requests(), Kept()
+    keeper = LedgerKeeper(view, str(tmp_path / "ledger.db"))
+    view.nodes.put(a_node(1, "2.5"))
+    publisher = CostPublisher(cast("Client", server), keeper, "fairlead")
+
+    def look(now: float) -> int:
+        keeper.act(now)
+        publisher.act(cast("Agent", requests), now)
+        jobs, requests.jobs = requests.jobs, []
+        for job in jobs:
+            with suppress(ApiError):
+                job()
+        return len(jobs)
+
+    return look, server
+
+
+def test_the_last_seconds_of_a_day_are_shown_when_it_is_over(tmp_path: Path) -> None:
+    look, server = published(tmp_path)
+    look(NOW + 86_400 - 31)
+    look(NOW + 86_400 + 29)
+    assert server.at["fairlead-costs-2026-11-20"] == NOW + 86_400
+    assert server.at["fairlead-costs-2026-11-21"] == NOW + 86_400 + 29
+
+
+def test_costs_that_could_not_be_written_are_written_later(tmp_path: Path) -> None:
+    look, server = published(tmp_path)
+    look(NOW + 86_400 - 31)
+    server.status = 500
+    look(NOW + 86_400 + 29)
+    server.status = None
+    look(NOW + 86_400 + 89)
+    assert server.at["fairlead-costs-2026-11-20"] == NOW + 86_400
+    assert look(NOW + 86_400 + 149) == 1  # today's alone
+
+
+def test_costs_that_are_too_large_are_given_up(tmp_path: Path) -> None:
+    look, server = published(tmp_path)
+    look(NOW + 86_400 - 31)
+    server.status = 413
+    assert look(NOW + 86_400 + 29) == 2
+    assert look(NOW + 86_400 + 89) == 1  # today's, which are others now

@@ -7,6 +7,7 @@ it while their day lasts, and again where something of that day comes to light l
 import logging
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
 QUEUE = "costs"
+# A namespace that is gone, or on its way out; and an object that is never taken, such as one that is too large.
+GONE = frozenset({403, 404})
+REFUSED = GONE | {400, 413, 422}
 
 
 class CostPublisher:
@@ -54,39 +58,43 @@ class CostPublisher:
         self._every_s = every_s
         self._next_at = 0.0
         self._days: set[int] = set()
-        self._written: dict[tuple[str, str], str] = {}
+        self._written: dict[tuple[str, str], bytes] = {}
 
     def act(self, agent: Agent, now: float) -> None:
         """Give out what is to be written now."""
         if now < self._next_at:
             return
         self._next_at = now + self._every_s
-        self._days |= self._ledger.touched_days()
+        self._days |= self._ledger.touched_days(now)
         try:
             for day in sorted(self._days):
                 found = self._ledger.costs_of(day, now)
                 if found is None:
                     return  # looked for again as soon as the ledger is there
                 bill, pools = found
-                if bill.lines:
-                    self._publish(
-                        agent, DayCosts(day=day, at=min(now, (day + 1) * DAY_MS / 1000), lines=bill.lines, pools=pools)
-                    )
-                self._days.discard(day)
+                at = min(now, (day + 1) * DAY_MS / 1000)
+                if self._publish(agent, DayCosts(day=day, at=at, lines=bill.lines, pools=pools)):
+                    self._days.discard(day)
         except ClusterError as error:
             log.warning("costs are not renewed: %s", error)
 
-    def _publish(self, agent: Agent, costs: DayCosts) -> None:
-        self._give(agent, render_costs(costs, WHOLE, self._namespace))
-        for team in sorted({line.key.team for line in costs.lines if line.key is not None}):
-            self._give(agent, render_costs(of_team(costs, team), TEAM, team))
+    def _publish(self, agent: Agent, costs: DayCosts) -> bool:
+        """Give out what is not written yet; whether nothing was left."""
+        if not costs.lines:
+            return True
+        teams = sorted({line.key.team for line in costs.lines if line.key is not None})
+        objects = [render_costs(costs, WHOLE, self._namespace)]
+        objects += [render_costs(of_team(costs, team), TEAM, team) for team in teams]
+        done = [self._give(agent, each) for each in objects]
+        return all(done)
 
-    def _give(self, agent: Agent, content: dict[str, Any]) -> None:
+    def _give(self, agent: Agent, content: dict[str, Any]) -> bool:
         metadata = content["metadata"]
         key = metadata["namespace"], metadata["name"]
-        if self._written.get(key) == content["binaryData"][LINES]:
-            return
+        if self._written.get(key) == _digest(content):
+            return True
         agent.submit(QUEUE, f"write {'/'.join(key)} {content['data']['at']}", partial(self._write, key, content))
+        return False
 
     def _write(self, key: tuple[str, str], content: dict[str, Any]) -> None:
         if not self._may_act():
@@ -95,6 +103,13 @@ class CostPublisher:
         try:
             self._client.apply(f"/api/v1/namespaces/{namespace}/configmaps/{name}", content)
         except ApiError as error:
-            if error.status not in (403, 404):  # its namespace is gone, or on its way out
+            if error.status not in REFUSED:
                 raise
-        self._written[key] = content["binaryData"][LINES]
+            if error.status not in GONE:
+                log.error("the costs %s of %s are not shown: %s", name, namespace, error)
+        self._written[key] = _digest(content)
+
+
+def _digest(content: dict[str, Any]) -> bytes:
+    """What the same costs have in common; they themselves would be kept of each day and team."""
+    return sha256(content["binaryData"][LINES].encode()).digest()

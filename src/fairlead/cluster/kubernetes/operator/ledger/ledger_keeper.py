@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 # How often it is written down up to when everything is known.
 MARK_S = 10.0
-RETRY_S = 5.0
+# A database that does not answer is tried again after so long, and no more than a tenth of the time is spent on it.
+RETRY_S, RETRY_TIMES = 5.0, 9
 GONE = "gone"
 
 
@@ -91,11 +92,12 @@ class LedgerKeeper:
         """Write down what has changed. An error is logged, and what it kept back is tried again."""
         if now < self._retry_at:
             return
+        begun = time.monotonic()
         with self._lock:
             try:
                 self._look(now)
             except ClusterError as error:
-                self._fail(error, now)
+                self._fail(error, now, time.monotonic() - begun)
             else:
                 if self.trouble is not None:
                     log.info("the ledger is written again")
@@ -190,11 +192,13 @@ class LedgerKeeper:
                 waiting_s=found.waiting_s,
             )  # fmt: skip
 
-    def touched_days(self) -> set[int]:
+    def touched_days(self, now: float) -> set[int]:
         """Return the days whose costs may have changed since this was last asked, today among them."""
+        today = day_of(milliseconds(now))
         with self._lock:
-            days, self._touched_days = self._touched_days, set()
-        return days | {day_of(milliseconds(time.time()))}
+            # When this is asked next its last seconds are still to be counted.
+            days, self._touched_days = self._touched_days, {today}
+        return days | {today}
 
     def costs_of(self, day: int, now: float) -> tuple[Statement[Holder | None], Mapping[str, str]] | None:
         """Return the bills of a day up to now and the pool of each node; None while the ledger is not there."""
@@ -256,7 +260,8 @@ class LedgerKeeper:
             self._open.setdefault(each.pod.workload_uid, {})[uid] = each
         self._closed = dict(closed)
         self._inherited = set(held)
-        self._inherited_ms = milliseconds(now) if seen_ms is None else seen_ms
+        # A clock that was ahead once must not have what is gone paid for beyond now.
+        self._inherited_ms = milliseconds(now) if seen_ms is None else min(seen_ms, milliseconds(now))
         self._summaries, self._spent, self._present = {}, None, set()
         self._touched_days = set(range(day_of(self._inherited_ms), day_of(milliseconds(now)) + 1))
         self._runs = {each.uid for each in self._view.trainings.all()} | set(self._open)
@@ -265,11 +270,11 @@ class LedgerKeeper:
         log.info("the ledger has %d pods that hold something", len(held))
         return ledger
 
-    def _fail(self, error: ClusterError, now: float) -> None:
+    def _fail(self, error: ClusterError, now: float, took_s: float = 0.0) -> None:
         if self.trouble is None:
             log.error("%s Runs go on; what they hold is written down when the ledger is there again.", error)
         self.trouble = str(error)
-        self._retry_at = now + RETRY_S
+        self._retry_at = now + took_s + max(RETRY_S, RETRY_TIMES * took_s)
         self.rest()
 
     def _price(self, ledger: UsageLedger, now: float) -> None:
