@@ -24,7 +24,11 @@ if argv[0] == "pytest":
         cache.write_text(json.dumps(dict.fromkeys(failed, True)))
     sys.exit(code)
 """
-FAST, LONG = "pytest", "pytest -m long"
+FAST = "pytest"
+LONG = (
+    "pytest -m long tests/kubernetes/test_real_nodes.py tests/kubernetes/test_real_pods.py "
+    "tests/runtime tests/docs tests/specs tests/cli tests/benchmarks"
+)
 
 
 def run(place: Path, **case: tuple[int, list[str]]) -> tuple[int, str, list[str]]:

@@ -7,8 +7,10 @@ import pytest
 
 PROGRAM = """
 import os, signal, sys, threading, time
-from fairlead.control.termination import stop_on_signals
+from fairlead.control.termination import hold_signals, stop_on_signals
 
+hold_signals()
+threading.Thread(target=time.sleep, args=[600], daemon=True).start()
 lock, over = threading.Lock(), threading.Event()
 
 def stop():

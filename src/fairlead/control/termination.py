@@ -11,12 +11,16 @@ from collections.abc import Callable
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Call ``stop`` once, in a thread of its own, at the first SIGTERM or SIGINT; the next one ends the process.
+def hold_signals() -> None:
+    """Keep SIGTERM and SIGINT until ``stop_on_signals``; for the main thread before any other is started.
 
-    Call it in the main thread before others are started: those begun before it take signals as they did.
+    A thread that was there before would take them, and the process end by what they do by default.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """Call ``stop`` once, in a thread of its own, at the first of the signals held; the next one ends the process."""
 
     def wait() -> None:
         signal.sigwait(SIGNALS)

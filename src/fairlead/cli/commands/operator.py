@@ -54,12 +54,14 @@ def operator(
 
     With --keep or --keep-last it deletes runs that are over and that neither keeps.
     """
+    from fairlead.control.termination import hold_signals, stop_on_signals
+
+    hold_signals()
     from fairlead.cluster.kubernetes.api.client import Client, Limits
     from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings
     from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
     from fairlead.control.operator import Operator, OperatorSettings
-    from fairlead.control.termination import stop_on_signals
 
     pod = os.environ.get("POD_NAME")
     listen = listen or ("127.0.0.1:8080" if pod is None else "0.0.0.0:8080")

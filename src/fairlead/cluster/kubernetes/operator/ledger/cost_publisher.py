@@ -111,5 +111,5 @@ class CostPublisher:
 
 
 def _digest(content: dict[str, Any]) -> bytes:
-    """What the same costs have in common; they themselves would be kept of each day and team."""
+    """Hash what the same costs have in common; they themselves would be kept of each day and team."""
     return sha256(content["binaryData"][LINES].encode()).digest()
