@@ -50,14 +50,7 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
             continue
         if not costs and _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
             continue
-        own = tuple(found)
-        change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
-        if change is not None:
-            changes.append(change)
-        elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
-            growable.append(workload)
-        elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
-            waiting.append(workload)
+        _judge(workload, tuple(found), snapshot, now, changes, waiting, growable)
     busy = frozenset(change.workload_uid for change in changes)
     return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now)))
 
@@ -70,16 +63,28 @@ def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
     waiting = list(cache.waiting.values())
     growable: list[Workload] = []
     for workload in cache.ordered(cache.judged):
-        own = tuple(pods.get(workload.uid, ()))
-        change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
-        if change is not None:
-            changes.append(change)
-        elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
-            growable.append(workload)
-        elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
-            waiting.append(workload)
+        _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable)
     busy = frozenset(change.workload_uid for change in changes)
     return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now, cache)))
+
+
+def _judge(
+    workload: Workload,
+    own: tuple[Pod, ...],
+    snapshot: Snapshot,
+    now: float,
+    changes: list[Change],
+    waiting: list[Workload],
+    growable: list[Workload],
+) -> None:
+    """Add a run to those that change, that may grow or that want to start, or to none."""
+    change = leaf_of(workload.spec).judge(workload, own, snapshot, now)
+    if change is not None:
+        changes.append(change)
+    elif workload.spec.most_nodes is not None and elastic.may_grow(workload, now):
+        growable.append(workload)
+    elif _wants_to_start(workload, now) and all(pod.phase.is_final for pod in own):
+        waiting.append(workload)
 
 
 def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
