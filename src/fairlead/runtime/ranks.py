@@ -13,7 +13,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from fairlead.runtime import processes
+from fairlead.runtime import processes, rendezvous
 
 _ALL_SIGNALS = {int(number) for number in signal.valid_signals()} - {signal.SIGKILL, signal.SIGSTOP}
 _MAX_FD = 1 << 16
@@ -54,7 +54,8 @@ def rank_environment(rank: int, local_rank: int, common: Mapping[str, str]) -> d
     """Make a rank's variables beside those of its pod; nothing where those do not say how many ranks there are."""
     if "WORLD_SIZE" not in common:
         return {}
-    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": str(rank)}
+    own = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": str(rank)}
+    return own | rendezvous.rank_variables(rank, local_rank, common)
 
 
 def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fairlead.specs.overlay import Overlay
     from fairlead.specs.parallel import Parallel
     from fairlead.specs.resources import Resources
-    from fairlead.specs.training import Capacity, Checkpoint, Logs, Retry
+    from fairlead.specs.training import Capacity, Checkpoint, Framework, Logs, Retry
 
 
 class GangSpec(Protocol):
@@ -112,6 +112,9 @@ class ProgramSpec(GangSpec, Protocol):
 
     @property
     def world_size(self) -> int: ...
+
+    @property
+    def framework(self) -> Framework | None: ...
 
     @property
     def has_rendezvous(self) -> bool: ...

@@ -83,6 +83,41 @@ class Launch(StrEnum):
     TORCHRUN = "torchrun"
 
 
+class Framework(StrEnum):
+    """The frameworks whose way to meet is known; every one of them finds torchrun's variables besides its own."""
+
+    TORCH = "torch"
+    LIGHTNING = "lightning"
+    ACCELERATE = "accelerate"
+    DEEPSPEED = "deepspeed"
+    TENSORFLOW = "tensorflow"
+    JAX = "jax"
+    XGBOOST = "xgboost"
+    LIGHTGBM = "lightgbm"
+
+
+# Every rank of these has the addresses of all in one variable, for which Linux has room for 128 KiB.
+LISTING = frozenset((Framework.TENSORFLOW, Framework.LIGHTGBM))
+LISTED_MOST = 512
+
+# Variables that make a process a member of its group; `env` cannot give them another value.
+SET_BY_FRAMEWORK: Mapping[str, tuple[str, ...]] = {
+    Framework.TENSORFLOW: ("TF_CONFIG",),
+    Framework.JAX: (
+        "JAX_COORDINATOR_ADDRESS",
+        "JAX_COORDINATOR_BIND_ADDRESS",
+        "JAX_NUM_PROCESSES",
+        "JAX_PROCESS_ID",
+        "OMPI_MCA_orte_hnp_uri",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    Framework.XGBOOST: ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_NUM_WORKER", "DMLC_TASK_ID", "DMLC_ROLE"),
+    Framework.LIGHTGBM: ("LIGHTGBM_MACHINES", "LIGHTGBM_NUM_MACHINES", "LIGHTGBM_LOCAL_LISTEN_PORT"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """The kind of capacity that the run may use.
@@ -241,6 +276,7 @@ class Training:
         deadline_s: Its work is to be done this long after it was submitted; None for no such time.
         stall_timeout_s: No progress for this long counts as a hang; None turns it off.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
+        framework: The framework by whose variables its processes meet, a lone rank's too; None for torchrun's alone.
         launch: ``exec`` turns fast forking of ranks off; ``torchrun`` gives a lone rank what torchrun would set.
         metrics: How metrics are read from its output; None when nothing is read there.
         model: The transformer that it trains, for estimates; None when nobody says.
@@ -274,6 +310,7 @@ class Training:
     deadline_s: float | None = None
     stall_timeout_s: float | None = None
     grace_s: float = 30.0
+    framework: Framework | None = None
     launch: Launch = Launch.AUTO
     snapshot: bool = True
     kubernetes: Overlay = field(default_factory=Overlay)
@@ -300,12 +337,14 @@ class Training:
 
         A program takes itself for one of several ranks when it finds them, so a lone rank gets them only on request.
         """
-        return self.launch is Launch.TORCHRUN or self.most_nodes is not None or self.world_size > 1
+        is_asked_for = self.launch is Launch.TORCHRUN or self.framework is not None
+        return is_asked_for or self.most_nodes is not None or self.world_size > 1
 
     @property
     def may_fork(self) -> bool:
         """Return whether ranks may be forked from a process that has their imports in memory."""
-        return self.launch is not Launch.EXEC
+        # What runs beside rank 0 becomes its program, which a fork cannot.
+        return self.launch is not Launch.EXEC and self.framework is not Framework.XGBOOST
 
     def at(self, num_nodes: int) -> "Training":
         """The same with just so many nodes, from 1 to as many as it may have."""
@@ -335,8 +374,22 @@ class Training:
                 f"{self.most_nodes} is no more than nodes, which is {self.nodes}; give more, or leave it out",
             )
         yield from env_problems(self.env)
+        if self.framework is not None:
+            yield from self._framework_problems(self.framework)
         if self.labels:
             yield from labels_problems(self.labels)
+
+    def _framework_problems(self, framework: Framework) -> Iterable[tuple[str, str]]:
+        ranks = (self.most_nodes or self.nodes) * self.ranks_on_each_node
+        if framework in LISTING and ranks > LISTED_MOST:
+            yield (
+                "framework",
+                f"{framework} gives every rank the addresses of all, and {ranks} do not fit into a variable; "
+                f"give at most {LISTED_MOST} ranks",
+            )
+        for name in SET_BY_FRAMEWORK.get(framework, ()):
+            if name in self.env:
+                yield "env", f"{quote(name)} is set by `framework: {framework}`; leave one of the two out"
 
     def _deadline_problems(self) -> Iterable[tuple[str, str]]:
         if not self.capacity.auto:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fairlead.cluster import contract
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.code.environments import Environments
 from fairlead.cluster.local.code.keeping import CodeStore
@@ -225,7 +226,7 @@ class Agent:
         around = PodEnvironment(
             environ=environ,
             own_environ=os.environ,
-            master_port=port_for(self._home, workload.uid, pod.attempt),
+            master_port=port_for(self._home, workload.uid, pod.attempt, contract.num_ports(workload)),
             library=self._library,
             cgroup=cgroup,
             has_gpus=bool(self._node.gpus),

@@ -11,9 +11,10 @@ from typing import Any
 from fairlead.cluster import contract
 from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
-from fairlead.runtime import trial
+from fairlead.runtime import tracker, trial
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
+from fairlead.specs.training import SET_BY_FRAMEWORK
 from fairlead.state.snapshot import Pod, Workload
 
 LOG_FILES = 4
@@ -58,6 +59,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
         "command": place.command(spec),
         "setup": spec.setup,
         "trial": [trial.__file__],
+        "tracker": [tracker.__file__],
         "setup_stamp": str(home.run(workload.uid) / stamp),
         "env": env,
         "ranks": [
@@ -98,6 +100,8 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
     spec, ranks = workload.spec, workload.spec.ranks_on_each_node
     # A run that is submitted by a rank of another has no part in that one.
     env = {name: value for name, value in around.environ.items() if SET_BY_FAIRLEAD.fullmatch(name) is None}
+    for name in SET_BY_FRAMEWORK.get(around.environ.get("FAIRLEAD_FRAMEWORK", ""), ()):
+        env.pop(name, None)
     cores = pod.grant.cpu_milli // 1000
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))
     # Rendezvous by host name would leave loopback, and fails on machines whose name does not resolve.
@@ -120,5 +124,6 @@ def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, 
         pod_dir=str(home.pod(workload.uid, pod.uid)),
         run_dir=str(home.run(workload.uid) / "files"),
         checkpoint_to=checkpoint_place(home, workload),
-        master=("127.0.0.1", port),
+        master=(contract.LOOPBACK, port),
+        hosts=contract.LOOPBACK,
     )

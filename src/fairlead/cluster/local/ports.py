@@ -1,4 +1,4 @@
-"""Rendezvous ports: two neighbouring ones for each start of a gang, below the range from which the kernel lends."""
+"""Rendezvous ports: neighbouring ones for each start of a gang, below the range from which the kernel lends."""
 
 import random
 import socket
@@ -10,8 +10,8 @@ from fairlead.runtime.podfiles import read_json, write_json
 LOWEST, HIGHEST = 20_000, 32_000
 
 
-def port_for(home: Home, workload_uid: str, attempt: int) -> int:
-    """The lower of the two ports of this start; every pod of the gang gets the same answer.
+def port_for(home: Home, workload_uid: str, attempt: int, num_ports: int = 2) -> int:
+    """The lowest of the ports of this start; every pod of the gang gets the same answer.
 
     A port that another program takes before the rendezvous makes the start fail, and the next start gets others.
     """
@@ -23,10 +23,10 @@ def port_for(home: Home, workload_uid: str, attempt: int) -> int:
     draw = random.Random(f"{workload_uid}-{attempt}")
     for _ in range(200):
         port = draw.randrange(LOWEST, HIGHEST, 2)
-        if _is_free(port) and _is_free(port + 1):
+        if all(_is_free(port + each) for each in range(num_ports)):
             write_json(path, {"master_port": port}, durably=False)
             return port
-    raise ClusterError(f"No two neighbouring free ports between {LOWEST} and {HIGHEST}; end what holds them.")
+    raise ClusterError(f"No {num_ports} neighbouring free ports between {LOWEST} and {HIGHEST}; end what holds them.")
 
 
 def _is_free(port: int) -> bool:

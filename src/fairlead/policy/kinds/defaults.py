@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.specs.training import Training
+from fairlead.specs.training import Framework, Training
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_cpu, describe_of_each, plural
 
@@ -51,6 +51,10 @@ def describe_rendezvous(spec: Training) -> str:
     """Say whether its processes find the variables of torchrun, and why."""
     if not spec.has_rendezvous:
         return "launch: a lone rank starts by itself, without RANK and MASTER_ADDR; `launch: torchrun` sets them"
+    if spec.framework not in (None, Framework.TORCH, Framework.LIGHTNING):
+        return (
+            f"framework: {spec.framework}, with its own variables beside RANK, MASTER_ADDR and what else torchrun sets"
+        )
     if spec.most_nodes is not None:
         why = "an elastic gang"
     else:

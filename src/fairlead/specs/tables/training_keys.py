@@ -418,6 +418,14 @@ TRAINING = Section(
             also=("grace_period", "termination_grace_period_seconds", "stop_timeout", "stop_duration", "grace_s"),
         ),
         Key(
+            name="framework",
+            kind=word(training.Framework),
+            doc="The framework by whose variables its ranks meet, beside torchrun's; a lone rank gets them too.",
+            attributes=("framework",),
+            example="jax",
+            also=("backend", "library", "distributed", "distribution"),
+        ),
+        Key(
             name="launch",
             kind=word(training.Launch),
             doc="`torchrun` sets torchrun's variables for a lone rank too; `exec` turns fast forking of ranks off.",

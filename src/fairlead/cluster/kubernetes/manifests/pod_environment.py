@@ -24,6 +24,7 @@ LOG_FILES = 1
 
 def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | None) -> dict[str, str]:
     """The variables that every rank of a pod has in common."""
+    domain = f"{service_name(workload)}.{workload.spec.team}.svc"
     first = pod_name(workload.gang, create.attempt, 0)
     return contract.environment(
         workload,
@@ -33,7 +34,8 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         pod_dir=POD_DIR,
         run_dir=RUN_DIR,
         checkpoint_to=checkpoint_to,
-        master=(f"{first}.{service_name(workload)}.{workload.spec.team}.svc", MASTER_PORT),
+        master=(f"{first}.{domain}", MASTER_PORT),
+        hosts=f"{first.removesuffix('0')}{{}}.{domain}",
     )
 
 

@@ -18,7 +18,8 @@ from fairlead.cluster.kubernetes import names
 FILE = "runtime.pyz"
 MOST_BYTES = 1024 * 1024  # of all a ConfigMap holds
 _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
-_BESIDE = ("__init__.py", "errors.py", "huggingface.py", "lightning.py")  # what programs import of the package itself
+# What programs import of the package itself.
+_BESIDE = ("__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "xgboost.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -1,0 +1,60 @@
+"""The arguments by which ranks of a run meet in XGBoost and LightGBM, which read no variables. Imports neither."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+from fairlead.runtime.errors import Misuse
+
+RESOLVE_S = 120.0  # a pod has its name some seconds after its address
+_RETRY_S = 0.5
+CONNECT_TRIES = 10  # it waits 0, 2, 4 ... seconds between them; rank 0 may import for a while
+
+
+def communicator_args(environ: Mapping[str, str] | None = None) -> dict[str, str | int]:
+    """Return arguments of ``xgboost.collective.CommunicatorContext`` for this rank.
+
+    Raises:
+        Misuse: The run does not say ``framework: xgboost``.
+    """
+    env = os.environ if environ is None else environ
+    if "DMLC_TRACKER_URI" not in env:
+        raise Misuse("there is no tracker to meet at; give the run `framework: xgboost`")
+    return {
+        "dmlc_tracker_uri": env["DMLC_TRACKER_URI"],
+        "dmlc_tracker_port": int(env["DMLC_TRACKER_PORT"]),
+        "dmlc_task_id": env["DMLC_TASK_ID"],
+        "dmlc_retry": CONNECT_TRIES,
+    }
+
+
+def network_params(environ: Mapping[str, str] | None = None) -> dict[str, str | int]:
+    """Return parameters of LightGBM's for this rank: its own port and the addresses of all ranks.
+
+    LightGBM finds itself among them by the addresses of this machine, so names are looked up here; a pod's name comes a
+    while after its address, up to ``RESOLVE_S`` seconds.
+
+    Raises:
+        Misuse: The run does not say ``framework: lightgbm``, or the name of a rank's host never comes.
+    """
+    env = os.environ if environ is None else environ
+    if "LIGHTGBM_MACHINES" not in env:
+        raise Misuse("no ranks are listed; give the run `framework: lightgbm`")
+    until = time.monotonic() + RESOLVE_S
+    listed = [each.rpartition(":") for each in env["LIGHTGBM_MACHINES"].split(",")]
+    return {
+        "machines": ",".join(f"{_resolve(host, until)}:{port}" for host, _, port in listed),
+        "num_machines": int(env["LIGHTGBM_NUM_MACHINES"]),
+        "local_listen_port": int(env["LIGHTGBM_LOCAL_LISTEN_PORT"]),
+    }
+
+
+def _resolve(host: str, until: float) -> str:
+    while True:
+        try:
+            return socket.gethostbyname(host)
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise Misuse(f"{host} has no address after {RESOLVE_S:g} s: {error}") from error
+            time.sleep(_RETRY_S)
