@@ -544,7 +544,9 @@ FIRST = {
 NEEDS_FIRST = {**FIRST, "steps.*.needs": ["p"]}
 CODE = {"steps.*.code": ["b.txt"]}
 MEETING = "for i in $(seq 100); do [ -e flag ] && exit 0; sleep 0.1; done; exit 1"
-OF_THE_RUN = ("name", "team", "labels", "workdir", "env", "priority", "grace")
+OF_THE_RUN = (
+    "name", "team", "labels", "image", "workdir", "setup", "env", "checkpoint.to", "kubernetes", "priority", "grace",
+)  # fmt: skip
 EFFECTS["Pipeline"] = [
     *(
         replace(each, seen=as_run(each.seen))

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.cli.show import table
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.output import LogQuery
 from fairlead.control.pipelines.command import is_pipeline
+from fairlead.errors import ClusterError
 from fairlead.state.snapshot import AnyWorkload, Workload
 from fairlead.text.quantities import describe_duration, plural
 
@@ -24,7 +26,10 @@ def describe_steps(workload: Workload) -> str:
 
 def step_lines(cluster: ClusterClient, workload: AnyWorkload) -> list[str]:
     """A line for each task of a run that is a pipeline; none for any other."""
-    progress = _progress(cluster, workload)
+    try:
+        progress = _progress(cluster, workload)
+    except ClusterError as error:
+        return [f"its steps are told in its output, which cannot be read now: {error}"]
     if progress is None:
         return []
     rows: list[tuple[str, ...]] = [("STEP", "PHASE", "TOOK", "")]
@@ -36,9 +41,12 @@ def step_lines(cluster: ClusterClient, workload: AnyWorkload) -> list[str]:
     return table(rows).splitlines()
 
 
-def steps_json(cluster: ClusterClient, workload: AnyWorkload) -> list[dict[str, Any]]:
-    """Each task of a run that is a pipeline, as an object."""
-    progress = _progress(cluster, workload)
+def steps_json(cluster: ClusterClient, workload: AnyWorkload) -> list[dict[str, Any]] | None:
+    """Each task of a run that is a pipeline, as an object; None where that cannot be read now."""
+    try:
+        progress = _progress(cluster, workload)
+    except ClusterError:
+        return None
     if progress is None:
         return []
     told = []
@@ -56,4 +64,8 @@ def _progress(cluster: ClusterClient, workload: AnyWorkload) -> "Progress | None
     from fairlead.control.pipelines.submission import pipeline_of, progress_of
 
     pipeline = pipeline_of(workload.spec)
+    if pipeline is not None and cluster.has_containers:
+        from fairlead.control.pipelines.told import LINE, read_told
+
+        return read_told(pipeline, cluster.logs(workload.uid, LogQuery(pattern=LINE)))
     return None if pipeline is None else progress_of(pipeline, workload, Path(cluster.kept_at(workload)))

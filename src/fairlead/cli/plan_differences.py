@@ -9,10 +9,10 @@ from pathlib import Path
 from fairlead.cli.show import table
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission
-from fairlead.control.pipelines.command import is_pipeline
+from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.pipelines.preview import Foreseen, Preview, preview
 from fairlead.control.pipelines.submission import driver_of, pipeline_of, store_of
-from fairlead.errors import ClusterError, NotFound
+from fairlead.errors import ClusterError, Conflict, NotFound
 from fairlead.specs.formats.differences import differences
 from fairlead.specs.formats.rendering import render_short
 from fairlead.specs.training import Training
@@ -52,8 +52,11 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
 
     Raises:
         ClusterError: Code or an input of a pipeline cannot be read.
+        Conflict: What its steps returned last lies where only pods see it.
     """
     spec = admitted.spec
+    if is_pipeline(spec) and cluster.has_containers:
+        raise Conflict(f"{spec.name}: {UNSEEN}")
     if is_pipeline(spec):
         steps = steps_of(spec)
         rows = [each for each in steps if each.foreseen is not Foreseen.UNCHANGED]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import Spec
-from fairlead.control.pipelines.command import refuse_elsewhere
+from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import CannotFit, Conflict
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of
@@ -64,6 +64,11 @@ def admit(
         raise Conflict(
             f"{spec.name} is a Serving, and endpoints run on this machine only so far; give `--cluster local`."
         )
+    if cluster.has_containers and type(spec).__name__ == "Pipeline":
+        raise Conflict(
+            f"{spec.name}: steps that are runs of their own (`training`, `sweep`) are for this machine so far; give "
+            "`--cluster local`, or make them commands."
+        )
     runs: list[Admission] = []
     # What the driver of a pipeline holds is not there for the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)
@@ -86,6 +91,10 @@ def admit(
 def _admit_run(
     cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str], held_milli: int
 ) -> Admission:
+    if cluster.has_containers and directory is not None and is_driver(spec):
+        from fairlead.control.pipelines.as_pod import in_pods  # here, since few runs are pipelines
+
+        spec = in_pods(spec)
     prepared = cluster.prepare(spec, directory)
     if prepared.spec.parallel is not None:
         # Imported by the few that say how they are split.
@@ -99,7 +108,6 @@ def _admit_run(
         nodes = tuple(replace(node, cpu_milli=node.cpu_milli - held_milli) for node in cluster.nodes())
         checked = check(prepared.spec, nodes, ignore=ignore)
         return replace(checked, notes=(*prepared.notes, *checked.notes))
-    refuse_elsewhere(spec)
     if ignore:
         raise Conflict(f"`{min(ignore)}` is honoured on this cluster; leave `--ignore {min(ignore)}` out.")
     # Nodes may come and go there, so whether it fits is the operator's to say.

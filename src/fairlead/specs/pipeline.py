@@ -8,11 +8,12 @@ from enum import StrEnum
 from fairlead.specs.constraints import NAME, PATH, BrokenRules, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.cron import parse_cron
 from fairlead.specs.expressions import names_in
-from fairlead.specs.overlay import SET_BY_US
+from fairlead.specs.overlay import SET_BY_US, Overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.sweep import NAME_MOST, Sweep
 from fairlead.specs.sweep import map_runs as map_trial
-from fairlead.specs.training import DAY_S, DECADE_S, DEFAULT_TEAM, Training
+from fairlead.specs.training import DAY_S, DECADE_S, DEFAULT_TEAM, Checkpoint, Training
+from fairlead.specs.training import TRAINING_RULES as OF_A_RUN
 
 STEPS_MOST = 2_000
 LIST_MOST = 1_000
@@ -31,7 +32,9 @@ ITEM = Text(max_length=4096)
 CONDITION = Text(max_length=500)
 # Names of variables that hand outputs on, in the text of a command.
 _INPUT = re.compile(r"\bFAIRLEAD_INPUT_([A-Z0-9_]+)")
-_SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*)")
+_SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*|PIPELINE)")
+# Holds the pipeline where its driver is a pod.
+VARIABLE = "FAIRLEAD_PIPELINE"
 _OUTPUT = re.compile(r"\bFAIRLEAD_OUTPUT_([A-Z0-9_]+)")
 # Of a step that is a Sweep: the best trial's.
 SWEEP_OUTPUTS = ("parameters", "value", "checkpoint")
@@ -61,7 +64,9 @@ STEP_RULES: Constraints = {
 PIPELINE_RULES: Constraints = {
     "name": NAME,
     "team": NAME,
+    "image": OF_A_RUN["image"],
     "workdir": PATH,
+    "setup": OF_A_RUN["setup"],
     "priority": Limit(low=-1, high=1_000, whole=True),
     "parallel": Limit(low=1, high=10_000, whole=True),
     "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
@@ -273,8 +278,13 @@ class Pipeline:
 
     Attributes:
         steps: By name.
+        image: Container image that the steps run in, on a cluster with containers.
         workdir: Directory the steps run in; None for the directory of the spec file.
+        setup: Shell commands before the first step, on each machine that the steps come to.
         env: Variables of every step.
+        checkpoint: Its ``to`` is where checkpoints of steps go; on Kubernetes also what steps return, and how far the
+            pipeline is.
+        kubernetes: Fields of the pod on Kubernetes.
         resources: What the machine gives to the pipeline as a whole.
         parallel: Steps that run at the same time at most; None for one for each core of
             ``resources``, or 4 where that says nothing.
@@ -288,9 +298,13 @@ class Pipeline:
     steps: Mapping[str, Step]
     team: str = DEFAULT_TEAM
     labels: Mapping[str, str] = field(default_factory=dict)
+    image: str | None = None
     workdir: str | None = None
+    setup: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    kubernetes: Overlay = field(default_factory=Overlay)
     priority: int = 0
     parallel: int | None = None
     grace_s: float = 30.0

@@ -15,7 +15,7 @@ from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
-from fairlead.control.pipelines.command import is_pipeline
+from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.queue.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
@@ -82,6 +82,11 @@ def plan(
         found = [difference_of(cluster, each) for each in wanted]
         print("\n\n".join(each.shown(form or "text") for each in found))
         return CHANGES if any(each.rows for each in found) else 0
+
+    def has_steps(spec: WorkloadSpec) -> bool:
+        """Return whether what each step would do can be told here."""
+        return is_pipeline(spec) and not cluster.has_containers
+
     going = [_under_way(cluster, each) for each in wanted]
     new = [_named(cluster, each) for each, run in zip(wanted, going, strict=True) if run is None]
     outcomes = _decide(cluster, [each.spec for each in new])
@@ -108,7 +113,7 @@ def plan(
                         "costs": [asdict(cost) for cost in costs],
                         "spec": render(_shown(spec)),
                         **_splits_json(cluster, spec, request),
-                        **({"steps": [asdict(step) for step in _steps(spec)]} if is_pipeline(spec) else {}),
+                        **({"steps": [asdict(step) for step in _steps(spec)]} if has_steps(spec) else {}),
                     }
                 )
             )
@@ -122,7 +127,9 @@ def plan(
             follow = f"`fairlead attach {cluster.named(run)}` follows it"
             print(f"{spec.name}: {follow}; `fairlead run` would refuse a second one of that name")
         else:
-            if is_pipeline(spec):
+            if is_pipeline(spec) and not has_steps(spec):
+                print(f"{spec.name}: {UNSEEN}")
+            if has_steps(spec):
                 steps = _steps(spec)
                 print(table([("STEP", "WOULD", "WHY"), *((each.task, each.foreseen, each.why) for each in steps)]))
             print("\n".join(describe_outcome(spec.name, status, starts_at)))

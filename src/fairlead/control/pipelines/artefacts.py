@@ -97,6 +97,30 @@ class Artefacts:
         return digest
 
 
+class SharedArtefacts(Artefacts):
+    """The outputs below a directory of a volume, which pods of several machines have in common.
+
+    Nobody removes any, so nobody is kept from it. What is kept is on the disk before it is found there.
+    """
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Nothing is removed here."""
+        yield
+
+    def keep(self, source: Path) -> str:
+        """Move a file or directory into the store; its hash.
+
+        Raises:
+            OSError: It cannot be read or moved.
+        """
+        for path in (source, *source.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        return super().keep(source)
+
+
 def read_value(path: Path) -> Any:
     """Read what conditions see of an output: JSON, or text without the line break at its end; None for what is
     large."""
@@ -122,13 +146,16 @@ def content_digest(path: Path) -> str:
     return _digest(os.fspath(path)).hexdigest()
 
 
-def file_identity(path: str, status: os.stat_result) -> str:
+def file_identity(path: str, status: os.stat_result, *, by_content: bool = False) -> str:
     """The hash of a file's content; of a large one its size and time of change.
+
+    Args:
+        by_content: Times say nothing, as where files were unpacked; large ones are read too.
 
     Raises:
         OSError: It cannot be read.
     """
-    if status.st_size > LARGE_BYTES:
+    if status.st_size > LARGE_BYTES and not by_content:
         return f"{status.st_size}-{status.st_mtime_ns}"
     return _digest(path).hexdigest()
 

@@ -1,10 +1,14 @@
 """The command by which a run is known to carry out a pipeline."""
 
-from fairlead.errors import Conflict
+from fairlead.specs.pipeline import VARIABLE
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 
 DRIVER = "fairlead.control.pipelines.driver"
+UNSEEN = (
+    "which steps would run is decided where their results lie, on a volume that only its pods see; `fairlead run` says "
+    "of each why it runs"
+)
 
 
 def is_pipeline(spec: WorkloadSpec) -> bool:
@@ -14,17 +18,4 @@ def is_pipeline(spec: WorkloadSpec) -> bool:
 
 def is_driver(spec: WorkloadSpec) -> bool:
     """Return whether a workload is the run that carries out a pipeline."""
-    return isinstance(spec, Training) and f" -m {DRIVER} " in spec.run
-
-
-def refuse_elsewhere(spec: Training) -> None:
-    """Refuse a pipeline on a cluster that is not this machine.
-
-    Raises:
-        Conflict: It is one.
-    """
-    if is_driver(spec):
-        raise Conflict(
-            f"{spec.name}: a Pipeline runs on this machine only so far; leave `--context` and `--namespace` out, or "
-            "submit its steps as runs of their own."
-        )
+    return isinstance(spec, Training) and (f" -m {DRIVER} " in spec.run or VARIABLE in spec.env)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.cluster.project_files import Found, walk
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, file_identity
-from fairlead.control.pipelines.results import Results
+from fairlead.control.pipelines.result_store import ResultStore
 from fairlead.policy.kinds.steps import CacheDecision, Task, decide_cache
 from fairlead.specs.pipeline import Pipeline, Step
 
@@ -29,11 +29,20 @@ class Dependencies:
         workdir: Where the steps run.
         environ: What they inherit.
         state: The state directory, which is no code even where it lies in ``workdir``.
+        is_in_pod: The image counts, and times of files say nothing.
     """
 
     def __init__(
-        self, pipeline: Pipeline, workdir: Path, environ: Mapping[str, str], results: Results, state: Path
+        self,
+        pipeline: Pipeline,
+        workdir: Path,
+        environ: Mapping[str, str],
+        results: ResultStore,
+        state: Path,
+        *,
+        is_in_pod: bool = False,
     ) -> None:
+        self._is_in_pod = is_in_pod
         self._state = state
         self._pipeline = pipeline
         self._workdir = workdir
@@ -64,6 +73,8 @@ class Dependencies:
             parts["item"] = task.item
         own = {} if step.program is None else step.program.env
         parts |= {f"variable {name}": _hash(value) for name, value in {**self._pipeline.env, **step.env, **own}.items()}
+        if self._is_in_pod:
+            parts |= {"image": self._pipeline.image or "", "setup": _hash(self._pipeline.setup or "")}
         parts |= _of_child(step)
         parts |= dict(handed)
         for path in step.inputs:
@@ -103,8 +114,11 @@ class Dependencies:
             self._files = {}
             for each in walk(self._workdir, without=os.path.abspath(self._state)):
                 if isinstance(each, Found) and not self._is_pipeline(each):
-                    self._files[each.path] = file_identity(os.path.join(self._workdir, each.path), each.status)
+                    self._files[each.path] = self._identity(each)
         return self._files
+
+    def _identity(self, found: Found) -> str:
+        return file_identity(os.path.join(self._workdir, found.path), found.status, by_content=self._is_in_pod)
 
     def _is_pipeline(self, found: Found) -> bool:
         """Return whether a file describes a pipeline: what it says of a step is a dependency of that step by itself."""

@@ -20,7 +20,8 @@ from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts, read_value
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.processes import Program, Programs
-from fairlead.control.pipelines.results import Results
+from fairlead.control.pipelines.result_store import ResultStore
+from fairlead.control.pipelines.told import told
 from fairlead.errors import FairleadError, NotFound
 from fairlead.policy.kinds.steps import (
     Expand,
@@ -39,7 +40,7 @@ from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.serialization import from_json
-from fairlead.specs.pipeline import Pipeline, child_name
+from fairlead.specs.pipeline import VARIABLE, Pipeline, child_name
 from fairlead.text.quantities import describe_duration
 
 if TYPE_CHECKING:  # most pipelines have none
@@ -56,7 +57,7 @@ SUBMIT_AGAIN_S = 0.5
 HANDED, COLLECTED = "handed.json", "collected.json"
 STOPPED = 143
 # A driver's own, which mean another rank or another place to whatever a step starts.
-_OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRLEAD_CHECKPOINT_FROM")
+_OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRLEAD_CHECKPOINT_FROM", VARIABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class Surroundings:
         run: Uid of the run.
         environ: What the steps inherit.
         children: The pipeline's, where steps are runs of their own; None where none is.
+        is_in_pod: The driver is a pod: its output tells of each change, since nobody outside reads its journal.
     """
 
     workdir: Path
@@ -78,6 +80,7 @@ class Surroundings:
     run: str
     environ: Mapping[str, str]
     children: "Children | None" = None
+    is_in_pod: bool = False
 
 
 class Driver:
@@ -86,7 +89,8 @@ class Driver:
     def __init__(
         self,
         pipeline: Pipeline,
-        store: Path,
+        artefacts: Artefacts,
+        results: ResultStore,
         around: Surroundings,
         reporter: Reporter,
         clock: Callable[[], float] = time.time,
@@ -95,12 +99,14 @@ class Driver:
         self._around = around
         self._reporter = reporter
         self._clock = clock
-        self._artefacts = Artefacts(store)
-        self._results = Results(store / "results.db")
-        self._dependencies = Dependencies(pipeline, around.workdir, around.environ, self._results, store.parent)
+        self._artefacts = artefacts
+        self._results = results
+        self._dependencies = Dependencies(
+            pipeline, around.workdir, around.environ, results, artefacts.root.parent, is_in_pod=around.is_in_pod
+        )
         place = around.files / journal.NAME
         self._progress = journal.read(place, pipeline)
-        self._journal = journal.Journal(place)
+        self._journal = journal.Journal(place, is_synced=around.is_in_pod)
         self._programs = Programs(is_alone=len(pipeline.steps) == 1)
         self._ready: deque[Task] = deque()
         self._delayed: list[tuple[float, Task]] = []
@@ -156,6 +162,8 @@ class Driver:
                 if task.phase is TaskPhase.RUNNING and self._find(task) is not None:
                     self._parts[task.name] = read_json(self._place(task) / HANDED) or {}
                     self._followed[task.name] = task
+                elif task.phase.is_final and task.phase not in anew:
+                    self._tell(task)  # the output of the driver before may be lost
                 elif task.phase is TaskPhase.RUNNING or task.phase in anew:
                     failures = 0 if task.phase in anew else task.failures
                     self._progress.put(replace(task, phase=TaskPhase.WAITING, failures=failures, message=""))
@@ -440,6 +448,7 @@ class Driver:
         again = replace(task, phase=TaskPhase.WAITING, failures=failures, message=message)
         self._journal.task(again, self._clock())
         self._progress.put(again)
+        self._tell(again)
         self._reporter.event("StepRetried", f"{task.name}: {message}; tried again in {describe_duration(wait_s)}")
         self._delayed.append((time.monotonic() + wait_s, again))
 
@@ -454,10 +463,16 @@ class Driver:
         self._progress.put(task)
         event = "StepStarted" if task.phase is TaskPhase.RUNNING else f"Step{task.phase.value}"
         self._reporter.event(event, f"{task.name}: {task.message}")
-        if task.phase is TaskPhase.FAILED:
+        if task.phase is TaskPhase.FAILED and not self._around.is_in_pod:
             print(f"fairlead: step {task.name} failed: {task.message}", file=sys.stderr, flush=True)
+        self._tell(task)
         if task.phase.is_final:
             self._tell_progress()
+
+    def _tell(self, task: Task) -> None:
+        """Tell of a task as it is now to those who read the output of a pod."""
+        if self._around.is_in_pod:
+            print(told(task), flush=True)
 
     def _tell_progress(self) -> None:
         """Report finished tasks as steps; not each of many that are taken from the cache at once."""
@@ -515,7 +530,9 @@ def main(arguments: list[str]) -> int:
             return 2
         around = replace(around, run=parent, children=Children(cluster, parent))
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
-    return Driver(pipeline, Path(store), around, reporter).run()
+    from fairlead.control.pipelines.results import Results  # not above: pods have no such database
+
+    return Driver(pipeline, Artefacts(Path(store)), Results(Path(store) / "results.db"), around, reporter).run()
 
 
 if __name__ == "__main__":

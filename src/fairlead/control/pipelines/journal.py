@@ -36,9 +36,14 @@ class Progress:
 
 
 class Journal:
-    """The journal of one run, written by one driver at a time."""
+    """The journal of one run, written by one driver at a time.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        is_synced: Each line is on the disk before anything follows from it.
+    """
+
+    def __init__(self, path: Path, *, is_synced: bool = False) -> None:
+        self._is_synced = is_synced
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         size = os.fstat(self._file).st_size
         end = os.pread(self._file, size, 0).rfind(b"\n") + 1
@@ -65,6 +70,8 @@ class Journal:
         data = json.dumps(record, separators=(",", ":")).encode() + b"\n"
         if os.write(self._file, data) != len(data):
             raise OSError(f"no room for the pipeline's journal: {NAME}")
+        if self._is_synced:
+            os.fsync(self._file)
 
 
 def read(path: Path, pipeline: Pipeline) -> Progress:

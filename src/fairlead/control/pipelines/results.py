@@ -1,6 +1,5 @@
 """Keeps what tasks returned, by what they depended on: the cache of steps, and the lineage of artefacts."""
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairlead.control.pipelines.result_store import key_of, listing_of
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.steps import Result
 
@@ -143,8 +143,7 @@ class Results:
 
     def keep_listing(self, files: Mapping[str, str]) -> str:
         """Keep which files code consists of, with the hash of each; the hash of the whole."""
-        text = json.dumps(dict(sorted(files.items())), separators=(",", ":"))
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        digest, text = listing_of(files)
         self._db.execute("INSERT OR IGNORE INTO listings (digest, files) VALUES (?, ?)", (digest, text))
         return digest
 
@@ -152,12 +151,6 @@ class Results:
         """The files of a listing; none of an unknown one."""
         row = self._db.execute("SELECT files FROM listings WHERE digest = ?", (digest,)).fetchone()
         return {} if row is None else dict(json.loads(row[0]))
-
-
-def key_of(parts: Mapping[str, str]) -> str:
-    """One hash for all that a task depends on."""
-    text = json.dumps(dict(sorted(parts.items())), separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _result(row: tuple[Any, ...]) -> Result:

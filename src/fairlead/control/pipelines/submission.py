@@ -14,10 +14,11 @@ from pathlib import Path
 from fairlead.cluster.local.home import Home
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.command import DRIVER, is_driver
+from fairlead.control.pipelines.packing import unpacked
 from fairlead.errors import ClusterError
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import DRIVER as DRIVER_NAME
-from fairlead.specs.pipeline import Pipeline, map_runs
+from fairlead.specs.pipeline import VARIABLE, Pipeline, map_runs
 from fairlead.specs.training import Launch, Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import child_uid
@@ -73,9 +74,13 @@ def as_training(pipeline: Pipeline, home: Home) -> Training:
         run=shlex.join(words),
         team=pipeline.team,
         labels=pipeline.labels,
+        image=pipeline.image,
         workdir=pipeline.workdir,
+        setup=pipeline.setup,
         env=pipeline.env,
         resources=pipeline.resources,
+        checkpoint=pipeline.checkpoint,
+        kubernetes=pipeline.kubernetes,
         priority=pipeline.priority,
         grace_s=pipeline.grace_s,
         launch=Launch.EXEC,
@@ -94,6 +99,8 @@ def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
     driver = driver_of(spec)
     if driver is None:
         return None
+    if VARIABLE in driver.env:
+        return unpacked(driver.env[VARIABLE])
     place = Path(shlex.split(driver.run)[3])
     try:
         found = from_json(place.read_text())

@@ -1,6 +1,7 @@
 """Every key of a Pipeline."""
 
 from dataclasses import replace
+from typing import Any
 
 from fairlead.specs import pipeline, sweep, training
 from fairlead.specs.constraints import PATH
@@ -20,7 +21,7 @@ from fairlead.specs.tables.field_types import (
     word,
 )
 from fairlead.specs.tables.sweep_keys import SWEEP
-from fairlead.specs.tables.training_keys import RESOURCES, TRAINING
+from fairlead.specs.tables.training_keys import CHECKPOINT, RESOURCES, TRAINING
 
 _ENV = MapField(names=training.ENV_NAME, values=training.ENV_VALUE, most=training.ENV_MOST)
 
@@ -252,6 +253,23 @@ _ON = Section(
     ),
 )
 
+_CHECKPOINT = Section(
+    type=training.Checkpoint,
+    rules=training.CHECKPOINT_RULES,
+    shorthand="to",
+    keys=tuple(
+        replace(key, doc="Directory or URL for checkpoints of steps; on Kubernetes also for all that steps return.")
+        for key in CHECKPOINT.keys
+        if key.name == "to"
+    ),
+)
+
+
+def _of_a_run(name: str, **changes: Any) -> Key:
+    """The key of a run by that name, which means the same of the pipeline's."""
+    return replace(next(key for key in TRAINING.keys if key.name == name), **changes)
+
+
 PIPELINE = Section(
     type=pipeline.Pipeline,
     rules=pipeline.PIPELINE_RULES,
@@ -259,6 +277,7 @@ PIPELINE = Section(
         name_key(example="churn", more="; a short form without it takes the file's name"),
         team_key("The team it belongs to."),
         labels_key("Names and values of your own, to find it by (`--label`)."),
+        _of_a_run("image", doc="Container image that the steps run in; needs a cluster with containers."),
         Key(
             name="workdir",
             kind=TEXT,
@@ -267,6 +286,7 @@ PIPELINE = Section(
             example="src",
             also=("working_dir", "working_directory", "cwd"),
         ),
+        _of_a_run("setup", doc="Shell commands run once before the first step.", also=("setup_commands", "install")),
         Key(
             name="env",
             kind=_ENV,
@@ -283,6 +303,15 @@ PIPELINE = Section(
             example="{cpu: 4}",
             also=("resource", "requests", "limits"),
         ),
+        Key(
+            name="checkpoint",
+            kind=_CHECKPOINT,
+            doc="Where checkpoints of steps go, and on Kubernetes what steps return; a lone text is `to`.",
+            attributes=("checkpoint",),
+            example="{to: s3://bucket/pipelines}",
+            also=("checkpoints", "artifacts", "store", "storage"),
+        ),
+        _of_a_run("kubernetes", doc="Fields merged into the pod that runs the steps, in Kubernetes' own words."),
         Key(
             name="priority",
             kind=WHOLE,

@@ -126,11 +126,18 @@ def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
     # Here and not above: few runs are pipelines.
     from fairlead.control.pipelines.submission import pipeline_of
     from fairlead.control.pipelines.submission import progress_of as steps_of
+    from fairlead.control.pipelines.told import LINE, read_told
 
     pipeline = pipeline_of(run.spec)
     if pipeline is None:
         return []
-    progress = steps_of(pipeline, run, Path(question.cluster.kept_at(run)))
+    if question.cluster.has_containers:
+        lines = question.paced.value(
+            ("steps", run.uid, run.status.phase), lambda: list(question.cluster.logs(run.uid, LogQuery(pattern=LINE)))
+        )
+        progress = read_told(pipeline, lines)
+    else:
+        progress = steps_of(pipeline, run, Path(question.cluster.kept_at(run)))
     found = []
     for task in (task for tasks in progress.steps.values() for task in tasks):
         began, ended = progress.times.get(task.name, (None, None))

@@ -16,6 +16,7 @@ WORK_DIR = f"{LOCAL}/work"
 USER_HOME = f"{LOCAL}/home"
 RUNTIME_DIR = f"{HOME}/runtime"
 RUNTIME = f"{RUNTIME_DIR}/runtime.pyz"
+DRIVER = f"{RUNTIME_DIR}/driver.pyz"
 WORKDIR_PARTS = f"{HOME}/workdir"
 MASTER_PORT = 29500  # torchrun's own; a pod has its ports to itself
 LOG_MAX_BYTES = 4 * 1024 * 1024

@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import DeviceResource
+from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
@@ -217,8 +218,12 @@ def _reporter(spec: ProgramSpec, settings: PodSettings) -> dict[str, Any]:
 def _volumes(spec: ProgramSpec, settings: PodSettings, memory: str | int) -> list[dict[str, Any]]:
     # As on any machine: half of memory. It counts as the pod's memory either way.
     shared = spec.resources.shm_bytes or int(memory) // 2
+    runtime: dict[str, Any] = {"configMap": {"name": settings.runtime}}
+    if driver_bundle.is_driver(spec):
+        beside = {"configMap": {"name": driver_bundle.bundle_name()}}
+        runtime = {"projected": {"sources": [runtime, beside]}}
     volumes: list[dict[str, Any]] = [
-        {"name": "fairlead-runtime", "configMap": {"name": settings.runtime}},
+        {"name": "fairlead-runtime", **runtime},
         {"name": "fairlead-local", "emptyDir": {}},
         {"name": "fairlead-shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(shared)}},
     ]

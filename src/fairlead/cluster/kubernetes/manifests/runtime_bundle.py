@@ -20,7 +20,7 @@ MOST_BYTES = 1024 * 1024  # of all a ConfigMap holds
 _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
 # What programs import of the package itself.
 _BESIDE = ("__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "xgboost.py")
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
@@ -35,7 +35,7 @@ def bundle() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name, date_time=_EPOCH), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, date_time=EPOCH), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.devices import resource_of
+from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import render_bundle
@@ -222,6 +223,9 @@ class Agent:
                     at_once.submit(self._ensure, f"/apis/networking.k8s.io/v1/{place}/networkpolicies", policy),
                 )
                 self._provide(found.namespace, anew=attempt > 0)
+                if driver_bundle.is_driver(found.workload.spec):
+                    driver = driver_bundle.render_bundle(found.namespace)
+                    self._ensure(f"/api/v1/{place}/configmaps", driver)
                 for each in asked:
                     each.result()
             self._equipped[found.uid] = attempt

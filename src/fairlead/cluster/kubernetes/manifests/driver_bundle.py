@@ -1,0 +1,84 @@
+"""The driver of pipelines as one file beside the runtime, and the ConfigMap that takes it into its pods alone.
+
+It needs a Python from 3.11 on and nothing else. The package of the runtime is the one that is imported; this file adds
+to it what only drivers need.
+"""
+
+import base64
+import hashlib
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fairlead.specs
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import EPOCH
+from fairlead.specs.gang import ProgramSpec
+from fairlead.specs.pipeline import VARIABLE
+
+FILE = "driver.pyz"
+_MAIN = """\
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit(f"fairlead: pipelines need an image with Python 3.11 or newer; this one has {sys.version.split()[0]}")
+import fairlead
+
+fairlead.__path__.append(f"{sys.argv[0]}/fairlead")
+from fairlead.control.pipelines.in_pod import main
+
+sys.exit(main())
+"""
+_FOLDERS = ("specs", "text")
+_FILES = (
+    "cluster/__init__.py", "cluster/project_files.py", "control/__init__.py", "control/pipelines/__init__.py",
+    "control/pipelines/artefacts.py", "control/pipelines/dependencies.py", "control/pipelines/driver.py",
+    "control/pipelines/in_pod.py", "control/pipelines/journal.py", "control/pipelines/packing.py",
+    "control/pipelines/processes.py",
+    "control/pipelines/result_files.py", "control/pipelines/result_store.py", "control/pipelines/told.py",
+    "policy/__init__.py", "policy/kinds/__init__.py", "policy/kinds/steps.py",
+)  # fmt: skip
+
+
+def is_driver(spec: ProgramSpec) -> bool:
+    """Tell whether a run carries out a pipeline."""
+    return VARIABLE in spec.env
+
+
+@cache
+def bundle() -> bytes:
+    """The driver as a zip archive with a ``__main__``."""
+    root = Path(fairlead.specs.__file__).parent.parent
+    paths = [root / name for name in _FILES]
+    for folder in _FOLDERS:
+        paths += sorted((root / folder).rglob("*.py"))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr(zipfile.ZipInfo("__main__.py", date_time=EPOCH), _MAIN, zipfile.ZIP_DEFLATED)
+        for path in paths:
+            name = f"fairlead/{path.relative_to(root).as_posix()}"
+            archive.writestr(zipfile.ZipInfo(name, date_time=EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+@cache
+def bundle_name() -> str:
+    """The name of the ConfigMap, which changes with the content."""
+    return f"fairlead-driver-{hashlib.sha256(bundle()).hexdigest()[:12]}"
+
+
+def render_bundle(namespace: str) -> dict[str, Any]:
+    """The ConfigMap that holds the driver; never changed, as its name stands for its content."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": bundle_name(),
+            "namespace": namespace,
+            "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "driver"},
+        },
+        "immutable": True,
+        "binaryData": {FILE: base64.b64encode(bundle()).decode()},
+    }

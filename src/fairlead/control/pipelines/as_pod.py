@@ -1,0 +1,44 @@
+"""A pipeline as a run on Kubernetes: its driver is a pod, which has a place that outlives it."""
+
+from dataclasses import replace
+
+from fairlead.cluster.kubernetes.client.workdir_stores import store_of
+from fairlead.cluster.kubernetes.manifests.pod_environment import DRIVER
+from fairlead.cluster.kubernetes.manifests.pods import PYTHON
+from fairlead.control.pipelines.packing import packed
+from fairlead.control.pipelines.submission import pipeline_of
+from fairlead.errors import ClusterError, Conflict
+from fairlead.runtime.places import is_url
+from fairlead.specs.pipeline import VARIABLE
+from fairlead.specs.training import ENV_VALUE, Training
+
+
+def in_pods(driver: Training) -> Training:
+    """The run that carries a pipeline out as a pod, of the one that does so here.
+
+    Raises:
+        Conflict: Nothing that outlives its pods could hold what its steps return.
+    """
+    pipeline = pipeline_of(driver)
+    if pipeline is None:
+        raise ClusterError(f"{driver.name}: its pipeline is no longer kept on this machine; submit its file again.")
+    to = pipeline.checkpoint.to
+    advice = "give `checkpoint.to` a directory on a volume that `kubernetes` mounts, such as a PersistentVolumeClaim"
+    if to is None:
+        raise Conflict(f"{driver.name}: what steps return has to outlive the pods that run them: {advice}.")
+    if is_url(to):
+        raise Conflict(
+            f"{driver.name}: checkpoint.to: {to!r} is an object store, which keeps no outputs of steps so far; "
+            f"{advice}."
+        )
+    if store_of(driver) is None:
+        raise Conflict(
+            f"{driver.name}: checkpoint.to: {to} is on no volume of the pipeline that outlives its pods; {advice}."
+        )
+    value = packed(pipeline)
+    if len(value) > ENV_VALUE.max_length:
+        raise Conflict(
+            f"{driver.name}: its steps take {len(value)} characters even when packed, and {ENV_VALUE.max_length} reach "
+            "a pod; move long commands into files of `workdir`, or divide it into several pipelines."
+        )
+    return replace(driver, run=f"{PYTHON} {DRIVER}", env={**driver.env, VARIABLE: value})

@@ -1,0 +1,31 @@
+"""A pipeline as the value of one variable, which takes it to a driver that is a pod."""
+
+import base64
+import gzip
+
+from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.pipeline import Pipeline
+
+PLAIN_MOST = 16 * 1024
+"""Characters of a pipeline that people may read in the object of its run; longer ones are packed."""
+
+
+def packed(pipeline: Pipeline) -> str:
+    """Return a pipeline as the value of its driver's variable."""
+    text = to_json(pipeline)
+    if len(text) <= PLAIN_MOST:
+        return text
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)).decode()
+
+
+def unpacked(value: str) -> Pipeline:
+    """Return the pipeline in the value of a driver's variable.
+
+    Raises:
+        InvalidSpec: The text is something else.
+    """
+    if not value.startswith("{"):
+        value = gzip.decompress(base64.b64decode(value)).decode("utf-8", "surrogatepass")
+    pipeline = from_json(value)
+    assert isinstance(pipeline, Pipeline), "it is written by `packed`"
+    return pipeline

@@ -1,0 +1,44 @@
+"""Reads from the output of a driver how far its pipeline is, where its journal is out of reach: one line a change."""
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fairlead.control.pipelines.journal import Progress
+from fairlead.policy.kinds.steps import Task, TaskPhase
+from fairlead.specs.pipeline import Pipeline
+
+if TYPE_CHECKING:  # a driver writes only
+    from fairlead.cluster.port import LogLine
+
+_PHASES = "|".join(phase.value for phase in TaskPhase)
+LINE = re.compile(rf"^fairlead: step ([a-z0-9_]+)(?:\[(\d+)\])? ({_PHASES})(?:: (.*))?$")
+
+
+def told(task: Task) -> str:
+    """Tell of a task as it is now, in one line."""
+    message = " ".join(task.message.split())
+    return f"fairlead: step {task.name} {task.phase.value}{f': {message}' if message else ''}"
+
+
+def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> Progress:
+    """Return how far a pipeline is by its driver's output; what was never told of still waits."""
+    progress = Progress(steps={name: [Task(step=name)] for name in pipeline.steps})
+    for line in lines:
+        found = LINE.match(line.text)
+        if found is None or found[1] not in progress.steps:
+            continue
+        index = None if found[2] is None else int(found[2])
+        task = Task(step=found[1], index=index, phase=TaskPhase(found[3]), message=found[4] or "")
+        known = progress.steps[task.step]
+        if index is not None:
+            # Those before it have not been told of yet.
+            start = 0 if known[0].index is None else len(known)
+            known[start:] = [Task(step=task.step, index=place) for place in range(start, max(start, index + 1))]
+        known[index or 0] = task
+        began, ended = progress.times.get(task.name, (None, None))
+        if not task.phase.is_final:
+            progress.times[task.name] = (line.at, None)
+        elif ended is None:  # told once more by a driver that took it up
+            progress.times[task.name] = (began, line.at)
+    return progress

@@ -1,0 +1,190 @@
+"""The driver of a pipeline out of its zip file, by a bare interpreter: journal, outputs, reasons."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.kubernetes.manifests import driver_bundle
+from fairlead.cluster.kubernetes.manifests.pods import render_pod
+from fairlead.cluster.port import LogLine
+from fairlead.control.pipelines import journal
+from fairlead.control.pipelines.packing import packed, unpacked
+from fairlead.control.pipelines.told import read_told
+from fairlead.policy.kinds.steps import Task
+from fairlead.specs.formats.reading import parse
+from fairlead.specs.pipeline import VARIABLE, Pipeline
+from tests.builders import training
+from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
+from tests.kubernetes.test_runtime_bundle import TIMEOUT_S, Container
+from tests.waiting import until
+
+CHAIN = """
+kind: Pipeline
+name: churn
+steps:
+  prepare:
+    run: |
+      echo prepare >> $LEDGER
+      cat given > $FAIRLEAD_OUTPUT_DATA
+      echo '["n", "s"]' > $FAIRLEAD_OUTPUT_REGIONS
+    outputs: [data, regions]
+    code: [given]
+  train:
+    needs: [prepare]
+    each_of: prepare.regions
+    run: |
+      echo $PPID $$ >> $LEDGER.processes
+      echo train $FAIRLEAD_ITEM >> $LEDGER
+      while [ -e hold ]; do sleep 0.05; done
+      cat $FAIRLEAD_INPUT_PREPARE_DATA > $FAIRLEAD_OUTPUT_MODEL
+    outputs: [model]
+    code: [none]
+  check:
+    needs: [train]
+    run: cat $FAIRLEAD_INPUT_TRAIN_MODEL/1 > $FAIRLEAD_OUTPUT_VALUE
+    outputs: [value]
+    gate: value > 1
+    code: [none]
+"""
+
+
+class Pods:
+    """Pods of one pipeline after another, which have a volume in common."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.volume = path / "volume"
+        self.ledger = path / "ledger"
+        self.work = path / "work"
+        self.work.mkdir()
+        (self.work / "given").write_text("5\n")
+        (path / "driver.pyz").write_bytes(driver_bundle.bundle())
+
+    def start(self, run: str, attempt: int = 0, *, text: str = CHAIN) -> "subprocess.Popen[str]":
+        directory = self.path / f"{run}-{attempt}"
+        directory.mkdir()
+        container = Container(directory, sys.executable)
+        env = {
+            "FAIRLEAD_POD_DIR": str(container.pod_dir), "FAIRLEAD_RUN_DIR": str(directory / "run"), "WORLD_SIZE": "1",
+            "FAIRLEAD_CHECKPOINT_TO": str(self.volume / f"churn-{run}"), "FAIRLEAD_RUN_UID": run,
+            "FAIRLEAD_TEAM": "research", "LEDGER": str(self.ledger), VARIABLE: packed(spec(text)),
+        }  # fmt: skip
+        command = f"{sys.executable} -S {self.path / 'driver.pyz'}"
+        return container.start(command, env=env, workdir=str(self.work))
+
+    def run(self, run: str, attempt: int = 0, *, text: str = CHAIN) -> tuple[int, list[str]]:
+        pod = self.start(run, attempt, text=text)
+        out, _ = pod.communicate(timeout=TIMEOUT_S)
+        return pod.returncode, [line.partition("| ")[2] for line in out.splitlines()]
+
+    def processes(self) -> list[str]:
+        return Path(f"{self.ledger}.processes").read_text().splitlines()
+
+    def did(self) -> list[str]:
+        return sorted(self.ledger.read_text().splitlines()) if self.ledger.exists() else []
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Pods:
+    return Pods(tmp_path)
+
+
+def spec(text: str = CHAIN) -> Pipeline:
+    (found,) = parse(text)
+    assert isinstance(found, Pipeline)
+    return found
+
+
+def tasks(lines: list[str]) -> dict[str, Task]:
+    """What the output of a driver tells of each task."""
+    said = [LogLine(at=float(at), attempt=0, rank=0, stream="o", text=line) for at, line in enumerate(lines)]
+    return {task.name: task for each in read_told(spec(), said).steps.values() for task in each}
+
+
+def test_what_steps_return_is_taken_by_the_next_pipeline_which_says_why(pods: Pods) -> None:
+    code, out = pods.run("one")
+    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    assert pods.did() == ["prepare", "train n", "train s"]
+    assert {name: task.phase.value for name, task in tasks(out).items()} == dict.fromkeys(
+        ("prepare", "train[0]", "train[1]", "check"), "Succeeded"
+    )
+    code, out = pods.run("two")
+    assert (code, out[-1]) == (0, "fairlead: 4 unchanged")
+    assert tasks(out)["prepare"].message.startswith("unchanged since run one")
+    (pods.work / "given").write_text("0\n")
+    code, out = pods.run("three")
+    assert code == 1
+    assert pods.did() == ["prepare", "prepare", "train n", "train n", "train s", "train s"]
+    assert "code given has changed" in tasks(out)["prepare"].message
+    assert "prepare.data has changed" in tasks(out)["train[0]"].message
+    assert tasks(out)["check"].message == "gate: `value > 1` does not hold: value is 0"
+
+
+def test_a_pod_that_was_killed_is_followed_by_one_that_goes_on(pods: Pods) -> None:
+    (pods.work / "hold").touch()
+    first = pods.start("one")
+    until(lambda: pods.did() == ["prepare", "train n", "train s"])
+    # As the kernel does with a container: the driver and all that it has started.
+    (driver,) = {line.split()[0] for line in pods.processes()}
+    os.kill(int(driver), signal.SIGKILL)
+    for line in pods.processes():
+        os.killpg(int(line.split()[1]), signal.SIGKILL)
+    first.communicate(timeout=TIMEOUT_S)
+    assert first.returncode == 137
+    (pods.work / "hold").unlink()
+    code, out = pods.run("one", 1)
+    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    # What was cut short began anew, what was done did not.
+    assert pods.did() == ["prepare", "train n", "train n", "train s", "train s"]
+    assert tasks(out)["prepare"].phase.value == "Succeeded"  # told once more, as the first pod's output may be gone
+    kept = journal.read(pods.volume / "churn-one" / journal.NAME, spec())
+    assert kept.is_over
+
+
+def test_another_image_or_set_up_runs_the_steps_again(pods: Pods) -> None:
+    pods.run("one")
+    code, out = pods.run("two", text=f"{CHAIN}image: python:3.13\n")
+    assert code == 0
+    assert "image has changed" in tasks(out)["prepare"].message
+    code, out = pods.run("three", text=f"{CHAIN}image: python:3.13\nsetup: 'true'\n")
+    assert "setup has changed" in tasks(out)["prepare"].message
+
+
+def test_a_large_file_counts_by_its_content_as_its_times_are_those_of_its_unpacking(pods: Pods) -> None:
+    text = "kind: Pipeline\nname: churn\nsteps: {prepare: 'true'}\n"
+    large = pods.work / "large"
+    for letter, run in (("a", "one"), ("b", "two")):
+        with large.open("wb") as file:
+            file.truncate(17 * 2**20)
+            file.write(letter.encode())
+        os.utime(large, (0, 0))
+        _, out = pods.run(run, text=text)
+    assert "fairlead: step prepare Running: code large has changed" in out
+
+
+def test_only_the_pods_of_drivers_have_the_driver() -> None:
+    plain = training("train")
+    driver = replace(plain, env={VARIABLE: packed(spec())})
+    rendered = [render_pod(a_workload(each), a_creation(), SETTINGS) for each in (plain, driver)]
+    volumes = [each["spec"]["volumes"][0] for each in rendered]
+    assert volumes[0] == {"name": "fairlead-runtime", "configMap": {"name": SETTINGS.runtime}}
+    names = [source["configMap"]["name"] for source in volumes[1]["projected"]["sources"]]
+    assert names == [SETTINGS.runtime, driver_bundle.bundle_name()]
+    bundle = driver_bundle.render_bundle("research")
+    assert len(json.dumps(bundle)) < 256 * 1024
+    assert base64.b64decode(bundle["binaryData"]["driver.pyz"]) == driver_bundle.bundle()
+
+
+def test_a_long_pipeline_is_packed_and_read_back() -> None:
+    steps = "".join(f"  s{number}: python train.py --part {number}\n" for number in range(2000))
+    long = spec(f"kind: Pipeline\nname: long\nsteps:\n{steps}")
+    assert len(packed(long)) < 65_536
+    assert unpacked(packed(long)) == long
+    assert unpacked(packed(spec())) == spec()

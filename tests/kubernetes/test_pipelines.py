@@ -1,0 +1,95 @@
+"""Pipelines on a real control plane whose nodes kwok plays: what is submitted, and what is refused with a reason."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.manifests import driver_bundle
+from fairlead.control.pipelines.packing import unpacked
+from fairlead.specs.overlay import RANKS
+from fairlead.specs.pipeline import VARIABLE
+from tests.kubernetes.test_faces import Desk, a_desk, namespace, operating, phases, plane, prepared
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
+
+pytestmark = pytest.mark.kubernetes
+
+__all__ = ["namespace", "plane", "prepared"]
+
+ON_A_VOLUME: dict[str, Any] = {
+    "checkpoint": "/team/runs",
+    "kubernetes": {
+        "metadata": {"annotations": {"fake/start": "0.1s", "fake/run": "600s", "fake/on-term": "ends"}},
+        "spec": {
+            "volumes": [{"name": "team", "nfs": {"server": "files.example", "path": "/team"}}],
+            "containers": [{"name": RANKS, "volumeMounts": [{"name": "team", "mountPath": "/team"}]}],
+        },
+    },
+}
+
+
+@pytest.fixture
+def desk(prepared: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
+    (tmp_path / "desk").mkdir()
+    return replace(a_desk(prepared, namespace, tmp_path / "desk"), in_process=True)
+
+
+def write(desk: Desk, **changes: Any) -> str:
+    spec = {
+        "kind": "Pipeline",
+        "name": "churn",
+        "image": "python:3.12",
+        "workdir": ".",
+        "resources": {"cpu": 0.1, "memory": "64Mi"},
+        "steps": {"prepare": "python prepare.py"},
+        **ON_A_VOLUME,
+        **changes,
+    }
+    (desk.directory / "prepare.py").write_text("print('hello')\n")
+    (desk.directory / "churn.yaml").write_text(json.dumps({key: value for key, value in spec.items() if value}))
+    return "churn.yaml"
+
+
+def test_the_pod_of_a_pipeline_has_its_driver_and_its_steps(desk: Desk, plane: ControlPlane, namespace: str) -> None:
+    with operating(desk):
+        told = desk("run", "-d", write(desk, schedule="0 3 * * *")).err
+        assert "Taking along" in told
+        assert "It runs once now; on a cluster nothing runs it by itself so far" in told
+        until(lambda: phases(desk) == {"churn": "Running"})
+        (pod,) = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        (ranks,) = (each for each in pod["spec"]["containers"] if each["name"] == RANKS)
+        env = {each["name"]: each.get("value") for each in ranks["env"]}
+        assert env["FAIRLEAD_COMMAND"] == "python3 /fairlead/runtime/driver.pyz"
+        assert list(unpacked(env[VARIABLE]).steps) == ["prepare"]
+        place = f"/api/v1/namespaces/{namespace}/configmaps/{driver_bundle.bundle_name()}"
+        assert plane.request("GET", place)["immutable"]
+        shown = desk("status", "churn").out
+        assert "1 step" in shown
+        assert "churn is Running" in shown
+        assert "decided where their results lie" in desk("plan", write(desk, name="other"), code=1).out
+        assert "decided where their results lie" in desk("plan", "--diff", "churn.yaml", code=None).err
+        desk("stop", "churn")
+        until(lambda: phases(desk) == {"churn": "Stopped"})
+        desk("resume", "churn")
+        until(lambda: phases(desk) == {"churn": "Running"})
+        desk("delete", "--yes", "churn")
+        until(lambda: phases(desk) == {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"checkpoint": None}, "what steps return has to outlive the pods that run them: give `checkpoint.to`"),
+        ({"checkpoint": "s3://bucket/runs"}, "is an object store, which keeps no outputs of steps so far"),
+        ({"checkpoint": "/elsewhere"}, "/elsewhere is on no volume of the pipeline that outlives its pods"),
+        ({"steps": {"train": {"training": {"run": "a"}}}}, "are for this machine so far"),
+    ],
+)
+def test_what_a_cluster_cannot_carry_out_is_refused_at_submission(
+    desk: Desk, changes: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in " ".join(desk("run", "-d", write(desk, **changes), code=None).err.split())
+    assert phases(desk) == {}
