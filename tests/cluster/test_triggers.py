@@ -50,8 +50,8 @@ def look(cluster: LocalCluster, now: float) -> list[str]:
     return [run.spec.labels["trigger"] for run in cluster.workloads() if run.uid not in before]
 
 
-def finish(cluster: LocalCluster, run: Workload) -> None:
-    status = replace(run.status, phase=Phase.SUCCEEDED, finished_at=time.time())
+def finish(cluster: LocalCluster, run: Workload, phase: Phase = Phase.SUCCEEDED) -> None:
+    status = replace(run.status, phase=phase, finished_at=time.time())
     assert cluster.store.apply(Change(workload_uid=run.uid, version=run.version, status=status), time.time())
 
 

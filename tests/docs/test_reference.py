@@ -96,6 +96,12 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         return [OTHER_STEP]
     if path == ["prune"] and without == "steps":
         return ["rule: hyperband"]
+    if path == ["on"] and without == "every":
+        return ["data: [a.csv]"]
+    if path == ["on", "drift"]:
+        beside = {"reference": (), "significance": ("reference: b.csv",), "detector": ("column: a",)}
+        others = ("data: a.csv", *beside.get(without, ("column: a", "cost: 1")))
+        return [each for each in others if not each.startswith(f"{without}:")]
     if path == ["scale"] and without == "shed":
         return ["latency: 500ms"]
     if path == ["canary", "metric"] and without not in ("above", "below"):

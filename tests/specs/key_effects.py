@@ -30,7 +30,7 @@ from fairlead.cluster.simulated.programs import Program
 from fairlead.control.loop import run_pass
 from fairlead.control.model_config import read_config
 from fairlead.control.outcomes import summary
-from fairlead.control.pipelines import journal, submission, triggers
+from fairlead.control.pipelines import drift, journal, submission, triggers
 from fairlead.control.pipelines.children import child_spec
 from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
@@ -536,6 +536,26 @@ def triggered(pipeline: Pipeline, hours: Sequence[int] = ()) -> object:
     return told
 
 
+def drifted(pipeline: Pipeline) -> object:
+    """What is found in two files of which the losses of one grow more than those of the other."""
+    assert pipeline.on is not None
+    assert pipeline.on.drift is not None
+    with tempfile.TemporaryDirectory() as place:
+        for name, later in (("a.csv", 3), ("b.csv", 2)):
+            rows = [(0 if row < 400 else row % later % 2, row % 7) for row in range(800)]
+            (Path(place) / name).write_text("error,loss\n" + "".join(f"{one},{other}\n" for one, other in rows))
+        return replace(drift.look(drift.request_of(pipeline.on.drift, Path(place))), begin=0)
+
+
+BY_COST: dict[str, object] = {"on.drift.data": "a.csv", "on.drift.column": "error", "on.drift.cost": 5}
+BY_REFERENCE = {"on.drift.data": "a.csv", "on.drift.reference": "b.csv"}
+BY_DETECTOR = {"on.drift.data": "a.csv", "on.drift.column": "error", "on.drift.detector": "adwin"}
+
+
+def but(given: Mapping[str, object], key: str) -> dict[str, object]:
+    return {name: value for name, value in given.items() if name != key}
+
+
 NIGHTLY = {"schedule.cron": "0 3 * * *"}
 FIRST = {
     "steps.p.run": "echo 5 > $FAIRLEAD_OUTPUT_ROWS; echo '[1, 2]' > $FAIRLEAD_OUTPUT_SHARDS",
@@ -559,6 +579,18 @@ EFFECTS["Pipeline"] = [
     Effect("schedule.catch_up", None, "none", partial(triggered, hours=(24,)), NIGHTLY),
     Effect("schedule.overlap", None, "wait", triggered, {"schedule.cron": "* * * * *"}),
     Effect("on.data", ["a.csv"], ["b.csv"], triggered, {"on.every": "100ms"}),
+    *(
+        Effect(f"on.drift.{key}", one, other, drifted, but(given, f"on.drift.{key}"))
+        for key, one, other, given in (
+            ("data", "a.csv", "b.csv", BY_COST),
+            ("column", "error", "loss", BY_COST),
+            ("cost", 5, 5000, BY_COST),
+            ("window", None, 600, BY_COST),
+            ("detector", "adwin", "page-hinkley", BY_DETECTOR),
+            ("reference", "a.csv", "b.csv", BY_REFERENCE),
+            ("significance", None, 0.2, BY_REFERENCE),
+        )
+    ),
     Effect("on.every", "100ms", "1h", triggered, {"on.data": ["a.csv"]}),
     Effect("steps.*.run", "echo one", "echo two", Driven()),
     Effect("steps.*.needs", None, ["p"], Driven(), {**FIRST, "steps.*.run": "env | grep -c FAIRLEAD_INPUT; true"}),

@@ -53,6 +53,17 @@ SCHEDULE_RULES: Constraints = {
     ),
 }
 ON_RULES: Constraints = {"every_s": Limit(low=0.1, high=DECADE_S)}
+# Of a drift, where it says nothing else.
+FRESH_WINDOW = 300
+SIGNIFICANCE = 0.001
+DRIFT_RULES: Constraints = {
+    "data": PATH,
+    "reference": PATH,
+    "column": Text(max_length=200),
+    "cost": Limit(low=1e-9, high=1e15),
+    "window": Limit(low=10, high=1_000_000, whole=True),
+    "significance": Limit(low=1e-12, high=0.5),
+}
 STEP_RULES: Constraints = {
     "run": Text(max_length=65_536, lines=True),
     "when": CONDITION,
@@ -114,16 +125,68 @@ class Schedule:
             yield "cron", f"{quote(self.cron)} {error}"
 
 
+class Detector(StrEnum):
+    """The detectors of drift in a stream of losses, by their names in the package river."""
+
+    ADWIN = "adwin"
+    PAGE_HINKLEY = "page-hinkley"
+    HDDM_A = "hddm-a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """The drift that makes an applied pipeline run: of a model's losses, or of data against what it was trained on.
+
+    Attributes:
+        data: A file of rows in the order they came, as CSV with a header or as JSON objects, one a line.
+        column: The loss of each prediction, such as 0 or 1 for right or wrong; None with ``reference``.
+        cost: The cost of a training in the unit of ``column``, say mistakes: it is run when staleness has cost as much.
+        detector: It is run when this finds that losses have grown; None for by ``cost`` or ``reference``.
+        reference: A file like ``data`` that it is to resemble; it is run when a column's distribution differs.
+        window: With ``cost``, the number of predictions after a training that tell the loss of a fresh model.
+        significance: With ``reference``, the probability to find a difference in data that has none.
+    """
+
+    data: str
+    column: str | None = None
+    cost: float | None = None
+    detector: Detector | None = None
+    reference: str | None = None
+    window: int = FRESH_WINDOW
+    significance: float = SIGNIFICANCE
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, DRIFT_RULES)
+        ways = [key for key in ("cost", "detector", "reference") if getattr(self, key) is not None]
+        if not ways:
+            yield "cost", "missing; give what a training costs in the unit of `column`, a `detector`, or a `reference`"
+        for other in ways[1:]:
+            yield other, f"`{ways[0]}` says when it is run already; leave one of the two out"
+        if self.reference is None and self.column is None:
+            yield "column", "missing; name the column that has the loss of each prediction"
+        if self.reference is not None and self.column is not None:
+            yield "column", "with `reference` all columns that both files have are compared; leave it out"
+        if self.cost is None and self.window != FRESH_WINDOW:
+            yield "window", "it is for `cost`, which is not given; leave it out"
+        if self.reference is None and self.significance != SIGNIFICANCE:
+            yield "significance", "it is for `reference`, which is not given; leave it out"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class On:
     """The causes that make an applied pipeline run.
 
     Attributes:
         data: Files and directories; it is run when their content has changed and stays so for one look.
+        drift: It is run when a model has grown stale.
         every_s: Seconds between looks.
     """
 
-    data: tuple[str, ...]
+    data: tuple[str, ...] = ()
+    drift: Drift | None = None
     every_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -132,8 +195,8 @@ class On:
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, ON_RULES)
         yield from _list_problems("data", self.data, PATH)
-        if not self.data:
-            yield "data", "there is nothing to watch; name a file or a directory"
+        if not self.data and self.drift is None:
+            yield "data", "there is nothing to watch; name a file or a directory, or say in `drift` what to look at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,7 @@ def _json(applied: Applied, state: dict[str, Any]) -> dict[str, Any]:
         "applied_at": applied.at,
         "next_at": applied.next_at(state, time.time()),
         "data": [str(path) for path in applied.watched()],
+        "drift": state.get("drift_said"),
     }
 
 
@@ -136,5 +137,9 @@ def _describe(applied: Applied, state: dict[str, Any]) -> str:
         there = datetime.fromtimestamp(moment, zone_of(schedule.timezone))
         said.append(f"next at {there:%Y-%m-%d %H:%M} {schedule.timezone} ({describe_time(moment)} here)")
     if applied.pipeline.on is not None:
-        said.append(f"when {', '.join(applied.pipeline.on.data)} changes")
+        if applied.pipeline.on.data:
+            said.append(f"when {', '.join(applied.pipeline.on.data)} changes")
+        if applied.pipeline.on.drift is not None:
+            seen = state.get("drift_said")
+            said.append(f"when {applied.pipeline.on.drift.data} drifts" + (f" ({seen})" if seen else ""))
     return " and ".join(said)

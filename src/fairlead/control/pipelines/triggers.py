@@ -5,36 +5,44 @@ what it was for: whoever was killed in between finds the run and submits no seco
 """
 
 import hashlib
+import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.admission import free_name
+from fairlead.control.pipelines import drift
 from fairlead.control.pipelines.artefacts import content_digest
+from fairlead.control.pipelines.drift import Finding
 from fairlead.control.pipelines.submission import driver_of, pipeline_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken
 from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn, zone_of
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.pipeline import On, Pipeline, Schedule
+from fairlead.specs.pipeline import Drift, On, Pipeline, Schedule
 from fairlead.specs.training import Training
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload
+from fairlead.state.snapshot import AnyWorkload, Phase
 
 log = logging.getLogger(__name__)
 
 # Times of a schedule are whole minutes, and data is looked at as often as it says.
 LOOK_S = 1.0
 LABEL = "trigger"
+DRIFT = "drift-"
+# Of the newest finished runs of this machine so many are asked whether they are a pipeline's.
+MOST_LOOKED_AT = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +67,18 @@ class Applied:
 
     def watched(self) -> tuple[Path, ...]:
         """The files and directories whose content makes it run."""
+        return (
+            ()
+            if self.pipeline.on is None
+            else tuple(self.base / Path(each).expanduser() for each in self.pipeline.on.data)
+        )
+
+    @property
+    def base(self) -> Path:
+        """The directory that its paths are relative to."""
         driver = driver_of(self.spec)
         assert driver is not None, "checked when it was read"
-        base = Path(driver.workdir or Path.home())
-        return (
-            () if self.pipeline.on is None else tuple(base / Path(each).expanduser() for each in self.pipeline.on.data)
-        )
+        return Path(driver.workdir or Path.home())
 
     def next_at(self, state: Mapping[str, Any], now: float) -> float | None:
         """Return when its schedule comes next; None where it has none."""
@@ -78,7 +92,7 @@ def check(applied: Applied) -> None:
     """Refuse what could never run.
 
     Raises:
-        Conflict: It has neither schedule nor data, a time zone is not known here, or data is not there.
+        Conflict: A time zone is not known here, data is not there, or drift cannot be looked for.
     """
     name, schedule = applied.pipeline.name, applied.pipeline.schedule
     if schedule is not None:
@@ -92,6 +106,8 @@ def check(applied: Applied) -> None:
     for path in applied.watched():
         if not path.exists():
             raise Conflict(f"{name}: on.data: {path} is not there.")
+    if applied.pipeline.on is not None and applied.pipeline.on.drift is not None:
+        drift.check(name, applied.pipeline.on.drift, applied.base)
 
 
 def keep(home: Home, applied: Applied) -> bool:
@@ -144,6 +160,19 @@ def state_of(home: Home, applied: Applied) -> dict[str, Any]:
     return _state(home.triggers / f"{applied.key}.json", applied)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A look for drift that is under way.
+
+    Attributes:
+        process: Who looks.
+        cycle: What is kept when it has ended: which training rows count from, and what was known then.
+    """
+
+    process: subprocess.Popen[bytes]
+    cycle: Mapping[str, Any]
+
+
 class Triggers:
     """Submits what is due. An instance belongs to the supervisor."""
 
@@ -152,6 +181,8 @@ class Triggers:
         self._cluster = cluster
         self._look_at = 0.0
         self._data_at: dict[str, float] = {}
+        self._drift_at: dict[str, float] = {}
+        self._looks: dict[str, Look] = {}
         self._told: dict[str, str] = {}
 
     def look(self, now: float) -> int:
@@ -173,13 +204,21 @@ class Triggers:
                     log.error("%s cannot be run when it is due: %s", place.stem, error)
         return submitted
 
+    @property
+    def is_looking(self) -> bool:
+        """Return whether a look for drift is under way."""
+        return bool(self._looks)
+
     def _look(self, applied: Applied, state: dict[str, Any], now: float) -> int:
         submitted = 0
         if applied.pipeline.schedule is not None:
             submitted += self._by_time(applied, applied.pipeline.schedule, state, now)
-        if applied.pipeline.on is not None and time.monotonic() >= self._data_at.get(applied.key, 0.0):
-            self._data_at[applied.key] = time.monotonic() + applied.pipeline.on.every_s
-            submitted += self._by_data(applied, applied.pipeline.on, state, now)
+        on = applied.pipeline.on
+        if on is not None and on.data and time.monotonic() >= self._data_at.get(applied.key, 0.0):
+            self._data_at[applied.key] = time.monotonic() + on.every_s
+            submitted += self._by_data(applied, on, state, now)
+        if on is not None and on.drift is not None:
+            submitted += self._by_drift(applied, on, on.drift, state, now)
         return submitted
 
     def _by_time(self, applied: Applied, schedule: Schedule, state: dict[str, Any], now: float) -> int:
@@ -216,6 +255,88 @@ class Triggers:
         self._keep(applied, state, content=content, looked=signature, number=number)
         return 1
 
+    def _by_drift(self, applied: Applied, on: On, watched: Drift, state: dict[str, Any], now: float) -> int:
+        """Start a look, which another process takes, or act on one that has ended."""
+        looking = self._looks.get(applied.key)
+        if looking is None:
+            if time.monotonic() >= self._drift_at.get(applied.key, 0.0) and self._going(applied) is None:
+                self._drift_at[applied.key] = time.monotonic() + on.every_s
+                self._start_look(applied, watched, state)
+            return 0
+        if looking.process.poll() is None:
+            return 0
+        del self._looks[applied.key]
+        with looking.process as process:
+            assert process.stdout is not None
+            told = process.stdout.read()
+        if process.returncode != 0:
+            raise ClusterError(f"looking for drift ended with exit code {process.returncode}")
+        found = Finding(**json.loads(told))
+        if found.problem is not None:
+            raise ClusterError(f"on.drift: {found.problem}")
+        return self._act_on(found, looking, applied, state, now)
+
+    def _start_look(self, applied: Applied, watched: Drift, state: dict[str, Any]) -> None:
+        signature = _signature(
+            tuple(applied.base / Path(each).expanduser() for each in (watched.data, watched.reference) if each)
+        )
+        over = self._newest_over(applied)
+        trained = over is not None and over.uid != state.get("drift_run") and _ends_a_cycle(over)
+        if not trained and signature == state.get("drift_looked"):
+            return
+        is_new = bool(state.get("drift_is_new", True))
+        fresh, begin = state.get("drift_fresh"), state.get("drift_begin", 0)
+        if trained:
+            # What it made is in use from here on; where it made nothing, the model is what it was.
+            assert over is not None
+            fresh, begin, is_new = state.get("drift_fresh_now"), None, over.status.phase is Phase.SUCCEEDED
+        if watched.reference is not None:
+            begin = 0  # what is compared with another file is compared whole
+        wanted = drift.request_of(watched, applied.base, begin=begin, fresh=fresh, is_new=is_new)
+        looking = subprocess.Popen(
+            [sys.executable, "-m", drift.__name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd="/",
+            start_new_session=True,
+        )
+        assert looking.stdin is not None
+        with looking.stdin as pipe:
+            pipe.write(json.dumps(asdict(wanted)).encode())
+        cycle = {
+            "drift_run": over.uid if trained and over is not None else state.get("drift_run"),
+            "drift_fresh": fresh,
+            "drift_is_new": is_new,
+            "drift_looked": signature,
+        }
+        self._looks[applied.key] = Look(process=looking, cycle=cycle)
+
+    def _act_on(self, found: Finding, look: Look, applied: Applied, state: dict[str, Any], now: float) -> int:
+        changes = {
+            **look.cycle,
+            "drift_begin": found.begin,
+            "drift_fresh_now": found.fresh,
+            "drift_said": found.said,
+        }
+        if found.is_due:
+            number = int(state.get("drift_number", 0)) + 1
+            self._submit(applied, f"{DRIFT}{applied.at:.0f}-{number}", f"drift: {found.said}", now)
+            changes["drift_number"] = number
+        self._keep(applied, state, **changes)
+        return int(found.is_due)
+
+    def _newest_over(self, applied: Applied) -> AnyWorkload | None:
+        """The newest of the pipeline's runs since it was applied, if that is over."""
+        name = applied.pipeline.name
+        for run in self._cluster.select(Selection(phases=FINISHED), limit=MOST_LOOKED_AT):
+            if run.created_at < applied.at:
+                return None
+            if run.spec.team == applied.pipeline.team and run.spec.name.startswith(name[:45]):
+                found = pipeline_of(run.spec)
+                if found is not None and found.name == name:
+                    return run
+        return None
+
     def _going(self, applied: Applied) -> AnyWorkload | None:
         """A run of the pipeline that is not over, whatever it is called."""
         for run in self._cluster.unfinished(applied.pipeline.team):
@@ -242,6 +363,11 @@ class Triggers:
     def _keep(self, applied: Applied, state: dict[str, Any], **changes: object) -> None:
         state |= changes
         write_json(self._home.triggers / f"{applied.key}.state", state)
+
+
+def _ends_a_cycle(run: AnyWorkload) -> bool:
+    """Return whether a run that is over made a model, or was to and is not to be tried again at once."""
+    return run.status.phase is Phase.SUCCEEDED or run.spec.labels.get(LABEL, "").startswith(DRIFT)
 
 
 def _places(home: Home) -> list[Path]:

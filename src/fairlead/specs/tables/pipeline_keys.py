@@ -7,6 +7,7 @@ from fairlead.specs import pipeline, sweep, training
 from fairlead.specs.constraints import PATH
 from fairlead.specs.tables.field_types import (
     DURATION,
+    FACTOR,
     FLAG,
     TEXT,
     WHOLE,
@@ -229,6 +230,70 @@ _SCHEDULE = Section(
     ),
 )
 
+_DRIFT = Section(
+    type=pipeline.Drift,
+    rules=pipeline.DRIFT_RULES,
+    keys=(
+        Key(
+            name="data",
+            kind=TEXT,
+            doc="File of predictions, or of rows, in the order they came: CSV with a header, or a JSON object a line.",
+            attributes=("data",),
+            example="predictions.csv",
+            required=True,
+            also=("file", "stream", "predictions", "current"),
+        ),
+        Key(
+            name="column",
+            kind=TEXT,
+            doc="The column with the loss of each prediction, such as 0 for right and 1 for wrong.",
+            attributes=("column",),
+            example="error",
+            also=("loss", "field", "metric", "target"),
+        ),
+        Key(
+            name="cost",
+            kind=FACTOR,
+            doc="What a training costs in the unit of `column`; it is run when staleness has cost as much.",
+            attributes=("cost",),
+            example="50",
+            also=("retraining_cost", "training_cost", "threshold", "budget"),
+        ),
+        Key(
+            name="detector",
+            kind=word(pipeline.Detector),
+            doc="Run when this finds that losses have grown; needs `pip install 'fairlead[drift]'`.",
+            attributes=("detector",),
+            example="adwin",
+            also=("algorithm", "method", "test"),
+        ),
+        Key(
+            name="reference",
+            kind=TEXT,
+            doc="File to which `data` is compared, column by column; needs `pip install 'fairlead[drift]'`.",
+            attributes=("reference",),
+            example="training.csv",
+            also=("baseline", "reference_data", "expected", "train"),
+        ),
+        Key(
+            name="window",
+            kind=WHOLE,
+            doc="Predictions after a training that tell the loss of a fresh model, with `cost`.",
+            attributes=("window",),
+            example="300",
+            also=("window_size", "warmup", "grace"),
+        ),
+        Key(
+            name="significance",
+            kind=FACTOR,
+            doc="Probability to find a difference from `reference` where there is none.",
+            attributes=("significance",),
+            example="0.001",
+            also=("alpha", "p_value", "pvalue", "confidence"),
+        ),
+    ),
+)
+
 _ON = Section(
     type=pipeline.On,
     rules=pipeline.ON_RULES,
@@ -239,8 +304,15 @@ _ON = Section(
             doc="Files and directories; when their content has changed the pipeline is run.",
             attributes=("data",),
             example="[/data/raw.csv]",
-            required=True,
             also=("files", "paths", "dataset"),
+        ),
+        Key(
+            name="drift",
+            kind=_DRIFT,
+            doc="Run when a model has grown stale: by the losses of its predictions, or by data unlike its training's.",
+            attributes=("drift",),
+            example="{data: predictions.csv, column: error, cost: 50}",
+            also=("data_drift", "concept_drift", "monitor", "staleness"),
         ),
         Key(
             name="every",

@@ -1,0 +1,275 @@
+"""Looks for drift in a file, as a program of its own: ``python -m fairlead.control.pipelines.drift < REQUEST``.
+
+Files may be long and the libraries that compare them heavy, which a supervisor has neither time nor room for.
+"""
+
+import csv
+import importlib.util
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import Conflict
+from fairlead.policy.kinds.staleness import staleness
+from fairlead.specs.pipeline import Detector, Drift
+
+# The package river, which brings scipy.
+EXTRA = "drift"
+# A distribution is told by this many rows at least.
+FEWEST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The things to look at.
+
+    Attributes:
+        data, reference: Paths.
+        begin: Where in ``data`` rows count from, in bytes; None for from its end, so that none does yet.
+        fresh: The mean loss of a fresh model as known before these rows; None for not at all.
+        is_new: Whether the model is new since ``begin``.
+    """
+
+    data: str
+    reference: str | None
+    column: str | None
+    cost: float | None
+    detector: str | None
+    window: int
+    significance: float
+    begin: int | None = 0
+    fresh: float | None = None
+    is_new: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The result of a look.
+
+    Attributes:
+        is_due: Whether to train.
+        said: The reason for that, or for not.
+        begin: Where rows count from, in bytes: 0 again where the file was begun anew.
+        fresh: The mean loss of a fresh model, as known now.
+        problem: The reason why nothing could be found; None where something was.
+    """
+
+    is_due: bool = False
+    said: str = ""
+    begin: int = 0
+    fresh: float | None = None
+    problem: str | None = None
+
+
+def request_of(drift: Drift, base: Path, **state: Any) -> Request:
+    """Return what to look at for a spec whose paths are relative to ``base``."""
+    return Request(
+        data=str(base / Path(drift.data).expanduser()),
+        reference=None if drift.reference is None else str(base / Path(drift.reference).expanduser()),
+        column=drift.column,
+        cost=drift.cost,
+        detector=drift.detector,
+        window=drift.window,
+        significance=drift.significance,
+        **state,
+    )
+
+
+def check(name: str, drift: Drift, base: Path) -> None:
+    """Refuse a drift that could never be looked for here.
+
+    Raises:
+        Conflict: A file or a package is missing, or the column is.
+    """
+    if (drift.detector or drift.reference) and importlib.util.find_spec("river") is None:
+        key = "detector" if drift.detector else "reference"
+        raise Conflict(
+            f"{name}: on.drift.{key} needs the package river, which is not installed here; "
+            f"`pip install 'fairlead[{EXTRA}]'`, or give `column` and `cost`."
+        )
+    wanted = request_of(drift, base)
+    for key, path in (("data", wanted.data), ("reference", wanted.reference)):
+        if path is not None and not Path(path).is_file():
+            raise Conflict(f"{name}: on.drift.{key}: {path} is no file that is there.")
+    found = look(wanted)
+    if found.problem is not None:
+        raise Conflict(f"{name}: on.drift: {found.problem}")
+
+
+def look(request: Request) -> Finding:
+    """Look for drift in what the files hold now."""
+    try:
+        return _compared(request) if request.reference is not None else _judged(request)
+    except OSError as error:
+        return Finding(problem=f"{error.filename}: {error.strerror or error}")
+    except (ValueError, csv.Error) as error:
+        return Finding(problem=str(error))
+
+
+def _judged(request: Request) -> Finding:
+    """Judge a stream of losses."""
+    assert request.column is not None, "a rule of the spec"
+    rows = Rows(Path(request.data), request.begin)
+    losses = list(rows.numbers(request.column))
+    if request.cost is not None:
+        now = staleness(losses, fresh=request.fresh, window=request.window, is_new=request.is_new)
+        said = (
+            f"staleness has cost {max(now.excess, 0.0):.4g} of {request.cost:g} ({request.column}) "
+            f"in {len(losses)} predictions"
+        )
+        if now.fresh is None:
+            said = f"{len(losses)} of the {request.window} predictions that tell the loss of a fresh model are there"
+        due = now.fresh is not None and now.excess >= request.cost
+        return Finding(is_due=due, said=said, begin=rows.begin, fresh=now.fresh)
+    found = first_drift(Detector(request.detector or ""), losses)
+    said = f"{request.detector} finds no drift of {request.column} in {len(losses)} predictions"
+    if found is not None:
+        said = f"{request.detector} finds that {request.column} has grown, at prediction {found} of {len(losses)}"
+    return Finding(is_due=found is not None, said=said, begin=rows.begin)
+
+
+def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
+    """The number of the prediction at which a detector finds that losses have grown, from 1; None for nowhere."""
+    from river import drift
+
+    if detector is Detector.HDDM_A:
+        bits = drift.binary.HDDMA()
+        for number, loss in enumerate(losses, 1):
+            if loss not in (0.0, 1.0):
+                raise ValueError(f"{Detector.HDDM_A} takes losses of 0 and 1, and prediction {number} has {loss:g}")
+            bits.update(loss == 1.0)
+            if bits.drift_detected:
+                return number
+        return None
+    found = drift.ADWIN() if detector is Detector.ADWIN else drift.PageHinkley(mode="up")
+    for number, loss in enumerate(losses, 1):
+        before = found.estimation if isinstance(found, drift.ADWIN) else -math.inf
+        found.update(loss)  # type: ignore[no-untyped-call]
+        # ADWIN also finds that losses have fallen, which is no reason to train.
+        if found.drift_detected and (not isinstance(found, drift.ADWIN) or found.estimation > before):
+            return number
+    return None
+
+
+def _compared(request: Request) -> Finding:
+    """Compare two data sets column by column: two-sample Kolmogorov-Smirnov for numbers, chi-squared for words.
+
+    With ``m`` columns each is tested at ``significance / m`` (Bonferroni).
+    """
+    assert request.reference is not None
+    rows = Rows(Path(request.data), request.begin)
+    old, new = _columns(Rows(Path(request.reference), 0)), _columns(rows)
+    shared = [name for name in old if name in new]
+    if not shared:
+        raise ValueError(f"{request.data} and {request.reference} have no column in common")
+    few = min(min(len(old[name]), len(new[name])) for name in shared)
+    if few < FEWEST_ROWS:
+        said = f"{few} rows are there, of {FEWEST_ROWS} that a comparison takes"
+        return Finding(said=said, begin=rows.begin)
+    chances = {name: _chance(old[name], new[name]) for name in shared}
+    name = min(shared, key=lambda each: chances[each])
+    due = chances[name] < request.significance / len(shared)
+    said = (
+        f"{name} {'differs from' if due else 'is nearest to differing from'} {Path(request.reference).name} "
+        f"(p = {chances[name]:.2g}; {len(shared)} columns, {len(new[name])} rows)"
+    )
+    return Finding(is_due=due, said=said, begin=rows.begin)
+
+
+def _chance(old: Sequence[str], new: Sequence[str]) -> float:
+    """The probability of a difference as large between two samples of one distribution."""
+    from scipy import stats
+
+    try:
+        one, other = [float(text) for text in old], [float(text) for text in new]
+    except ValueError:
+        words = sorted({*old, *new})
+        if len(words) == 1:
+            return 1.0
+        counts = [[values.count(word) for word in words] for values in (old, new)]
+        return float(stats.chi2_contingency(counts).pvalue)
+    return float(stats.ks_2samp(one, other).pvalue)
+
+
+def _columns(rows: "Rows") -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for name, text in row.items():
+            if text != "":
+                found.setdefault(name, []).append(text)
+    return found
+
+
+class Rows:
+    """Rows of a file of CSV with a header, or of JSON objects, one a line; a last line that has no end is left out.
+
+    Attributes:
+        begin: Where the rows begin, in bytes: 0 where the file is shorter than what was asked for.
+    """
+
+    def __init__(self, path: Path, begin: int | None) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            self.begin = begin if begin is not None and begin <= size else 0
+            file.seek(0)
+            self._header = file.readline()
+            self._is_json = self._header.lstrip()[:1] == b"{"
+            if self.begin or self._is_json:
+                file.seek(self.begin)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            if begin is None:
+                self.begin, whole = file.tell() - len(content) + len(whole), b""
+        self._lines = whole.decode("utf-8", "replace").splitlines()
+
+    def __iter__(self) -> Iterator[Mapping[str, str]]:
+        if not self._is_json:
+            names = next(csv.reader([self._header.decode("utf-8", "replace")]), [])
+            rows = csv.DictReader(self._lines, names, restval="")
+            yield from ({name: text for name, text in row.items() if name and text} for row in rows)
+            return
+        for number, line in enumerate(self._lines, 1):
+            try:
+                row = json.loads(line) if line.strip() else {}
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise ValueError(f"{self.path}: row {number} is no JSON object: {line[:80]}")
+            yield {name: _text(value) for name, value in row.items()}
+
+    def numbers(self, column: str) -> Iterator[float]:
+        """The values of a column; rows without one are left out.
+
+        Raises:
+            ValueError: There is no such column, or a value is no finite number.
+        """
+        if not self._is_json:
+            names = next(csv.reader([self._header.decode("utf-8", "replace")]), [])
+            if column not in names:
+                raise ValueError(f"{self.path} has no column {column!r}; columns: {', '.join(names) or 'none'}")
+        for number, row in enumerate(self, 1):
+            text = row.get(column, "")
+            if text == "":
+                continue
+            value = {"true": 1.0, "false": 0.0}.get(text.lower())
+            try:
+                value = float(text) if value is None else value
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                raise ValueError(f"{self.path}: row {number} has {text[:40]!r} as {column}, which is no finite number")
+            yield value
+
+
+def _text(value: object) -> str:
+    return "" if value is None else json.dumps(value) if isinstance(value, (bool, list, dict)) else str(value)
+
+
+if __name__ == "__main__":
+    json.dump(asdict(look(Request(**json.load(sys.stdin)))), sys.stdout)

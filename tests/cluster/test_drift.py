@@ -1,0 +1,210 @@
+"""Drift is found in files as people keep them, and makes an applied pipeline run, once for each reason."""
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.control.pipelines import triggers
+from fairlead.control.pipelines.drift import Finding, look, request_of
+from fairlead.control.pipelines.triggers import Triggers, all_applied, check, keep
+from fairlead.errors import Conflict
+from fairlead.specs.pipeline import Detector, Drift, On
+from fairlead.state.snapshot import Phase
+from tests.cluster.test_triggers import applied, finish
+from tests.waiting import until
+
+BY_COST = Drift(data="seen.csv", column="error", cost=20.0, window=50)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    cluster = LocalCluster.open(tmp_path / "home")
+    yield cluster
+    cluster.close()
+
+
+def csv_of(mistakes: list[int]) -> str:
+    return "id,error\n" + "".join(f"{number},{mistake}\n" for number, mistake in enumerate(mistakes))
+
+
+def found(work: Path, watched: Drift, **state: object) -> Finding:
+    return look(request_of(watched, work, **state))
+
+
+def test_mistakes_beyond_those_of_a_fresh_model_make_a_training_due(tmp_path: Path) -> None:
+    (tmp_path / "seen.csv").write_text(csv_of([0] * 50 + [1] * 19))
+    seen = found(tmp_path, BY_COST)
+    assert (seen.is_due, seen.said) == (False, "staleness has cost 19 of 20 (error) in 69 predictions")
+    (tmp_path / "seen.csv").write_text(csv_of([0] * 50 + [1] * 20))
+    assert found(tmp_path, BY_COST).is_due
+
+
+def test_rows_count_from_where_the_model_was_trained_and_a_row_without_an_end_does_not_count_yet(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "seen.csv"
+    place.write_text(csv_of([1] * 100) + "100,")
+    after = found(tmp_path, BY_COST, begin=None)
+    assert after.begin == len(csv_of([1] * 100))
+    with place.open("a") as file:
+        file.write("0\n101,1\n")
+    assert found(tmp_path, BY_COST, begin=after.begin, fresh=0.5).said.endswith("in 2 predictions")
+    place.write_text(csv_of([0]))
+    again = found(tmp_path, BY_COST, begin=after.begin, fresh=0.5)
+    assert (again.begin, again.said.endswith("in 1 predictions")) == (0, True)
+
+
+def test_json_lines_with_flags_are_read_and_rows_without_the_column_are_left_out(tmp_path: Path) -> None:
+    rows = [{"error": False}] * 60 + [{"other": 1}, {"error": None}] + [{"error": True}] * 25
+    (tmp_path / "seen.csv").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    seen = found(tmp_path, BY_COST)
+    assert (seen.is_due, seen.said) == (True, "staleness has cost 25 of 20 (error) in 85 predictions")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("id,loss\n1,2\n", "has no column 'error'; columns: id, loss"),
+        ("id,error\n1,high\n", "row 1 has 'high' as error, which is no finite number"),
+        ("id,error\n1,nan\n", "row 1 has 'nan' as error, which is no finite number"),
+        ('{"error": 1}\n[1]\n', "row 2 is no JSON object: [1]"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_row(tmp_path: Path, content: str, problem: str) -> None:
+    (tmp_path / "seen.csv").write_text(content)
+    assert problem in (found(tmp_path, BY_COST).problem or "")
+
+
+@pytest.mark.parametrize("detector", Detector)
+def test_each_detector_finds_that_mistakes_have_become_many_and_not_that_they_have_become_few(
+    tmp_path: Path, detector: Detector
+) -> None:
+    rng = random.Random(7)
+    watched = Drift(data="seen.csv", column="error", detector=detector)
+    few = [int(rng.random() < 0.05) for _ in range(1_000)]
+    many = [int(rng.random() < 0.5) for _ in range(1_000)]
+    (tmp_path / "seen.csv").write_text(csv_of(few + many))
+    seen = found(tmp_path, watched)
+    assert seen.is_due
+    assert seen.said.startswith(f"{detector} finds that error has grown, at prediction 1")
+    (tmp_path / "seen.csv").write_text(csv_of(many[:500] + few))
+    assert not found(tmp_path, watched).is_due
+
+
+def test_a_column_that_is_distributed_otherwise_than_in_the_reference_is_named(tmp_path: Path) -> None:
+    rng = random.Random(1)
+
+    def rows(age: float, town: str) -> str:
+        drawn = ((rng.gauss(age, 5), rng.choice(town)) for _ in range(400))
+        return "age,town\n" + "".join(f"{years:.2f},{letter}\n" for years, letter in drawn)
+
+    watched = Drift(data="now.csv", reference="then.csv")
+    (tmp_path / "then.csv").write_text(rows(40, "abc"))
+    for now, told in (((40, "abc"), None), ((44, "abc"), "age differs"), ((40, "aaab"), "town differs")):
+        (tmp_path / "now.csv").write_text(rows(*now))
+        seen = found(tmp_path, watched)
+        assert seen.is_due == (told is not None), seen
+        assert told is None or seen.said.startswith(f"{told} from then.csv (p = ")
+    (tmp_path / "now.csv").write_text("age\n1\n")
+    assert found(tmp_path, watched).said == "1 rows are there, of 20 that a comparison takes"
+    (tmp_path / "now.csv").write_text("years\n1\n")
+    assert "no column in common" in (found(tmp_path, watched).problem or "")
+
+
+def kept(cluster: LocalCluster, work: Path) -> float:
+    """Apply a pipeline; when that was."""
+    one = replace(applied(cluster, work, on=On(drift=BY_COST, every_s=0.1)), at=time.time())
+    assert keep(cluster.home, one)
+    return one.at
+
+
+def looked(supervisor: Triggers, now: float) -> int:
+    """Let a supervisor look until no look is under way; how many runs it submitted."""
+    submitted = 0
+
+    def is_over() -> bool:
+        nonlocal submitted
+        submitted += supervisor.look(now)
+        return not supervisor.is_looking
+
+    with patch.object(triggers, "LOOK_S", 0.0):
+        supervisor.look(now)
+        until(is_over, "end of the look for drift")
+    return submitted
+
+
+def test_a_stale_model_is_retrained_once_and_again_only_for_what_came_after(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    seen = work / "seen.csv"
+    seen.write_text(csv_of([0] * 50 + [1] * 30))
+    began = kept(cluster, work)
+    supervisor = Triggers(cluster.home, cluster)
+    assert looked(supervisor, time.time()) == 1
+    (run,) = cluster.workloads()
+    assert run.spec.labels["trigger"] == f"drift-{began:.0f}-1"
+    triggered = cluster.events(run.uid)[-1]
+    assert triggered.reason is not None
+    assert triggered.reason.message == "by drift: staleness has cost 30 of 20 (error) in 80 predictions"
+    time.sleep(0.11)  # longer than `every`, as below
+    assert looked(supervisor, time.time()) == 0  # it is not over
+    finish(cluster, run)
+    time.sleep(0.11)
+    assert looked(supervisor, time.time()) == 0
+    with seen.open("a") as file:
+        file.write("".join(f"{number},1\n" for number in range(10)))
+    time.sleep(0.11)
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 0  # another supervisor knows where rows count from
+    ((_, state),) = all_applied(cluster.home)
+    assert state["drift_said"] == "staleness has cost 10 of 20 (error) in 10 predictions"
+    with seen.open("a") as file:
+        file.write("".join(f"{number},1\n" for number in range(10)))
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 1
+    assert cluster.workloads()[0].spec.labels["trigger"] == f"drift-{began:.0f}-2"
+
+
+def test_a_training_that_failed_is_tried_again_when_staleness_has_cost_as_much_again(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "seen.csv").write_text(csv_of([0] * 50 + [1] * 30))
+    kept(cluster, work)
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 1
+    finish(cluster, cluster.workloads()[0], Phase.FAILED)
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 0
+    with (work / "seen.csv").open("a") as file:
+        file.write("".join(f"{number},1\n" for number in range(25)))
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 1
+
+
+def test_a_file_or_a_column_that_is_not_there_is_refused_when_it_is_applied(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    one = applied(cluster, tmp_path / "work", on=On(drift=BY_COST))
+    with pytest.raises(Conflict, match=r"on\.drift\.data: .*seen\.csv is no file that is there"):
+        check(one)
+    (tmp_path / "work" / "seen.csv").write_text("id\n")
+    with pytest.raises(Conflict, match=r"on\.drift: .* has no column 'error'; columns: id"):
+        check(one)
+
+
+def test_a_detector_is_refused_where_its_package_is_not_installed(cluster: LocalCluster, tmp_path: Path) -> None:
+    watched = Drift(data="seen.csv", column="error", detector=Detector.ADWIN)
+    one = applied(cluster, tmp_path / "work", on=On(drift=watched))
+    (tmp_path / "work" / "seen.csv").write_text(csv_of([0]))
+    check(one)
+    with (
+        patch("importlib.util.find_spec", return_value=None),
+        pytest.raises(Conflict, match=r"pip install 'fairlead\[drift\]'"),
+    ):
+        check(one)
