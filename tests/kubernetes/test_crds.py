@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes.manifests.crds import (
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object, write_object
 from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.reading import parse
-from fairlead.specs.keys import KINDS
+from fairlead.specs.keys import OBJECTS
 from fairlead.specs.tables.field_types import Section
 from fairlead.specs.training import Training
 from tests.kubernetes.goldens import check_golden
@@ -51,7 +51,7 @@ def test_every_key_of_the_tables_is_there_with_its_sentence(kind: str) -> None:
                 if isinstance(key.kind, Section):
                     check(key.kind, schema["properties"][key.name])
 
-    check(KINDS[kind], object_schema(kind)["properties"]["spec"])
+    check(OBJECTS[kind], object_schema(kind)["properties"]["spec"])
 
 
 @pytest.mark.parametrize("kind", kept_kinds())

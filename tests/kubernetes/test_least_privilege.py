@@ -38,6 +38,8 @@ pytestmark = pytest.mark.kubernetes
 SYSTEM, TEAM = "fairlead-system", "careful"
 RUNS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings"
 SWEEPS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/sweeps"
+SERVINGS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/servings"
+REPLICAS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/replicas"
 PODS = f"/api/v1/namespaces/{TEAM}/pods"
 SET_UP = "set-up"
 POOL = "/apis/fairlead.dev/v1alpha1/pools/a-pool"
@@ -80,6 +82,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     a_team_from_its_namespace_to_its_last_bound(plane, client)
     a_run_that_is_not_kept(plane, client)
     a_sweep_that_is_not_kept(plane, client)
+    an_endpoint_until_it_is_not_kept(plane, client)
     return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
 
 
@@ -167,6 +170,42 @@ def a_sweep_that_is_not_kept(plane: ControlPlane, client: Client) -> None:
         until(lambda: [each["metadata"]["name"] for each in client.items(SWEEPS)] == ["sweep-2"])
         client.delete(f"{SWEEPS}/sweep-2")
         until(lambda: not list(client.items(SWEEPS)) and not list(client.items(RUNS)))
+
+
+def an_endpoint_until_it_is_not_kept(plane: ControlPlane, client: Client) -> None:
+    """Two endpoints as `kubectl apply` makes them, one of which finds its Service there; one is kept once stopped."""
+    refused: list[str] = []
+
+    def choose(method: str, path: str) -> Fault:
+        """A conflict, after which the operator looks how the replica is now."""
+        if method != "PATCH" or "/replicas/" not in path or "/status" not in path or refused:
+            return None
+        refused.append(path)
+        return Refuse(409, "Conflict")
+
+    labels = {"app.kubernetes.io/managed-by": "fairlead"}
+    client.create(f"/api/v1/namespaces/{TEAM}/services", {
+        "metadata": {"name": "serve-web-1", "labels": labels}, "spec": {"ports": [{"port": 80}]},
+    })  # fmt: skip
+
+    def phase(name: str) -> str:
+        return str((client.get(f"{SERVINGS}/{name}").get("status") or {}).get("phase"))
+
+    kept = Retention(last=1)
+    with operating(plane, token_of(client, SYSTEM, OPERATOR), choose, keeps=kept, keep_s=0.5):
+        for name in ("web-1", "web-2"):
+            client.create(SERVINGS, {
+                "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": name},
+                "spec": {"run": "serve", "image": "python:3.12", "resources": {"cpu": "100m", "memory": "64Mi"}},
+            })  # fmt: skip
+            until(partial(lambda name: phase(name) == "Running", name))
+            until(partial(lambda name: plane.exists(f"/api/v1/namespaces/{TEAM}/services/serve-{name}"), name))
+            client.merge(f"{SERVINGS}/{name}", {"metadata": {"annotations": {"fairlead.dev/intent": "stop"}}})
+            until(partial(lambda name: phase(name) == "Stopped", name))
+        until(lambda: [each["metadata"]["name"] for each in client.items(SERVINGS)] == ["web-2"])
+        client.delete(f"{SERVINGS}/web-2")
+        until(lambda: not list(client.items(SERVINGS)) and not list(client.items(REPLICAS)))
+    assert refused
 
 
 def _has_succeeded(client: Client, name: str, place: str = RUNS) -> bool:

@@ -763,7 +763,7 @@ def probed(spec: Training) -> object:
 
 OF_REPLICAS = (
     "team", "labels", "run", "image", "workdir", "setup", "env", "resources", "capacity", "logs", "priority", "grace",
-    "snapshot",
+    "snapshot", "kubernetes",
 )  # fmt: skip
 SCORED: Mapping[str, Any] = {"canary.metric.header": "X-Score"}
 BY_LATENCY: Mapping[str, Any] = {"replicas": "1..8", "scale.concurrency": 1}

@@ -31,11 +31,10 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
     """Describe an endpoint beyond its state: where it is, who serves, and how much is asked."""
     serving = cast("Workload[Serving]", workload)
     detail, demand = detail_of(serving), None
-    url = None
     if isinstance(cluster, LocalCluster):
-        url, demand = cluster.endpoint_url(serving), cluster.snapshot().demand.get(workload.uid)
+        demand = cluster.snapshot().demand.get(workload.uid)
     return {
-        "url": url,
+        "url": cluster.endpoint_url(serving),
         "revision": None if detail.serving is None else f"r{detail.serving}",
         "replicas": {"ready": detail.ready, "wanted": detail.wanted},
         "canary": _canary_json(serving),
@@ -104,7 +103,7 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
             message(f"{name} tries {asked.name} as a canary: `fairlead status {name}` shows how far it is.")
             return 0
         if asked is not None and asked.ready_at is not None and (detail.ready or not detail.wanted):
-            url = cluster.endpoint_url(now) if isinstance(cluster, LocalCluster) else None
+            url = cluster.endpoint_url(now)
             if url is not None:
                 message(f"{name} serves {asked.name} at {url}")
                 message(f"`fairlead status {name}` shows it, `fairlead stop {name}` ends it.")

@@ -75,6 +75,10 @@ class ClusterClient(WorkloadStore, Protocol):
         """Return whether programs run in images of their own, with their own ``/dev/shm``."""
         ...
 
+    def endpoint_url(self, workload: AnyWorkload) -> str | None:
+        """Return the address of an endpoint; None while it has none, or where it is over."""
+        ...
+
     def in_its_team(self, spec: Spec) -> Spec:
         """The spec with the team under which this cluster keeps it.
 

@@ -24,6 +24,7 @@ def environment(
     checkpoint_to: str | None,
     master: tuple[str, int],
     hosts: str,
+    listen: str = "127.0.0.1",
 ) -> dict[str, str]:
     """Make the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
 
@@ -33,6 +34,7 @@ def environment(
         master: Host of rank 0 and the port of the rendezvous; the port above it is for agreements among ranks. A
             replica of an endpoint listens on that port.
         hosts: Host of each pod, with ``{}`` for its index where they are several.
+        listen: Address on which a replica of an endpoint listens.
     """
     spec = workload.gang
     env = {
@@ -61,7 +63,7 @@ def environment(
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
     if isinstance(workload.spec, Replica):
-        env |= _replica(workload.spec, pod_uid, master[1])
+        env |= _replica(workload.spec, pod_uid, listen, master[1])
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master)
     if workload.spec.framework is not None:
@@ -77,9 +79,10 @@ def num_ports(workload: Workload) -> int:
     return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST))
 
 
-def _replica(spec: Replica, pod_uid: str, port: int) -> dict[str, str]:
+def _replica(spec: Replica, pod_uid: str, listen: str, port: int) -> dict[str, str]:
     """Make the variables of an endpoint's server: where it is to listen, and what it is to serve."""
     return {
+        "HOST": listen,
         "PORT": str(port),
         "FAIRLEAD_MODEL": spec.model_path,
         "FAIRLEAD_PREDICTOR": spec.predictor,

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
+from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import Training
 
 ASK_S = 10.0
@@ -26,7 +27,17 @@ NO_PLACES = {
     "data": "can only be read", "local": "is the pod's own disk",
 }  # fmt: skip
 IN_POD = "is relative, and lies in the pod, which takes it along when it ends"
+MODEL_PLACES = "give a path in the image, in `workdir` or on a volume of `kubernetes`, or a URL that the server reads"
 OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
+# What only a gateway does for an endpoint, which a cluster does not have.
+NO_GATEWAY = {
+    "replicas": "there is no gateway on a cluster, which would count requests; give one number, such as 2",
+    "canary": "there is no gateway on a cluster, which would give a revision its share of the requests; remove it",
+    "timeout": "there is no gateway on a cluster, which would end requests; remove it, and have the server end them",
+    "max_concurrency": "there is no gateway on a cluster, where requests would wait; remove it",
+    "max_queue": "there is no gateway on a cluster, where requests would wait; remove it",
+    "idempotent": "there is no gateway on a cluster, which would send requests again; remove it",
+}
 SHELLS = ("bash", "sh", "dash", "zsh")
 # Not by importing it: finding a top-level module runs no code of its own.
 FIND = (
@@ -115,6 +126,32 @@ def pod_place_problem(spec: Training) -> str | None:
         return f"{quote(to)}: {scheme}:// {NO_PLACES[scheme]}; {OTHER_PLACES}"
     if not divider and not to.startswith("/"):
         return f"{quote(to)} {IN_POD}; {OTHER_PLACES}"
+    return None
+
+
+def endpoint_problem(spec: Serving) -> str | None:
+    """Tell which key of an endpoint a cluster cannot honour, and why; None where it can honour all."""
+    default = Serving(name="default", run="serve")
+    is_asked = {
+        "replicas": spec.most_replicas is not None,
+        "canary": spec.canary is not None,
+        "timeout": spec.timeout_s != default.timeout_s,
+        "max_concurrency": spec.max_concurrency is not None,
+        # A predictor's own server lets so many wait, too.
+        "max_queue": spec.predictor is None and spec.max_queue != default.max_queue,
+        "idempotent": spec.idempotent,
+    }
+    return next((f"{key}: {NO_GATEWAY[key]}" for key, found in is_asked.items() if found), None)
+
+
+def pod_model_problem(spec: Replica) -> str | None:
+    """Tell why the pods of a cluster cannot have an endpoint's model; None when they may."""
+    given = spec.model_path
+    if "://" in given and not given.startswith("run://"):
+        return None
+    if given.startswith("run://") or "@" in given:
+        where = "and where those are is known on the machine alone that they were made on"
+        return f"{quote(given)} is a checkpoint or a version of a model, {where}; {MODEL_PLACES}"
     return None
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, cast
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import Spec
@@ -22,6 +22,8 @@ IGNORABLE = ("image", "shm")
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
+
+    from fairlead.specs.serving import Serving
 
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
 else:
@@ -61,9 +63,7 @@ def admit(
         CannotFit: The gang would not fit even if nothing else ran, as far as this cluster tells beforehand.
     """
     if cluster.has_containers and type(spec).__name__ == "Serving":
-        raise Conflict(
-            f"{spec.name} is a Serving, and endpoints run on this machine only so far; give `--cluster local`."
-        )
+        _refuse_endpoint(cast("Serving", spec))
     if cluster.has_containers and type(spec).__name__ == "Pipeline":
         raise Conflict(
             f"{spec.name}: steps that are runs of their own (`training`, `sweep`) are for this machine so far; give "
@@ -86,6 +86,15 @@ def admit(
     if taken is None:
         return Admission(spec=admitted, notes=notes)
     return Admission(spec=admitted, notes=notes, directory=taken.directory, taken=taken.taken)
+
+
+def _refuse_endpoint(spec: "Serving") -> None:
+    """Refuse an endpoint that a cluster with containers cannot honour."""
+    from fairlead.cluster.preflight import endpoint_problem  # here and not above: few runs are endpoints
+
+    problem = endpoint_problem(spec)
+    if problem is not None:
+        raise Conflict(f"{spec.name}: {problem}. Or give `--cluster local`, where there is one.")
 
 
 def _admit_run(

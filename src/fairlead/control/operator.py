@@ -28,6 +28,7 @@ from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPubli
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
+from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import EndpointPublisher
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
@@ -143,6 +144,7 @@ class Operator:
             is_making_way=self._askings.is_making_way,
             create_s=settings.lease_s - settings.deadline_s,
         )
+        self._endpoints = EndpointPublisher(self.cluster, may_act=lambda: self.election.is_leader)
         self._listener = Listener(self.cluster)
         self._hindrances = StartBlockers(self.view)
         self._teller = EventRecorder(self.view, may_act=lambda: self.election.is_leader)
@@ -196,7 +198,7 @@ class Operator:
                 "following %d nodes, %d pods and %d runs of %s",
                 len(self.view.nodes.all()),
                 len(self.view.pods.all()),
-                len(self.view.trainings.all()),
+                len(self.view.runs()),
                 self._client.access.context,
             )
             if self._keeps_teams:
@@ -242,7 +244,7 @@ class Operator:
         took_s = time.monotonic() - begun
         self._pass_s += took_s
         self._stopping.wait(min(max(GATHER_S, GATHER_PASSES * took_s), MOST_GATHER_S))
-        is_busy = self.agent.is_busy or self._askings.is_watching
+        is_busy = self.agent.is_busy or self._askings.is_watching or self._endpoints.is_behind
         self.cluster.wait(BUSY_WAIT_S if is_busy else self._quiet_s(time.time()))
 
     def _quiet_s(self, now: float) -> float:
@@ -257,10 +259,12 @@ class Operator:
         changed = run_pass(self.cluster, now, self._decided, self._known)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
-        is_news = changed or epoch != self._acted or self._askings.is_watching
+        is_news = changed or epoch != self._acted or self._askings.is_watching or self._endpoints.is_behind
         self._acted = epoch
         self._follow(with_askings=is_news)
         if is_news:
+            if self.cluster.shown is not None:
+                self._endpoints.act(self.agent, self.cluster.shown)
             self._teller.act(self.agent, now)
             for found in self.cluster.refuse_unreadable():
                 self._teller.tell(self.agent, refusal_of(found, now), now)

@@ -30,7 +30,8 @@ Spec: TypeAlias = "Training | Serving | Sweep | Pipeline | Team | Pool | Simulat
 class _Kinds(Mapping[str, Section]):
     """The table of each kind, imported when it is first asked for: most files hold runs and nothing else."""
 
-    _homes = ("Training", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation")
+    def __init__(self, *homes: str) -> None:
+        self._homes = homes
 
     def __getitem__(self, kind: str) -> Section:
         if kind not in self._homes:
@@ -50,7 +51,11 @@ class _Kinds(Mapping[str, Section]):
         return kind in self._homes or kind in added_kinds()
 
 
-KINDS: Mapping[str, Section] = _Kinds()
+_WRITTEN = ("Training", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation")
+KINDS: Mapping[str, Section] = _Kinds(*_WRITTEN)
+"""Those that people write."""
+OBJECTS: Mapping[str, Section] = _Kinds(*_WRITTEN, "Replica")
+"""Those that a cluster keeps: the same, and what other workloads submit."""
 
 
 @cache

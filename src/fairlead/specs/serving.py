@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.overlay import Overlay
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import (
@@ -27,7 +28,7 @@ PREDICTOR_SERVER = "python -m fairlead.runtime.serving"
 PREDICTOR_PROBE = "/v2/health/ready"
 # What a replica finds besides what every run does.
 SET = (
-    "PORT", "FAIRLEAD_MODEL", "FAIRLEAD_PREDICTOR", "FAIRLEAD_SERVICE", "FAIRLEAD_REVISION", "FAIRLEAD_REPLICA",
+    "HOST", "PORT", "FAIRLEAD_MODEL", "FAIRLEAD_PREDICTOR", "FAIRLEAD_SERVICE", "FAIRLEAD_REVISION", "FAIRLEAD_REPLICA",
     "FAIRLEAD_BATCHING", "FAIRLEAD_GRACE", "FAIRLEAD_MAX_QUEUE",
 )  # fmt: skip
 
@@ -300,6 +301,7 @@ class Serving:
     priority: int = 0
     grace_s: float = 30.0
     snapshot: bool = True
+    kubernetes: Overlay = field(default_factory=Overlay)
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -335,6 +337,7 @@ class Serving:
             run=PREDICTOR_SERVER if self.run is None else self.run, setup=self.setup, workdir=self.workdir,
             image=self.image, env=self.env, resources=self.resources, capacity=self.capacity, logs=self.logs,
             priority=self.priority, grace_s=self.grace_s, snapshot=self.snapshot, ranks_per_node=1,
+            kubernetes=self.kubernetes,
             retry=Retry(max_backoff_s=60.0), model_path=self.model or "", predictor=self.predictor or "",
             probe=self.probe_path, batching=json.dumps(batching), max_queue=self.max_queue,
         )  # fmt: skip

@@ -1,14 +1,17 @@
 """The kinds that a cluster keeps as objects, by the table of kinds, and the paths of those objects."""
 
+from collections.abc import Mapping
+
 from fairlead.policy.kinds.table import KINDS
 from fairlead.specs.keys import API_VERSION
-from fairlead.state.snapshot import LEAVES
 
 DESCRIBED = ("Team", "Pool")
 """Kinds that describe the cluster itself; they belong to no namespace."""
-ELSEWHERE = frozenset({"Serving", "Replica", "Pipeline"})
-"""Kinds that run on this machine only so far, since nothing here answers at their door or has a place for artefacts."""
-_LEAVES = frozenset(leaf.__name__ for leaf in LEAVES)
+ELSEWHERE = frozenset({"Pipeline"})
+"""Kinds that run on this machine only so far, since nothing here has a place for artefacts."""
+SUBMITTED_BY: Mapping[str, str] = {"Replica": "Serving"}
+"""Kinds that nobody writes, and those whose workloads submit them."""
+_LEAVES = frozenset({"Training", "Replica"})
 
 
 def kept_kinds() -> tuple[str, ...]:
@@ -19,6 +22,16 @@ def kept_kinds() -> tuple[str, ...]:
 def workload_kinds() -> tuple[str, ...]:
     """Return those of workloads."""
     return tuple(kind for kind in KINDS if kind not in ELSEWHERE)
+
+
+def leaf_kinds() -> tuple[str, ...]:
+    """Return those of workloads that have pods."""
+    return tuple(kind for kind in workload_kinds() if kind in _LEAVES)
+
+
+def is_leaf_kind(kind: str | None) -> bool:
+    """Tell whether workloads of a kind have pods."""
+    return kind in _LEAVES
 
 
 def parent_kinds() -> tuple[str, ...]:

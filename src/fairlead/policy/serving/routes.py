@@ -1,14 +1,14 @@
 """Tells the gateway where requests go: of endpoints, their revisions and their replicas that serve."""
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any, cast
 
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.serving import ServingDetail, detail_of, failure_of, replicas_of, share_of_canary
+from fairlead.policy.serving.rollout import ReplicaState
 from fairlead.specs.serving import Serving
-from fairlead.state.snapshot import Snapshot, Workload
+from fairlead.state.snapshot import Pod, Snapshot, Workload
 
 Backend = dict[str, str]
 # What the weights of all revisions are together during a trial.
@@ -18,12 +18,28 @@ WEIGHTS = 1_000
 def public_names(snapshot: Snapshot) -> dict[str, str]:
     """Return the names by which endpoints are asked for, by uid: their own; of a second team's, with the team's."""
     taken: dict[str, str] = {}
-    for parent in sorted(_endpoints(snapshot), key=lambda each: (each.created_at, each.uid)):
+    for parent in sorted(endpoints(snapshot), key=lambda each: (each.created_at, each.uid)):
         name = parent.spec.name
         while name in taken.values():
             name = f"{parent.spec.team}-{name}"
         taken[parent.uid] = name
     return taken
+
+
+def that_serve(parent: Workload[Serving], family: Family, pods: Mapping[str, Pod]) -> list[tuple[ReplicaState, Pod]]:
+    """Return the replicas that requests may go to, in the order of their numbers.
+
+    Args:
+        pods: Those that are ready, by the uid of their workload.
+    """
+    found = ((each, pods.get(family.children[each.name].uid)) for each in replicas_of(detail_of(parent), family))
+    there = [(each, pod) for each, pod in found if each.ready and pod is not None]
+    return sorted(there, key=lambda each: each[0].number)
+
+
+def ready_pods(snapshot: Snapshot) -> dict[str, Pod]:
+    """Return the pods that answer their probes, by the uid of their workload."""
+    return {pod.workload_uid: pod for pod in snapshot.pods if pod.ready and not pod.phase.is_final}
 
 
 def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
@@ -33,14 +49,13 @@ def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
         urls: Of pods that listen, by uid.
     """
     names, families = public_names(snapshot), families_of(snapshot)
-    pods = {pod.workload_uid: pod for pod in snapshot.pods if pod.ready and not pod.phase.is_final}
+    pods = ready_pods(snapshot)
     services = {}
-    for parent in _endpoints(snapshot):
+    for parent in endpoints(snapshot):
         family, name = families[parent.uid], names[parent.uid]
         serving: dict[int, list[dict[str, str]]] = {}
-        for each in sorted(replicas_of(detail_of(parent), family), key=attrgetter("number")):
-            pod = pods.get(family.children[each.name].uid) if each.ready else None
-            if pod is not None and pod.uid in urls:
+        for each, pod in that_serve(parent, family, pods):
+            if pod.uid in urls:
                 serving.setdefault(each.revision, []).append({"id": pod.uid, "url": urls[pod.uid]})
         spec, detail = parent.spec, detail_of(parent)
         services[name] = {
@@ -105,6 +120,7 @@ def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:
     }
 
 
-def _endpoints(snapshot: Snapshot) -> list[Workload[Serving]]:
+def endpoints(snapshot: Snapshot) -> list[Workload[Serving]]:
+    """Return the endpoints that are not over."""
     found = [each for each in snapshot.parents if isinstance(each.spec, Serving) and not each.status.phase.is_final]
     return cast("list[Workload[Serving]]", found)

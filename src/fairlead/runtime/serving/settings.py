@@ -76,7 +76,7 @@ def read_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
     parser = argparse.ArgumentParser(prog="python -m fairlead.runtime.serving", description="Serve a predictor.")
     parser.add_argument("predictor", nargs="?", help="module:Class (default: $FAIRLEAD_PREDICTOR)")
     parser.add_argument("--model", help="directory or file of the model (default: $FAIRLEAD_MODEL)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--host", help="address to listen on (default: $HOST, else 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on, 0 for a free one (default: $PORT, else 0)")
     parser.add_argument("--name", help="name of the model (default: $FAIRLEAD_SERVICE, else model)")
     parser.add_argument("--max-batch-size", type=int, help="rows of one call (default: $FAIRLEAD_BATCHING, else 1)")
@@ -97,7 +97,7 @@ def read_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
     return Settings(
         predictor=predictor,
         model=env.get("FAIRLEAD_MODEL", "") if given.model is None else given.model,
-        host=given.host,
+        host=given.host or env.get("HOST", "") or "127.0.0.1",
         service=given.name or env.get("FAIRLEAD_SERVICE", "") or "model",
         revision=env.get("FAIRLEAD_REVISION", "") or "1",
         replica=env.get("FAIRLEAD_REPLICA", ""),

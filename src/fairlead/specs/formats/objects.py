@@ -7,7 +7,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.documents import Mapping, Node, Scalar, Sequence
 from fairlead.specs.formats.parsing import read_spec
 from fairlead.specs.formats.problems import Problems
-from fairlead.specs.keys import Spec
+from fairlead.specs.keys import OBJECTS, Spec
 from fairlead.specs.tables.field_types import Tag
 
 
@@ -18,7 +18,7 @@ def parse_object(content: Map[str, Any], *, source: str) -> Spec:
         InvalidSpec: Something is wrong; it holds every problem that was found.
     """
     problems = Problems(source=source)
-    spec = read_spec(node_of(content), problems, default_name=None)
+    spec = read_spec(node_of(content), problems, default_name=None, kinds=OBJECTS)
     problems.raise_any()
     if spec is None:
         raise InvalidSpec((f"{source}: there is no spec in it",))

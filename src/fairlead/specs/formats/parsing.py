@@ -33,9 +33,11 @@ from fairlead.specs.tables.field_types import (
 from fairlead.specs.tables.training_keys import TRAINING
 
 
-def read_spec(root: Node, problems: Problems, *, default_name: str | None) -> "Spec | None":
+def read_spec(
+    root: Node, problems: Problems, *, default_name: str | None, kinds: Map[str, Section] = KINDS
+) -> "Spec | None":
     """The spec in a document; None after a problem, which ``problems`` then holds."""
-    return _Reader(problems=problems).document(root, default_name)
+    return _Reader(problems=problems, kinds=kinds).document(root, default_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class _Reader:
     """Reads one document."""
 
     problems: Problems
+    kinds: Map[str, Section]
     whole: Section = TRAINING
     prefix: str = ""
 
@@ -74,7 +77,7 @@ class _Reader:
         kind = self._kind(root, entries)
         if kind is None:
             return None
-        self.whole = KINDS[kind]
+        self.whole = self.kinds[kind]
         if in_kubernetes_form:
             self.prefix = "spec."
             given = self._kubernetes_form(root, entries)
@@ -88,7 +91,7 @@ class _Reader:
 
     def _kind(self, root: Mapping, entries: Map[str, _Entry]) -> str | None:
         """The kind that a document says it is, or must be."""
-        kinds = ", ".join(KINDS)
+        kinds = ", ".join(self.kinds)
         entry = entries.get("kind")
         if entry is None:
             if "run" in entries or any(suggest(key, TRAINING, TRAINING) == "run" for key in entries):
@@ -96,9 +99,9 @@ class _Reader:
             self.problems.add(root.line, "kind", f"missing; give one of {kinds}, or `run: <command>` for a Training")
             return None
         given = entry.node.text if isinstance(entry.node, Scalar) else ""
-        if given in KINDS:
+        if given in self.kinds:
             return given
-        near = nearest(given, tuple(KINDS))
+        near = nearest(given, tuple(self.kinds))
         hint = f"; did you mean `{near}`?" if near else ";"
         self.problems.add(entry.line, "kind", f"{_show(entry.node)} is not a kind{hint} Allowed: {kinds}")
         return None
@@ -115,7 +118,7 @@ class _Reader:
         elif not isinstance(version.node, Scalar) or version.node.text != API_VERSION:
             self.problems.add(version.line, "apiVersion", f"{_show(version.node)} is not known; give {API_VERSION}")
         if "kind" not in entries:
-            self.problems.add(root.line, "kind", f"missing; give one of {', '.join(KINDS)}")
+            self.problems.add(root.line, "kind", f"missing; give one of {', '.join(self.kinds)}")
         given: dict[str, _Entry] = {}
         metadata = self._mapping(entries.get("metadata"), "metadata: {name: ...}", root.line, "metadata")
         fields = {key.metadata: key for key in self.whole.keys if key.metadata is not None}
@@ -139,7 +142,7 @@ class _Reader:
         return given
 
     def _kind_name(self) -> str:
-        return next(name for name, section in KINDS.items() if section is self.whole)
+        return next(name for name, section in self.kinds.items() if section is self.whole)
 
     def _unknown_beside_spec(self, name: str, entry: _Entry) -> None:
         near = suggest(name, self.whole, self.whole)

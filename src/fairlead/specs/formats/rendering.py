@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, Literal, cast
 
-from fairlead.specs.keys import API_VERSION, KINDS, Spec
+from fairlead.specs.keys import API_VERSION, OBJECTS, Spec
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.workload import WorkloadSpec
@@ -16,7 +16,7 @@ Form = Literal["kubernetes", "short"]
 def render(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     """The Kubernetes form as plain data: the namespace, what is required, and what differs from the defaults."""
     kind = type(spec).__name__
-    section = KINDS[kind]
+    section = OBJECTS[kind]
     # The namespace is always said, and an empty mapping never is.
     metadata = {
         key.metadata: _plain(key, spec)
@@ -30,7 +30,7 @@ def render(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
 def render_short(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     """The short form as plain data: what is required, and what differs from the defaults."""
     kind = type(spec).__name__
-    body = {key.name: _plain(key, spec) for key in KINDS[kind].keys if _is_said(key, spec)}
+    body = {key.name: _plain(key, spec) for key in OBJECTS[kind].keys if _is_said(key, spec)}
     return body if kind == "Training" else {"kind": kind, **body}
 
 

@@ -369,6 +369,8 @@ SERVING = Section(
             example="{spot: true}",
             also=("capacity_type", "provisioning"),
         ),
-        *_of_a_run("image", "workdir", "setup", "env", "resources", "logs", "priority", "grace", "snapshot"),
+        *_of_a_run(
+            "image", "workdir", "setup", "env", "resources", "logs", "priority", "grace", "snapshot", "kubernetes"
+        ),
     ),
 )

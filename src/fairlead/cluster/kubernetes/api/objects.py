@@ -10,6 +10,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import is_device
+from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, is_leaf_kind
 from fairlead.specs.overlay import RANKS
 from fairlead.state.snapshot import Taint
 
@@ -86,6 +87,7 @@ class PodObject:
         ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
         room_for: The run whose placeholder it is; empty for all other pods, members of gangs among them.
         bound_at: When a placeholder was bound; None before.
+        ready: Of a replica of an endpoint, whether kubelet says that it answers its probe.
     """
 
     key: str
@@ -112,6 +114,7 @@ class PodObject:
     ended: Mapping[str, Any] | None = None
     room_for: str = ""
     bound_at: float | None = None
+    ready: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -158,7 +161,7 @@ def read_pod(content: Object) -> PodObject:
         created_at=seconds(metadata["creationTimestamp"]),
         daemon=sys.intern(owner["uid"]) if owner.get("kind") == "DaemonSet" else "",
     )
-    if owner.get("kind") != "Training" or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
+    if not is_leaf_kind(owner.get("kind")) or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
         return basic
     if names.ROOM_FOR in labels:
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
@@ -166,7 +169,12 @@ def read_pod(content: Object) -> PodObject:
         at = seconds(bound["lastTransitionTime"]) if bound.get("lastTransitionTime") else None
         index = _whole(labels.get(names.INDEX))
         return replace(basic, room_for=owner["uid"], index=index, bound_at=at)
-    return _ours(basic, content, owner["uid"], labels)
+    ours = _ours(basic, content, owner["uid"], labels)
+    if owner["kind"] not in SUBMITTED_BY:
+        return ours
+    # Of a training run its pods' readiness says no more than that they were started.
+    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
+    return replace(ours, ready=is_ready)
 
 
 def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, str]) -> PodObject:

@@ -25,13 +25,14 @@ class OneShotSnapshot:
         """All nodes, DaemonSets, pods and runs, and the rules of the operator that leads."""
         view = self._view
         # A run is looked at only with its pods, so they are there before it is.
+        workloads = {**view.leaves, **view.parents}
         for cache in view.caches:
-            if cache not in view.parents.values():
+            if cache not in workloads.values():
                 for content in self._client.items(cache.path):
                     cache.put(content)
-        for kind, parents in view.parents.items():
+        for kind, runs in workloads.items():
             for content in items_of(self._client, kind, None):
-                parents.put(content)
+                runs.put(content)
         # A run that is not there yet may wait for nodes as well, so they are asked for whoever waits.
         growth = Autoscalers(self._client).ask(time.time())
         rules = rules_there(self._client)

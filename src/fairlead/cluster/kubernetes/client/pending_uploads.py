@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
-from fairlead.cluster.kubernetes.kinds import workload_kinds
+from fairlead.cluster.kubernetes.kinds import leaf_kinds, parent_kinds
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, part_names, stored_digest
 from fairlead.cluster.kubernetes.operator.cluster import items_of
 from fairlead.specs.keys import API_VERSION
@@ -75,7 +75,7 @@ class Uploads:
     def _owners(self) -> dict[str, dict[str, Any]]:
         """The workloads of the namespace by what they say of their working directory; those with children win."""
         found: dict[str, dict[str, Any]] = {}
-        for kind in workload_kinds():
+        for kind in (*leaf_kinds(), *parent_kinds()):
             for each in items_of(self._client, kind, self._namespace):
                 metadata = each["metadata"]
                 if WORKDIR in (metadata.get("annotations") or {}):

@@ -10,8 +10,8 @@ from typing import Any
 
 from fairlead.cluster.kept_code import KeptCode, KeptFile
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, archive_place, part_names
-from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
 from fairlead.cluster.revisions import read_revision
 from fairlead.errors import NotFound
 
@@ -29,13 +29,13 @@ def revision_of(directory: Path) -> dict[str, str]:
     return {REVISION: json.dumps({**found.told(), "diff": packed})}
 
 
-def read_code(client: Client, namespace: str, name: str, uid: str) -> KeptCode:
+def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) -> KeptCode:
     """Read what is kept of a run's code; what our account may not read is said.
 
     Raises:
         NotFound: The run is not there any more.
     """
-    found = client.get(trainings_path(namespace, name))
+    found = client.get(objects_path(kind, namespace, name))
     if found["metadata"].get("uid") != uid:
         raise NotFound(f"The run {name} is not there any more.")
     annotations = found["metadata"].get("annotations") or {}

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,7 +24,9 @@ from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
 from fairlead.cluster.kubernetes.client.run_code import read_code
+from fairlead.cluster.kubernetes.client.workdir_stores import Submit
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
+from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE, is_object_name
@@ -42,6 +45,7 @@ from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.model_reference import read_reference
+from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.series import Point
@@ -103,10 +107,12 @@ class UserClient:
             return Prepared(spec=complete, notes=tuple(_notes(spec, complete)))
         spec = self.in_its_team(spec)
         # Here and not above: only what submits needs it.
-        from fairlead.cluster.preflight import pod_place_problem
+        from fairlead.cluster.preflight import pod_model_problem, pod_place_problem
 
         if (problem := pod_place_problem(spec)) is not None:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
+        if isinstance(spec, Replica) and (problem := pod_model_problem(spec)) is not None:
+            raise Conflict(f"{spec.service}: model: {problem}.")
         spec = self._with_origin(spec)
         complete = filled(spec)
         notes = _notes(spec, complete)
@@ -150,13 +156,24 @@ class UserClient:
 
     def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
         place = self._of(spec.team)
+        submit: Submit = place.submit
+        if directory is not None or isinstance(spec, Serving):
+            there = self._named(spec.team, spec.name)
+            run = None if there is None else _run_of(there)
+            if run is not None and not run.status.phase.is_final:
+                if not isinstance(spec, Serving) or not isinstance(run.spec, Serving):
+                    # Told before anything is sent, so that no files are left that nothing owns.
+                    raise name_taken(spec)
+                if run.spec == spec:
+                    return self._known(run)
+                submit = partial(place.revise, run.uid)
         if directory is None:
-            return self._known(place.submit(spec))
-        there = self._named(spec.team, spec.name)
-        if there is not None and not _run_of(there).status.phase.is_final:
-            # Told before anything is sent, so that no files are left that nothing owns.
-            raise name_taken(spec)
-        return self._known(luggage.send(self.client, spec, directory, place.submit))
+            return self._known(submit(spec, {}))
+        return self._known(luggage.send(self.client, spec, directory, submit))
+
+    def endpoint_url(self, workload: AnyWorkload) -> str | None:
+        """Return the address of an endpoint within the cluster; None where it is over."""
+        return None if workload.status.phase.is_final else endpoint_url(workload.spec)
 
     def in_its_team(self, spec: Spec) -> Spec:
         """In the namespace that is meant, where it names no team."""
@@ -190,9 +207,9 @@ class UserClient:
         return self.launch(spec)
 
     def code(self, uid: str) -> KeptCode:
-        namespace, name, _ = self._key(uid)
+        namespace, name, kind = self._key(uid)
         try:
-            return read_code(self.client, namespace, name, uid)
+            return read_code(self.client, kind, namespace, name, uid)
         except ApiError as error:
             if error.status == 404:
                 raise NotFound(f"The run {name} is not there any more.") from error
@@ -589,7 +606,7 @@ def _notes(given: Training, complete: Training) -> list[str]:
         notes.append(f"logs.max: {size} is for this machine's runs; here each node's kubelet bounds logs by itself")
     if given.image is None:
         notes.append("image: the operator's for runs that name none")
-    if given.checkpoint.to is None:
+    if given.checkpoint.to is None and not isinstance(given, Replica):
         notes.append(
             "checkpoint.to: the operator's place for checkpoints; if it has none, checkpoints are lost with their pods"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING
 from typing import Any
 
-from fairlead.cluster.kubernetes.kinds import DESCRIBED, is_parent_kind, kept_kinds, plural
+from fairlead.cluster.kubernetes.kinds import DESCRIBED, SUBMITTED_BY, is_leaf_kind, is_parent_kind, kept_kinds, plural
 from fairlead.cluster.kubernetes.manifests import validation
 from fairlead.cluster.kubernetes.manifests.statuses import status_schema
 from fairlead.policy.kinds.record import ParentKind
@@ -13,7 +13,7 @@ from fairlead.specs import overlay
 from fairlead.specs.constraints import Constraints, Text
 from fairlead.specs.formats.parsing import MOST_QUANTITY
 from fairlead.specs.formats.rendering import default_of
-from fairlead.specs.keys import API_VERSION, KINDS
+from fairlead.specs.keys import API_VERSION, OBJECTS
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import Resources
 from fairlead.specs.tables import field_types as kinds
@@ -22,7 +22,9 @@ from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
 from fairlead.specs.training import ENV_NAME, Checkpoint, Retry
 
 GROUP, VERSION = API_VERSION.split("/")
-_SHORT = {"Training": ["ftr"], "Sweep": ["fsw"], "Team": ["ftm"], "Pool": ["fpl"]}
+_SHORT = {
+    "Training": ["ftr"], "Sweep": ["fsw"], "Serving": ["fsv"], "Replica": ["frp"], "Team": ["ftm"], "Pool": ["fpl"],
+}  # fmt: skip
 _DOCS = {
     "Training": "A distributed training run: a gang of pods that start together or not at all.",
     "Team": "People who share a namespace, with a quota.",
@@ -105,6 +107,8 @@ def _columns(kind: str) -> tuple[tuple[str, str, str], ...]:
     """Render what kubectl shows of a kind; all parents have the same, and those with a best child that one too."""
     if kind in _COLUMNS:
         return _COLUMNS[kind]
+    if is_leaf_kind(kind):
+        return _COLUMNS["Training"]
     record = WORKLOADS[kind]
     phase, _, progress, *rest = _COLUMNS["Training"]
     has_best = isinstance(record, ParentKind) and record.best is not None
@@ -139,10 +143,10 @@ def _reads_quantity(rule: str) -> bool:
 
 def object_schema(kind: str) -> dict[str, Any]:
     """The structural schema of a whole object."""
-    spec = _section(KINDS[kind])
+    spec = _section(OBJECTS[kind])
     return {
         "type": "object",
-        "description": _DOCS.get(kind) or (KINDS[kind].type.__doc__ or kind).splitlines()[0],
+        "description": _DOCS.get(kind) or (OBJECTS[kind].type.__doc__ or kind).splitlines()[0],
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -152,11 +156,21 @@ def object_schema(kind: str) -> dict[str, Any]:
             "status": status_schema(kind),
         },
         "x-kubernetes-validations": [
-            *validation.name_rules(KINDS[kind].rules["name"]),
-            *(validation.update_rules() if kind == "Training" else ()),
-            *(validation.parent_update_rules(kind) if is_parent_kind(kind) else ()),
+            *validation.name_rules(OBJECTS[kind].rules["name"]),
+            *_update_rules(kind),
         ],
     }
+
+
+def _update_rules(kind: str) -> list[validation.Rule]:
+    """Rules for an edit of an object; another spec of an endpoint is another revision."""
+    if kind == "Training":
+        return validation.update_rules()
+    if kind in SUBMITTED_BY:
+        return validation.child_update_rules(kind, SUBMITTED_BY[kind])
+    if kind == "Serving":
+        return validation.endpoint_rules()
+    return validation.parent_update_rules(kind) if is_parent_kind(kind) else []
 
 
 def _section(section: Section) -> dict[str, Any]:
@@ -172,7 +186,7 @@ def _section(section: Section) -> dict[str, Any]:
 def _key(key: Key, section: Section) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": key.doc, **_kind(key, section)}
     defaults = default_of(key, section.type)
-    if isinstance(key.kind, Single) and defaults[0] not in (MISSING, None):
+    if isinstance(key.kind, Single) and defaults[0] not in (MISSING, None, ""):
         schema["default"] = key.kind.render(defaults[0] if len(defaults) == 1 else defaults)
     return schema
 
@@ -200,6 +214,8 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
         schema = {"type": "array", "maxItems": kind.most, "items": _single(kind.item, item, kind.rule)}
         if kind.item is kinds.TAINT:
             return {**schema, "x-kubernetes-list-type": "atomic", **_rules(validation.taints_rules())}
+        if kind.item is kinds.SHARE:
+            return {**schema, "x-kubernetes-list-type": "atomic"}
         return {**schema, "x-kubernetes-list-type": "set"}
     if isinstance(kind, SectionMap):
         return {

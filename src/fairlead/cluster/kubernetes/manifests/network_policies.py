@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.specs.serving import Replica
 from fairlead.state.snapshot import Workload
 
 DNS_PORT = 53
@@ -43,9 +45,13 @@ def render_team_policies(namespace: str, settings: NetworkSettings) -> list[dict
 
 
 def render_run_policy(workload: Workload) -> dict[str, Any]:
-    """All ports between the pods of one run: collectives choose theirs as they go."""
+    """All ports between the pods of one run: collectives choose theirs as they go. A replica answers all pods."""
     same = {"podSelector": {"matchLabels": {names.RUN_UID: workload.uid}}}
-    rules = {"policyTypes": ["Ingress", "Egress"], "ingress": [{"from": [same]}], "egress": [{"to": [same]}]}
+    ingress: list[dict[str, Any]] = [{"from": [same]}]
+    if isinstance(workload.spec, Replica):
+        # Whoever is in the cluster may ask it, but nothing else of it than its server.
+        ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]})
+    rules = {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": [{"to": [same]}]}
     policy = _policy(names.service_name(workload), workload.spec.team, same["podSelector"], rules)
     policy["metadata"]["labels"] |= names.run_labels(workload)
     policy["metadata"]["ownerReferences"] = [names.owner(workload)]

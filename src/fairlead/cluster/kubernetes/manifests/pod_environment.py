@@ -37,6 +37,8 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         checkpoint_to=checkpoint_to,
         master=(f"{first}.{domain}", MASTER_PORT),
         hosts=f"{first.removesuffix('0')}{{}}.{domain}",
+        # Kubelet and other pods reach it at the pod's address.
+        listen="0.0.0.0",
     )
 
 

@@ -14,6 +14,7 @@ from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, to
 from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.quantities import format_cpu
+from fairlead.specs.serving import Replica
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Taint, Workload
 
@@ -29,6 +30,11 @@ REPORTER = "fairlead-reporter"
 REPORTER_CPU_MILLI = 50
 REPORTER_MEMORY_BYTES = 32 * 1024**2
 START_PERIOD_S = 2
+# Kubelet asks a replica of an endpoint as often as this machine's agent does one that serves.
+PROBE_PERIOD_S, PROBE_TIMEOUT_S, PROBE_PATIENCE = 1, 2, 3
+# A pod that goes is told to nobody any more, but those who were told before learn that only after a while: kube-proxy
+# gathers changes for a second. So long its server does not hear of it.
+UNLISTED_S = 3
 START_MOST_S = 86_400  # `setup` may take long, and only `max_duration` bounds it
 
 
@@ -108,11 +114,13 @@ def render_pod(
         ranks["volumeMounts"].append(
             {"name": "fairlead-workdir", "mountPath": contract.WORKDIR_PARTS, "readOnly": True}
         )
+    if isinstance(spec, Replica):
+        ranks |= _served(spec)
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "hostname": name,
         "subdomain": names.service_name(workload),
-        "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + GRACE_SLACK_S,
+        "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + unlisted_s(spec) + GRACE_SLACK_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
@@ -196,6 +204,26 @@ def _started() -> dict[str, Any]:
         "timeoutSeconds": 10,
         "failureThreshold": START_MOST_S // START_PERIOD_S,
     }
+
+
+def _served(spec: Replica) -> dict[str, Any]:
+    """Make what the container of an endpoint's server has besides: its port, its probe, and time to leave the lists."""
+    wait = f"import time; time.sleep({UNLISTED_S})"
+    return {
+        "ports": [{"name": "http", "containerPort": contract.MASTER_PORT}],
+        "readinessProbe": {
+            "httpGet": {"path": spec.probe, "port": contract.MASTER_PORT},
+            "periodSeconds": PROBE_PERIOD_S,
+            "timeoutSeconds": PROBE_TIMEOUT_S,
+            "failureThreshold": PROBE_PATIENCE,
+        },
+        "lifecycle": {"preStop": {"exec": {"command": [PYTHON, "-I", "-S", "-c", wait]}}},
+    }
+
+
+def unlisted_s(spec: ProgramSpec) -> int:
+    """Return the seconds that a pod runs on before its program gets its notice."""
+    return UNLISTED_S if isinstance(spec, Replica) else 0
 
 
 def _reporter(spec: ProgramSpec, settings: PodSettings) -> dict[str, Any]:

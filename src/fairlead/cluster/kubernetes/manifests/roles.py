@@ -5,7 +5,7 @@ The operator's rules are those of its requests and nothing more; a verb is here 
 
 from typing import Any
 
-from fairlead.cluster.kubernetes.kinds import is_parent_kind, plural, workload_kinds
+from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, is_parent_kind, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import GROUP
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, LEASE, MANAGED_BY, MANAGER
 
@@ -26,6 +26,9 @@ WORKLOADS = tuple(map(plural, workload_kinds()))
 """Plurals of the kinds of workloads, with pods and with children."""
 RUNS = tuple(plural(kind) for kind in workload_kinds() if not is_parent_kind(kind))
 """Plurals of those with pods."""
+WRITTEN = tuple(plural(kind) for kind in workload_kinds() if kind not in SUBMITTED_BY)
+"""Plurals of those that people write; others are submitted by those."""
+OTHERS = tuple(plural(kind) for kind in workload_kinds() if kind in SUBMITTED_BY)
 USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
     "viewer": [
@@ -35,14 +38,16 @@ ROLES: dict[str, Rules] = {
         rule("", ("configmaps",), ("get",)),  # the last lines of pods that are gone
     ],
     "user": [
-        rule(GROUP, WORKLOADS, (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, WRITTEN, (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, OTHERS, (*READ, "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
         rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened with a GET
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
     "admin": [
-        rule(GROUP, WORKLOADS, (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, WRITTEN, (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, OTHERS, (*READ, "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("pods",), ("delete",)),
@@ -65,9 +70,10 @@ OPERATOR_RULES: Rules = [
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
+    rule("", ("services",), ("get", "patch")),  # of an endpoint: whose the one is that is there, and to take it over
     rule("", ("configmaps",), ("patch",)),  # the last lines of pods that are gone
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
-    rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods
+    rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and who serves
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
     rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is there
     rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder, and kubelet of a pod

@@ -6,7 +6,7 @@ from typing import Any
 from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.objects import parse_object
 from fairlead.specs.formats.rendering import render
-from fairlead.specs.keys import API_VERSION, KINDS, Spec
+from fairlead.specs.keys import API_VERSION, OBJECTS, Spec
 from fairlead.specs.training import label_problem
 from fairlead.specs.workload import LABELS_MOST, WorkloadSpec
 
@@ -20,9 +20,9 @@ def read_object(content: Mapping[str, Any]) -> Spec:
         InvalidSpec: It is no kind of ours, or its spec breaks a rule that the API server did not know of.
     """
     kind, metadata = content.get("kind"), content.get("metadata") or {}
-    if content.get("apiVersion") != API_VERSION or not isinstance(kind, str) or kind not in KINDS:
-        raise InvalidSpec((f"<object>: {content.get('apiVersion')} {kind} is none of {', '.join(KINDS)}",))
-    section = KINDS[kind]
+    if content.get("apiVersion") != API_VERSION or not isinstance(kind, str) or kind not in OBJECTS:
+        raise InvalidSpec((f"<object>: {content.get('apiVersion')} {kind} is none of {', '.join(OBJECTS)}",))
+    section = OBJECTS[kind]
     fields = {key.metadata for key in section.keys if key.metadata}
     known = {key.name for key in section.keys}
     spec = {name: value for name, value in (content.get("spec") or {}).items() if name in known}

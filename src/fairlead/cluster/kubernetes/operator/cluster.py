@@ -72,6 +72,7 @@ class Refusal(StrEnum):
 
     CHILD = "ChildRefused"
     STATUS = "StatusRefused"
+    ADDRESS = "AddressRefused"
 
 
 class KubernetesCluster:
@@ -143,6 +144,11 @@ class KubernetesCluster:
             seen = replace(seen, spending=spending)
         growth, asked = self._outlook(seen.workloads)
         self._shown = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
+        return self._shown
+
+    @property
+    def shown(self) -> Snapshot | None:
+        """The latest snapshot; None before the first."""
         return self._shown
 
     def next_decision_at(self, now: float) -> float:
@@ -256,6 +262,37 @@ class KubernetesCluster:
         else:
             raise Conflict(changed_meanwhile(key.name))
         raise NotFound(f"There is no run with the id {uid!r} any more.")
+
+    def revise(self, uid: str, spec: WorkloadSpec, annotations: Mapping[str, str]) -> AnyWorkload:
+        """Give an endpoint that is there another spec.
+
+        Raises:
+            Conflict: It is over or being deleted, or the API server refuses the spec.
+            NotFound: There is no endpoint with that id.
+        """
+        key = self._find(uid)
+        for _ in range(TRIES):
+            there = self._read(key.kind, key.namespace, key.name)
+            if there is None or there[1].uid != uid:
+                raise NotFound(f"There is no run with the id {uid!r} any more.")
+            content, found = there
+            if found.is_leaving or found.state.status.phase.is_final:
+                raise Conflict(f"{found.name} is over or being deleted; submit it again when it is gone.")
+            metadata = {
+                "uid": uid,
+                "resourceVersion": str(found.version),
+                "annotations": dict(annotations),
+                "labels": merge_patch(_run_of(found).spec.labels, spec.labels),
+            }
+            body = {"metadata": metadata, "spec": merge_patch(content["spec"], write_object(spec)["spec"])}
+            try:
+                return self._taken(self.client.merge(objects_path(found.kind, found.namespace, found.name), body))
+            except ApiError as error:
+                if error.status == 422:
+                    raise Conflict(f"{found.name}: the API server refuses it: {error.said}") from error
+                if error.status not in (404, 409):
+                    raise
+        raise Conflict(changed_meanwhile(key.name))
 
     def workloads(self, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         newest = sorted(self._runs(), key=lambda run: (-run.created_at, run.uid))
@@ -420,19 +457,20 @@ class KubernetesCluster:
         try:
             done = any(self._try(change) for _ in range(TRIES))
         except _ChildRefusedError as refused:
-            self._note_refusal(change.workload_uid, Refusal.CHILD, str(refused))
+            self.note_refusal(change.workload_uid, Refusal.CHILD, str(refused))
             return False
         except ApiError as error:
             if error.status not in REFUSALS:
                 raise
-            self._note_refusal(change.workload_uid, Refusal.STATUS, str(error))
+            self.note_refusal(change.workload_uid, Refusal.STATUS, str(error))
             return False
         if done and (change.status is not None or change.submit or change.children):
             with self._lock:
                 self._refused.pop(change.workload_uid, None)
         return done
 
-    def _note_refusal(self, uid: str, what: Refusal, said: str) -> None:
+    def note_refusal(self, uid: str, what: Refusal, said: str) -> None:
+        """Note what a workload is refused, so that it is told once."""
         with self._lock:
             if self._refused.get(uid) != (what, said):
                 self._refused[uid] = self._untold[uid] = (what, said)
@@ -638,7 +676,7 @@ def items_of(client: Client, kind: str, namespace: str | None, query: dict[str, 
 def is_unknown_kind(kind: str, error: ApiError) -> bool:
     """Return whether an error says that an older installation knows no such kind; its roles then grant nothing of
     it."""
-    return is_parent_kind(kind) and error.status in (403, 404)
+    return kind != "Training" and error.status in (403, 404)
 
 
 def name_taken(spec: WorkloadSpec) -> NameTaken:

@@ -137,7 +137,8 @@ class EventRecorder:
         self._told: dict[str, int] = {}
         self._same: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
         self._allowance: dict[str, tuple[float, float]] = {}
-        view.trainings.listen(self._workload_changed)
+        for cache in view.leaves.values():
+            cache.listen(self._workload_changed)
         for cache in view.parents.values():
             cache.listen(self._workload_changed)
 

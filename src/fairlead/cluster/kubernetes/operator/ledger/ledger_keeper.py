@@ -264,7 +264,7 @@ class LedgerKeeper:
         self._inherited_ms = milliseconds(now) if seen_ms is None else min(seen_ms, milliseconds(now))
         self._summaries, self._spent, self._present = {}, None, set()
         self._touched_days = set(range(day_of(self._inherited_ms), day_of(milliseconds(now)) + 1))
-        self._runs = {each.uid for each in self._view.trainings.all()} | set(self._open)
+        self._runs = {each.uid for each in self._view.runs()} | set(self._open)
         self._nodes = {each.key for each in self._view.nodes.all()} | set(self._prices)
         self._ledger = ledger
         log.info("the ledger has %d pods that hold something", len(held))

@@ -90,7 +90,7 @@ class PlaceholderController:
 
     def act(self, agent: Agent, now: float) -> None:
         """Give out what is to be done now."""
-        runs = [found.workload for found in self._view.trainings.all() if found.workload is not None]
+        runs = [found.workload for found in self._view.runs() if found.workload is not None]
         try:
             if self._autoscalers.look(runs, now):
                 self._view.wake()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
+from fairlead.cluster.kubernetes.manifests.pods import unlisted_s
 from fairlead.cluster.kubernetes.operator.pods.pod_status import is_hopeless, is_on_lost_node
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.state.snapshot import Phase, Pod, PodPhase
@@ -78,6 +79,8 @@ def orders(
     for each in objects.values():
         notice = notices.get(f"{each.run_uid}-{each.attempt}-{each.index}")
         kill_at = None if notice is None else notice.kill_at
+        if kill_at is not None and each.started_at is not None:
+            kill_at += unlisted_s(run.spec)
         order = _deletion(each, attempt, kill_at, nodes.get(each.node), now)
         if order is not None:
             given.append(order)

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, read_node, read_pod
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
-from fairlead.cluster.kubernetes.kinds import objects_path, parent_kinds
+from fairlead.cluster.kubernetes.kinds import leaf_kinds, objects_path, parent_kinds
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_last_words
 from fairlead.cluster.kubernetes.operator.pods.pod_status import Hindrance, observe_pod, remembering
 from fairlead.cluster.kubernetes.operator.runs.daemonsets import DaemonObject, read_daemon
@@ -53,9 +53,11 @@ class Informers:
         self.nodes: Cache[NodeObject] = Cache(client, NODES, read_node, self._node_changed, idle_s=idle_s)
         self.daemons: Cache[DaemonObject] = Cache(client, DAEMONS, read_daemon, self._daemon_changed, idle_s=idle_s)
         self.pods: Cache[PodObject] = Cache(client, PODS, read_pod, self._pod_changed, idle_s=idle_s)
-        self.trainings: Cache[TrainingObject] = Cache(
-            client, TRAININGS, read_training, self._training_changed, idle_s=idle_s
-        )
+        self.leaves: Mapping[str, Cache[TrainingObject]] = {
+            kind: Cache(client, objects_path(kind), read_training, self._training_changed, idle_s=idle_s)
+            for kind in leaf_kinds()
+        }
+        self.trainings = self.leaves["Training"]
         self.teams: Cache[TeamObject] = Cache(
             client, TEAMS, partial(read_kind, Team), self._team_changed, idle_s=idle_s
         )
@@ -70,7 +72,7 @@ class Informers:
         self._index = PodIndex()
         self._readers: list[Marks] = []
         self._seen: dict[str, dict[int, tuple[object, Pod]]] = {}
-        self._key_of: dict[str, str] = {}
+        self._key_of: dict[str, tuple[str, str]] = {}
         self._parent_keys: dict[str, tuple[str, str]] = {}
         self._children: dict[str, dict[str, None]] = {}
         self._over: dict[str, dict[str, Pod]] = {}
@@ -83,16 +85,20 @@ class Informers:
     @property
     def caches(self) -> tuple[Cache[Any], ...]:
         """All of them."""
-        return (self.nodes, self.daemons, self.pods, self.teams, self.trainings, *self.parents.values())
+        return (self.nodes, self.daemons, self.pods, self.teams, *self.leaves.values(), *self.parents.values())
 
     def cache_of(self, kind: str) -> Cache[AnyObject]:
         """The cache of a kind of workloads."""
         parents = self.parents.get(kind)
-        return self.trainings if parents is None else parents
+        return self.leaves[kind] if parents is None else parents
+
+    def runs(self) -> list[TrainingObject]:
+        """The objects of workloads with pods, of all kinds."""
+        return [each for cache in self.leaves.values() for each in cache.all()]
 
     def workload_objects(self) -> list[AnyObject]:
         """The objects of workloads of all kinds."""
-        return [*self.trainings.all(), *(each for cache in self.parents.values() for each in cache.all())]
+        return [*self.runs(), *(each for cache in self.parents.values() for each in cache.all())]
 
     def start(self) -> None:
         """Begin to watch, and return when everything is there once.
@@ -156,8 +162,8 @@ class Informers:
     def find(self, uid: str) -> TrainingObject | None:
         """The run of a uid."""
         with self._lock:
-            key = self._key_of.get(uid)
-        return None if key is None else self.trainings.get(key)
+            kind, key = self._key_of.get(uid, ("", ""))
+        return self.leaves[kind].get(key) if kind else None
 
     def find_parent(self, uid: str) -> AnyObject | None:
         """The workload with children of a uid."""
@@ -409,7 +415,7 @@ class Informers:
                     self._key_of.pop(before.uid, None)
                     self._over.pop(before.uid, None)
                     self._seen.pop(before.uid, None)
-                self._key_of[after.uid] = after.key
+                self._key_of[after.uid] = (after.kind, after.key)
                 over, gang = self._over.get(after.uid), after.state.gang
                 if over and gang is not None:
                     # What the status holds, and what belongs to an earlier start, need not be kept here.

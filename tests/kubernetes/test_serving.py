@@ -1,0 +1,186 @@
+"""Endpoints on a real control plane: replicas are objects of their own, and the ready ones are behind one address."""
+
+import json
+import signal
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.kinds import objects_path
+from fairlead.cluster.kubernetes.manifests.roles import render_binding
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_faces import Desk, a_desk
+from tests.kubernetes.test_kubectl import Kubectl
+from tests.kubernetes.test_sweeps import a_process, objects
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
+
+pytestmark = pytest.mark.kubernetes
+
+SERVE = "kind: Serving\nname: web\nrun: {run}\nimage: python:3.12\nreplicas: {replicas}\n{more}"
+SERVE += "resources: {{cpu: 100m, memory: 64Mi}}\n"
+
+
+@pytest.fixture
+def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
+    """That of a member of the team, who has the role fairlead-user and nothing else."""
+    (tmp_path / "desk").mkdir()
+    desk = a_desk(plane, namespace, tmp_path / "desk")
+    people = [{"kind": "Group", "name": "people", "apiGroup": "rbac.authorization.k8s.io"}]
+    applied(plane, render_binding(namespace, "user", people))
+    kubeconfig = str(plane.kubeconfig("nobody", namespace=namespace))
+    return replace(desk, in_process=True, environ={**desk.environ, "KUBECONFIG": kubeconfig})
+
+
+def spec(*, run: str = "serve", replicas: int = 2, more: str = "") -> str:
+    return SERVE.format(run=run, replicas=replicas, more=more)
+
+
+def backends(plane: ControlPlane, namespace: str) -> list[str]:
+    """The pods behind the endpoint's address."""
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/serve-web"
+    if not plane.exists(path):
+        return []
+    return sorted(each["targetRef"]["name"] for each in plane.request("GET", path).get("endpoints") or ())
+
+
+def pods(plane: ControlPlane, namespace: str) -> dict[str, dict[str, Any]]:
+    found = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return {each["metadata"]["name"]: each for each in found}
+
+
+def endpoint(plane: ControlPlane, namespace: str) -> dict[str, Any]:
+    found: dict[str, Any] = plane.request("GET", objects_path("Serving", namespace, "web"))
+    return found.get("status") or {}
+
+
+def test_an_endpoint_is_run_scaled_changed_rolled_back_and_stopped_by_the_commands(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    (desk.directory / "serve.yaml").write_text(spec())
+    with a_process(desk):
+        told = desk("run", "serve.yaml").err
+        assert f"Submitted web in the namespace {namespace}" in told
+        assert f"web serves r1 at http://serve-web.{namespace}.svc/" in told
+        until(lambda: backends(plane, namespace) == ["web-r1-1-0-0", "web-r1-2-0-0"])
+        made = pods(plane, namespace)["web-r1-1-0-0"]
+        (ranks,) = made["spec"]["containers"]
+        assert ranks["readinessProbe"]["httpGet"] == {"path": "/", "port": 29500, "scheme": "HTTP"}
+        environment = json.loads(
+            next(each["value"] for each in ranks["env"] if each["name"] == "FAIRLEAD_INSTRUCTIONS")
+        )
+        found = {name: environment["env"][name] for name in ("HOST", "PORT", "FAIRLEAD_SERVICE", "FAIRLEAD_REVISION")}
+        assert found == {"HOST": "0.0.0.0", "PORT": "29500", "FAIRLEAD_SERVICE": "web", "FAIRLEAD_REVISION": "r1"}
+        shown = desk("status", "web").out
+        assert "web is Running: 2 of 2 replicas of r1 are ready" in shown
+        assert f"http://serve-web.{namespace}.svc/" in shown
+        assert "it answers its probe" in shown
+        assert json.loads(desk("status", "web-r1-1", "--json").out)["spec"]["kind"] == "Replica"
+        assert "RevisionReady" in desk("events", "web").out
+        assert "Nothing has changed of web" in desk("run", "serve.yaml").err
+        (desk.directory / "serve.yaml").write_text(spec(replicas=3))
+        assert "Changed web" in desk("run", "serve.yaml").err
+        until(lambda: len(backends(plane, namespace)) == 3)
+        assert endpoint(plane, namespace)["message"] == "3 of 3 replicas of r1 are ready"
+        (desk.directory / "serve.yaml").write_text(spec(run="other", replicas=3))
+        assert "web serves r2" in desk("run", "serve.yaml").err
+        until(lambda: all("-r2-" in name for name in backends(plane, namespace)))
+        until(lambda: len(backends(plane, namespace)) == 3 and len(objects(plane, "Replica", namespace)) == 3)
+        assert "web goes back to r1" in desk("rollback", "web").err
+        until(lambda: [name[:7] for name in backends(plane, namespace)] == ["web-r1-"] * 2)
+        desk("stop", "web")
+        until(lambda: endpoint(plane, namespace).get("phase") == "Stopped")
+        assert backends(plane, namespace) == []
+        desk("delete", "--yes", "web")
+        until(lambda: not objects(plane, "Replica", namespace) and not objects(plane, "Serving", namespace))
+        assert pods(plane, namespace) == {}
+
+
+def test_what_only_a_gateway_does_is_refused_by_the_command_and_by_the_api_server(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    kubectl = Kubectl(plane, namespace)
+    for more, said in (
+        ("canary: {}\n", "a revision its share"),
+        ("timeout: 5s\n", "would end requests"),
+        ("max_concurrency: 2\n", "where requests would wait"),
+        ("max_queue: 2\n", "where requests would wait"),
+        ("idempotent: true\n", "send requests again"),
+    ):
+        (desk.directory / "serve.yaml").write_text(spec(more=more))
+        assert said in desk("run", "serve.yaml", code=None).err
+        key, _, value = more.strip().partition(": ")
+        whole = json.dumps(
+            {
+                "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": "web"},
+                "spec": {"run": "serve", key: json.loads(value) if value[0] not in "5" else value},
+            }
+        )  # fmt: skip
+        assert said in kubectl("apply", "-f", "-", given=whole)
+    (desk.directory / "serve.yaml").write_text(spec().replace("replicas: 2", "replicas: 0..2"))
+    assert "count requests" in desk("run", "serve.yaml", code=None).err
+    (desk.directory / "serve.yaml").write_text(spec(more="model: run://train@best\n"))
+    assert "known on the machine alone" in desk("run", "serve.yaml", code=None).err
+    assert objects(plane, "Serving", namespace) == []
+
+
+def test_a_replica_that_is_not_ready_or_told_to_go_is_not_behind_the_address(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    kubectl = Kubectl(plane, namespace)
+    (desk.directory / "serve.yaml").write_text(spec())
+    with a_process(desk):
+        desk("run", "serve.yaml")
+        until(lambda: len(backends(plane, namespace)) == 2)
+        unready = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+        path = f"/api/v1/namespaces/{namespace}/pods/web-r1-1-0-0"
+        plane.request("PATCH", f"{path}/status", unready, kind="strategic-merge-patch+json")
+        until(lambda: backends(plane, namespace) == ["web-r1-2-0-0"])
+        until(lambda: endpoint(plane, namespace)["message"].startswith("1 of 2 replicas of r1 are ready"))
+        unready["status"]["conditions"][0]["status"] = "True"
+        plane.request("PATCH", f"{path}/status", unready, kind="strategic-merge-patch+json")
+        until(lambda: len(backends(plane, namespace)) == 2)
+        kubectl("delete", "pod", "web-r1-2-0-0", "--wait=false")
+        until(lambda: backends(plane, namespace) == ["web-r1-1-0-0", "web-r1-2-1-0"])
+        patch = ("patch", "replica", "web-r1-1", "--type=merge", "-p", json.dumps({"spec": {"run": "x"}}))
+        assert "stays as it is; change its Serving" in kubectl(*patch)
+        desk("delete", "--yes", "web")
+        until(lambda: not objects(plane, "Serving", namespace))
+
+
+@pytest.mark.parametrize("num_rollouts", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_an_operator_that_is_killed_during_a_rollout_makes_no_replica_twice(
+    desk: Desk, plane: ControlPlane, namespace: str, num_rollouts: int
+) -> None:
+    (desk.directory / "serve.yaml").write_text(spec(replicas=3))
+    with a_process(desk):
+        desk("run", "serve.yaml")
+        until(lambda: len(backends(plane, namespace)) == 3)
+
+    def serves(revision: int) -> bool:
+        return [name[:7] for name in backends(plane, namespace)] == [f"web-r{revision}-"] * 3
+
+    def goes_on(revision: int, seen: Collection[str]) -> bool:
+        return pods(plane, namespace).keys() != seen or serves(revision)
+
+    for revision in range(2, 2 + num_rollouts):
+        (desk.directory / "serve.yaml").write_text(spec(run=f"other-{revision}", replicas=3))
+        for _ in range(2):
+            with a_process(desk) as process:
+                desk("run", "-d", "serve.yaml")
+                until(partial(goes_on, revision, pods(plane, namespace).keys()))
+                process.send_signal(signal.SIGKILL)
+            assert backends(plane, namespace), "somebody serves all the time"
+        with a_process(desk):
+            until(partial(serves, revision))
+            until(lambda: len(objects(plane, "Replica", namespace)) == 3)
+            numbers = [int(each["metadata"]["name"].split("-")[2]) for each in objects(plane, "Replica", namespace)]
+            assert sorted(numbers) == [3 * revision - 2, 3 * revision - 1, 3 * revision]
+    with a_process(desk):
+        desk("delete", "--yes", "web")
+        until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace))
