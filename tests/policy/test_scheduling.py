@@ -85,6 +85,11 @@ def decided(snapshot: Snapshot, rules: str = "default") -> dict[str, str]:
     return {change.workload_uid: _word(change.status) for change in _plan(snapshot, POLICIES[rules]).changes}
 
 
+def giving_way(snapshot: Snapshot) -> list[str]:
+    """Uids of those that are stopped."""
+    return [change.workload_uid for change in _plan(snapshot).changes if change.terminate]
+
+
 def told(snapshot: Snapshot, name: str) -> Status:
     found = next(change.status for change in _plan(snapshot).changes if change.workload_uid == name)
     assert found is not None
@@ -202,6 +207,29 @@ def test_a_team_at_its_quota_waits_and_holds_up_nobody() -> None:
     reason = told(snapshot, "more").reason
     assert reason.code is Code.OVER_QUOTA
     assert reason.message == "needs 1 GPU; team vision holds 2 GPUs and may hold 2 GPUs at most"
+
+
+def test_nobody_is_stopped_for_room_that_is_kept_for_a_run_further_ahead() -> None:
+    """What `big` waits for is not known, so that whatever is freed on a node that it could use is kept for it."""
+    held = (
+        running("scavenger", "n0", range(1), priority=-1, team="idle"),
+        running("ending", "n0", range(1, 2), expected_duration_s=1020.0),
+        running("stays", "n0", range(2, 4)),
+        running("there", "n1", range(4)),
+    )
+    queue = (waiting("big", 4, age_s=100.0), waiting("behind", 1, nodes=2, max_duration_s=3600.0))
+    assert giving_way(look(held, *queue)) == []
+    assert giving_way(look(held, *queue[1:])) == ["scavenger"]
+
+
+def test_nobody_is_stopped_if_the_quota_then_lets_another_go_first() -> None:
+    """`ahead` is over its team's quota while `lower` runs; without that it is promised the node that both need."""
+    teams = (Team(name="u", quota=Quota(gpu_milli=6000)),)
+    held = (running("lower", "n0", range(2), team="u"), running("there", "n1", range(4), team="v"))
+    ahead = waiting("ahead", 2, nodes=3, age_s=9 * 600.0, team="u")
+    higher = waiting("higher", 4, priority=5, team="u")
+    assert giving_way(look(held, higher, teams=teams)) == ["lower"]
+    assert giving_way(look(held, ahead, higher, teams=teams)) == []
 
 
 def test_who_was_preempted_is_pending_again_and_says_who_took_its_room() -> None:

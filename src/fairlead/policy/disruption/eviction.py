@@ -4,9 +4,10 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from fairlead.policy.disruption.aftermath import makes_room
 from fairlead.policy.disruption.defragmentation import Move, budget, choose_moves, movable
 from fairlead.policy.disruption.migration import coming
 from fairlead.policy.disruption.preemption import Victim, choose, enough, victims
@@ -34,6 +35,7 @@ class EvictionPass:
         pods: Of each workload, of any attempt.
         standing: Who goes before whom.
         stopped: Uids of those that are stopped or moved.
+        told: Those that are stopped for one that comes before, as they were chosen.
         spent_s: What the moves cost, in seconds of the whole cluster.
         num_asked: How many without a promise asked whom they could preempt.
         num_looked: How many without a promise looked whether room is being made for them.
@@ -49,6 +51,7 @@ class EvictionPass:
     now: float
     standing: Standing
     stopped: set[str] = field(default_factory=set)
+    told: list[Victim] = field(default_factory=list)
     spent_s: float = 0.0
     num_asked: int = 0
     num_looked: int = 0
@@ -102,7 +105,7 @@ class EvictionPass:
 
     def _leaving(self, holders: Sequence[Workload]) -> tuple[str, ...]:
         if self.leaving is None:
-            self.leaving = tuple(each.uid for each in holders if _makes_room(each))
+            self.leaving = tuple(each.uid for each in holders if makes_room(each, Code.PREEMPTED, Code.RESIZED))
         return self.leaving
 
     def may_replace(self, workload: Workload, holders: Sequence[Workload]) -> bool:
@@ -130,6 +133,7 @@ class EvictionPass:
         timeline: Timeline,
         *,
         is_owed: bool,
+        comes_by: Callable[[Sequence[Victim]], bool],
     ) -> tuple[Victim, ...]:
         """Return who is stopped so that the run starts sooner than it is promised.
 
@@ -137,6 +141,7 @@ class EvictionPass:
             holders: All that hold something.
             there: Uids of those that are not to be stopped.
             is_owed: The run lies within its team's guarantee.
+            comes_by: Tells of some whether the run will have their room; else they are left alone.
         """
         if not self.snapshot.rules.preempts:
             return ()
@@ -153,15 +158,19 @@ class EvictionPass:
             whole=whole,
             now=now,
         )
-        chosen = choose(workload, smaller, timeline, starts_at=claim.start, whole=whole, now=now) or choose(
-            workload, offered, timeline, starts_at=claim.start, whole=whole, now=now
-        )
+        chosen: tuple[Victim, ...] = ()
+        for some in (smaller, offered):
+            if not chosen:
+                found = choose(workload, some, timeline, starts_at=claim.start, whole=whole, now=now)
+                chosen = found if found and comes_by(found) else ()
         if not chosen and self.may_replace(workload, holders):
-            chosen = replaced(workload, staying, self.pods, timeline, self.standing, starts_at=claim.start)
+            found = replaced(workload, staying, self.pods, timeline, self.standing, starts_at=claim.start)
+            chosen = found if found and comes_by(found) else ()
             if not chosen:
                 self.vain[_alike(workload)] = self.standing.left_s(workload) or 0.0
         if chosen:
             self.vain.clear()
+        self.told += chosen
         self.stopped.update(victim.workload.uid for victim in chosen)
         return chosen
 
@@ -251,11 +260,6 @@ class EvictionPass:
         """Its live pods, in order."""
         live = [pod for pod in self.pods[workload.uid] if not pod.phase.is_final]
         return tuple(sorted(live, key=lambda pod: (pod.attempt, pod.index)))
-
-
-def _makes_room(workload: Workload) -> bool:
-    status = workload.status
-    return status.phase is Phase.STOPPING and status.reason.code in (Code.PREEMPTED, Code.RESIZED)
 
 
 def _alike(workload: Workload) -> tuple[object, ...]:

@@ -1,0 +1,80 @@
+"""Foretells a cluster from which those that make room for others have gone: what the next passes will decide on.
+
+Preemptions are proved by it. A run for which others are stopped may not come by their room: once they are Pending again
+their team holds less, so that another comes first, its quota allows what it forbade, or whoever is promised a start is
+promised a sooner one, for which what is free has to be kept. Then the stopped start again, and are stopped again.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from fairlead.policy.disruption.preemption import Victim
+from fairlead.policy.kinds.changes import next_attempt
+from fairlead.policy.kinds.lifecycle import ran_until
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
+
+
+def makes_room(workload: Workload, *codes: Code) -> bool:
+    """Return whether the run leaves for one of these reasons, and not for good."""
+    status = workload.status
+    return status.phase is Phase.STOPPING and status.reason.code in codes
+
+
+def without(
+    snapshot: Snapshot, pods: Mapping[str, Sequence[Pod]], victims: Iterable[Victim], now: float
+) -> tuple[Snapshot, dict[str, Sequence[Pod]], list[Workload]]:
+    """Return the snapshot, the pods of each workload, and those that wait besides, once all that make room are gone.
+
+    Those that move are left where they are; elastic gangs that shrink hold what they keep.
+
+    Args:
+        pods: Of each workload, of any attempt.
+        victims: Those that are about to be stopped; of others the snapshot tells that they leave.
+    """
+    told = {victim.workload.uid: victim for victim in victims}
+    after, pending, changed = list[Workload](), list[Workload](), set[str]()
+    held = defaultdict[str, Sequence[Pod]](tuple, pods)
+    for workload in snapshot.workloads:
+        victim = told.get(workload.uid)
+        if victim is not None and victim.keeps:
+            changed.add(workload.uid)
+            held[workload.uid] = _kept(pods[workload.uid], victim)
+            workload = replace(workload, status=replace(workload.status, nodes=victim.keeps))
+        elif victim is not None or makes_room(workload, Code.PREEMPTED):
+            changed.add(workload.uid)
+            held[workload.uid] = ()
+            workload = _requeued(workload, now)
+            pending.append(workload)
+        after.append(workload)
+    left = tuple(pod for pod in snapshot.pods if pod.workload_uid not in changed or pod in held[pod.workload_uid])
+    return replace(snapshot, workloads=tuple(after), pods=left), held, pending
+
+
+def _requeued(workload: Workload, now: float) -> Workload:
+    status = workload.status
+    waits = replace(
+        status,
+        phase=Phase.PENDING,
+        since=now,
+        attempt=next_attempt(status),
+        ran_s=ran_until(status, now),
+        started_at=None,
+        retry_at=None,
+        next_phase=None,
+        next_reason=None,
+    )
+    return replace(workload, status=waits)
+
+
+def _kept(pods: Sequence[Pod], victim: Victim) -> list[Pod]:
+    given = list(victim.parts)
+    kept = []
+    for pod in pods:
+        part = (pod.node, pod.grant)
+        if part in given:
+            given.remove(part)
+        else:
+            kept.append(pod)
+    return kept
