@@ -14,7 +14,6 @@ import pytest
 from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.port import LogLine
-from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.packing import packed, unpacked
 from fairlead.control.pipelines.told import read_told
 from fairlead.policy.kinds.steps import Task
@@ -23,6 +22,7 @@ from fairlead.specs.pipeline import VARIABLE, Pipeline
 from tests.builders import training
 from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
 from tests.kubernetes.test_runtime_bundle import TIMEOUT_S, Container
+from tests.s3 import S3
 from tests.waiting import until
 
 CHAIN = """
@@ -56,11 +56,17 @@ steps:
 
 
 class Pods:
-    """Pods of one pipeline after another, which have a volume in common."""
+    """Pods of one pipeline after another, which have a place in common.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        place: A directory, or a URL that fsspec knows.
+        environ: More variables of the pods.
+    """
+
+    def __init__(self, path: Path, place: str, **environ: str) -> None:
         self.path = path
-        self.volume = path / "volume"
+        self.environ = environ
+        self.place = place
         self.ledger = path / "ledger"
         self.work = path / "work"
         self.work.mkdir()
@@ -73,16 +79,19 @@ class Pods:
         container = Container(directory, sys.executable)
         env = {
             "FAIRLEAD_POD_DIR": str(container.pod_dir), "FAIRLEAD_RUN_DIR": str(directory / "run"), "WORLD_SIZE": "1",
-            "FAIRLEAD_CHECKPOINT_TO": str(self.volume / f"churn-{run}"), "FAIRLEAD_RUN_UID": run,
+            "FAIRLEAD_CHECKPOINT_TO": f"{self.place}/churn-{run}", "FAIRLEAD_RUN_UID": run,
             "FAIRLEAD_TEAM": "research", "LEDGER": str(self.ledger), VARIABLE: packed(spec(text)),
+            "FSSPEC_FILE_AUTO_MKDIR": "yes", **self.environ,
         }  # fmt: skip
-        command = f"{sys.executable} -S {self.path / 'driver.pyz'}"
+        # A volume needs nothing but the interpreter.
+        flags = "" if "://" in self.place else "-S "
+        command = f"{sys.executable} {flags}{self.path / 'driver.pyz'}"
         return container.start(command, env=env, workdir=str(self.work))
 
     def run(self, run: str, attempt: int = 0, *, text: str = CHAIN) -> tuple[int, list[str]]:
         pod = self.start(run, attempt, text=text)
         out, _ = pod.communicate(timeout=TIMEOUT_S)
-        return pod.returncode, [line.partition("| ")[2] for line in out.splitlines()]
+        return pod.returncode, [line[3:] for line in out.splitlines()]
 
     def processes(self) -> list[str]:
         return Path(f"{self.ledger}.processes").read_text().splitlines()
@@ -91,9 +100,16 @@ class Pods:
         return sorted(self.ledger.read_text().splitlines()) if self.ledger.exists() else []
 
 
+@pytest.fixture(params=["a volume", "a store"])
+def pods(request: pytest.FixtureRequest, tmp_path: Path) -> Pods:
+    """With both kinds of places; the store is this machine's own files, but spoken to as a store."""
+    scheme = "" if request.param == "a volume" else "local://"
+    return Pods(tmp_path, f"{scheme}{tmp_path / 'place'}")
+
+
 @pytest.fixture
-def pods(tmp_path: Path) -> Pods:
-    return Pods(tmp_path)
+def on_a_volume(tmp_path: Path) -> Pods:
+    return Pods(tmp_path, str(tmp_path / "place"))
 
 
 def spec(text: str = CHAIN) -> Pipeline:
@@ -144,11 +160,13 @@ def test_a_pod_that_was_killed_is_followed_by_one_that_goes_on(pods: Pods) -> No
     # What was cut short began anew, what was done did not.
     assert pods.did() == ["prepare", "train n", "train n", "train s", "train s"]
     assert tasks(out)["prepare"].phase.value == "Succeeded"  # told once more, as the first pod's output may be gone
-    kept = journal.read(pods.volume / "churn-one" / journal.NAME, spec())
-    assert kept.is_over
+    code, out = pods.run("one", 2)
+    assert (code, out[-1]) == (0, "fairlead: 4 run"), "it is over, and says so again"
+    assert len(pods.did()) == 5
 
 
-def test_another_image_or_set_up_runs_the_steps_again(pods: Pods) -> None:
+def test_another_image_or_set_up_runs_the_steps_again(on_a_volume: Pods) -> None:
+    pods = on_a_volume
     pods.run("one")
     code, out = pods.run("two", text=f"{CHAIN}image: python:3.13\n")
     assert code == 0
@@ -157,7 +175,8 @@ def test_another_image_or_set_up_runs_the_steps_again(pods: Pods) -> None:
     assert "setup has changed" in tasks(out)["prepare"].message
 
 
-def test_a_large_file_counts_by_its_content_as_its_times_are_those_of_its_unpacking(pods: Pods) -> None:
+def test_a_large_file_counts_by_its_content_as_its_times_are_those_of_its_unpacking(on_a_volume: Pods) -> None:
+    pods = on_a_volume
     text = "kind: Pipeline\nname: churn\nsteps: {prepare: 'true'}\n"
     large = pods.work / "large"
     for letter, run in (("a", "one"), ("b", "two")):
@@ -188,3 +207,40 @@ def test_a_long_pipeline_is_packed_and_read_back() -> None:
     assert len(packed(long)) < 65_536
     assert unpacked(packed(long)) == long
     assert unpacked(packed(spec())) == spec()
+
+
+def test_a_store_that_cannot_be_reached_or_is_damaged_is_told(tmp_path: Path) -> None:
+    pods = Pods(tmp_path, f"local://{tmp_path / 'place'}")
+    code, _ = pods.run("one")
+    assert code == 0
+    for kept in (tmp_path / "place").rglob("*.tar"):
+        kept.write_bytes(b"")
+    (pods.work / "none").write_text("")  # the code of the steps that read what the first one returned
+    code, out = pods.run("two")
+    assert code == 1
+    assert any("is not what was kept there" in line for line in out), out
+    (tmp_path / "place").rename(tmp_path / "gone")
+    (tmp_path / "place").write_text("")
+    code, out = pods.run("three")
+    assert code == 1
+    assert any("Not a directory" in line for line in out), out
+
+
+@pytest.mark.slow
+def test_a_pipeline_whose_place_is_an_s3_store(s3: S3, tmp_path: Path) -> None:
+    pods = Pods(tmp_path, "s3://models/pipelines", **s3.environ)
+    code, out = pods.run("one")
+    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    code, out = pods.run("one", 1)
+    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    code, out = pods.run("two")
+    assert (code, out[-1]) == (0, "fairlead: 4 unchanged"), out
+    assert pods.did() == ["prepare", "train n", "train s"]
+    assert tasks(out)["prepare"].message.startswith("unchanged since run one")
+    (pods.work / "none").write_text("")  # so that the others fetch what the first one returned
+    code, out = pods.run("three")
+    assert (code, out[-1]) == (0, "fairlead: 3 run, 1 unchanged"), out
+    s3.stop()
+    code, out = pods.run("four")
+    assert code == 1
+    assert any("s3://models/pipelines" in line for line in out), out

@@ -69,8 +69,8 @@ def test_the_pod_of_a_pipeline_has_its_driver_and_its_steps(desk: Desk, plane: C
         shown = desk("status", "churn").out
         assert "1 step" in shown
         assert "churn is Running" in shown
-        assert "decided where their results lie" in desk("plan", write(desk, name="other"), code=1).out
-        assert "decided where their results lie" in desk("plan", "--diff", "churn.yaml", code=None).err
+        assert "is decided by its pod" in desk("plan", write(desk, name="other"), code=1).out
+        assert "is decided by its pod" in desk("plan", "--diff", "churn.yaml", code=None).err
         desk("stop", "churn")
         until(lambda: phases(desk) == {"churn": "Stopped"})
         desk("resume", "churn")
@@ -83,7 +83,7 @@ def test_the_pod_of_a_pipeline_has_its_driver_and_its_steps(desk: Desk, plane: C
     ("changes", "sentence"),
     [
         ({"checkpoint": None}, "what steps return has to outlive the pods that run them: give `checkpoint.to`"),
-        ({"checkpoint": "s3://bucket/runs"}, "is an object store, which keeps no outputs of steps so far"),
+        ({"checkpoint": "memory://bucket/runs"}, "memory:// is gone with the process"),
         ({"checkpoint": "/elsewhere"}, "/elsewhere is on no volume of the pipeline that outlives its pods"),
         ({"steps": {"train": {"training": {"run": "a"}}}}, "are for this machine so far"),
     ],

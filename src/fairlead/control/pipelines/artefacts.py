@@ -68,11 +68,14 @@ class Artefacts:
 
     def path(self, digest: str) -> Path:
         """Return the path of the content of that hash, whether it is there or not."""
+        return self._at(digest)
+
+    def _at(self, digest: str) -> Path:
         return self.root / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
         """Return whether the content of that hash is there."""
-        return os.path.lexists(self.path(digest))
+        return os.path.lexists(self._at(digest))
 
     def keep(self, source: Path) -> str:
         """Move a file or directory into the store; its hash.
@@ -81,12 +84,12 @@ class Artefacts:
             OSError: It cannot be read or moved.
         """
         digest = content_digest(source)
-        target = self.path(digest)
+        target = self._at(digest)
         if os.path.lexists(target):
             _remove(source)
             return digest
         target.parent.mkdir(exist_ok=True)
-        _protect(source)
+        protect(source)
         try:
             os.rename(source, target)
         except OSError:
@@ -177,14 +180,14 @@ def _digest(path: str) -> "hashlib._Hash":
     return found
 
 
-def _protect(path: Path) -> None:
+def protect(path: Path) -> None:
     """Take the right to write away from every file, so that no later step changes it by mistake."""
     if path.is_symlink():
         return
     if path.is_dir():
         for directory, _, files in os.walk(path):
             for file in files:
-                _protect(Path(directory, file))
+                protect(Path(directory, file))
         return
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
 

@@ -8,7 +8,6 @@ from fairlead.cluster.kubernetes.manifests.pods import PYTHON
 from fairlead.control.pipelines.packing import packed
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import ClusterError, Conflict
-from fairlead.runtime.places import is_url
 from fairlead.specs.pipeline import VARIABLE
 from fairlead.specs.training import ENV_VALUE, Training
 
@@ -23,14 +22,12 @@ def in_pods(driver: Training) -> Training:
     if pipeline is None:
         raise ClusterError(f"{driver.name}: its pipeline is no longer kept on this machine; submit its file again.")
     to = pipeline.checkpoint.to
-    advice = "give `checkpoint.to` a directory on a volume that `kubernetes` mounts, such as a PersistentVolumeClaim"
+    advice = (
+        "give `checkpoint.to` a URL such as s3://bucket/pipelines, or a directory on a volume that `kubernetes` "
+        "mounts, such as a PersistentVolumeClaim"
+    )
     if to is None:
         raise Conflict(f"{driver.name}: what steps return has to outlive the pods that run them: {advice}.")
-    if is_url(to):
-        raise Conflict(
-            f"{driver.name}: checkpoint.to: {to!r} is an object store, which keeps no outputs of steps so far; "
-            f"{advice}."
-        )
     if store_of(driver) is None:
         raise Conflict(
             f"{driver.name}: checkpoint.to: {to} is on no volume of the pipeline that outlives its pods; {advice}."

@@ -5,10 +5,7 @@ from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 
 DRIVER = "fairlead.control.pipelines.driver"
-UNSEEN = (
-    "which steps would run is decided where their results lie, on a volume that only its pods see; `fairlead run` says "
-    "of each why it runs"
-)
+UNSEEN = "which steps would run is decided by its pod, where their results lie; `fairlead run` says of each why it runs"
 
 
 def is_pipeline(spec: WorkloadSpec) -> bool:

@@ -72,6 +72,7 @@ class Surroundings:
         environ: What the steps inherit.
         children: The pipeline's, where steps are runs of their own; None where none is.
         is_in_pod: The driver is a pod: its output tells of each change, since nobody outside reads its journal.
+        send: Keeps each line of the journal elsewhere too; None where its file outlives the driver.
     """
 
     workdir: Path
@@ -81,6 +82,7 @@ class Surroundings:
     environ: Mapping[str, str]
     children: "Children | None" = None
     is_in_pod: bool = False
+    send: Callable[[bytes], None] | None = None
 
 
 class Driver:
@@ -106,7 +108,7 @@ class Driver:
         )
         place = around.files / journal.NAME
         self._progress = journal.read(place, pipeline)
-        self._journal = journal.Journal(place, is_synced=around.is_in_pod)
+        self._journal = journal.Journal(place, is_synced=around.is_in_pod and around.send is None, send=around.send)
         self._programs = Programs(is_alone=len(pipeline.steps) == 1)
         self._ready: deque[Task] = deque()
         self._delayed: list[tuple[float, Task]] = []

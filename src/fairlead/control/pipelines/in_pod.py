@@ -10,12 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import SharedArtefacts
 from fairlead.control.pipelines.driver import Driver, Surroundings
+from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, ObjectJournal
 from fairlead.control.pipelines.packing import unpacked
-from fairlead.control.pipelines.result_files import ResultFiles
+from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
+from fairlead.errors import RuntimeFault
+from fairlead.runtime.places import is_url
 from fairlead.runtime.progress import Reporter
-from fairlead.specs.pipeline import VARIABLE
+from fairlead.specs.pipeline import VARIABLE, Pipeline
 
 FOLDER = "fairlead-artefacts"
 
@@ -28,17 +32,42 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         return 2
     pipeline = unpacked(environ[VARIABLE])
     pipeline = replace(pipeline, team=environ.get("FAIRLEAD_TEAM", pipeline.team))
+    directory = environ.get("FAIRLEAD_POD_DIR")
+    reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
+    try:
+        return (_in_store if is_url(place) else _on_volume)(pipeline, place, environ, reporter)
+    except RuntimeFault as error:
+        print(f"fairlead: {error}", file=sys.stderr)
+        return 1
+
+
+def _on_volume(pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter) -> int:
+    """Run a pipeline whose place is a directory, in which its steps read and write too."""
     files = Path(place.removeprefix("file://"))
     store = files.parent / FOLDER
+    around = _surroundings(files, str(files / "checkpoints"), environ)
+    return Driver(pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter).run()
+
+
+def _in_store(pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter) -> int:
+    """Run a pipeline whose place is an object store; its steps read and write on the pod's own disk."""
+    files = Path(environ["FAIRLEAD_RUN_DIR"])
+    around = _surroundings(files, f"{place}/checkpoints", environ)
+    shared = ObjectDocuments(f"{place.rpartition('/')[0]}/{FOLDER}")
+    lines = ObjectJournal(ObjectDocuments(place))
+    lines.restore(files / journal.NAME)
+    around = replace(around, send=lines.send)
+    artefacts = ObjectArtefacts(files / FOLDER, shared)
+    return Driver(pipeline, artefacts, ResultFiles(shared), around, reporter).run()
+
+
+def _surroundings(files: Path, checkpoints: str, environ: Mapping[str, str]) -> Surroundings:
     files.mkdir(parents=True, exist_ok=True)
-    around = Surroundings(
+    return Surroundings(
         workdir=Path.cwd(),
         files=files,
-        checkpoints=str(files / "checkpoints"),
+        checkpoints=checkpoints,
         run=environ.get("FAIRLEAD_RUN_UID", ""),
         environ=dict(environ),
         is_in_pod=True,
     )
-    directory = environ.get("FAIRLEAD_POD_DIR")
-    reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
-    return Driver(pipeline, SharedArtefacts(store), ResultFiles(store), around, reporter).run()

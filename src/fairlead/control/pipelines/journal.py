@@ -5,7 +5,7 @@ Whatever is killed, the next driver reads it and goes on. Half a line at the end
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,12 @@ class Journal:
 
     Args:
         is_synced: Each line is on the disk before anything follows from it.
+        send: Keeps each line elsewhere too, before anything follows from it; None for nowhere.
     """
 
-    def __init__(self, path: Path, *, is_synced: bool = False) -> None:
+    def __init__(self, path: Path, *, is_synced: bool = False, send: Callable[[bytes], None] | None = None) -> None:
         self._is_synced = is_synced
+        self._send = send
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         size = os.fstat(self._file).st_size
         end = os.pread(self._file, size, 0).rfind(b"\n") + 1
@@ -72,6 +74,8 @@ class Journal:
             raise OSError(f"no room for the pipeline's journal: {NAME}")
         if self._is_synced:
             os.fsync(self._file)
+        if self._send is not None:
+            self._send(data)
 
 
 def read(path: Path, pipeline: Pipeline) -> Progress:

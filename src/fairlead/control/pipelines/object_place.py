@@ -1,0 +1,167 @@
+"""An object store as the place of a pipeline: documents, outputs as archives, and a journal of one object a line.
+
+Nothing is moved or appended there; an object is there whole or not at all. What the programs of steps read and write
+lies on the pod's own disk.
+"""
+
+import os
+import tarfile
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fairlead.control.pipelines.artefacts import Artefacts, content_digest, protect
+from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.places import open_place, translated, upload
+
+CONTENT = "content"
+"""Name of an output within its archive."""
+JOURNAL = "journal"
+NUMBER_DIGITS = 9
+
+
+class ObjectDocuments:
+    """Small texts by name.
+
+    Raises:
+        MissingExtra: fsspec, or its file system for this scheme, is not installed.
+        Misuse: fsspec knows no such scheme.
+        StoreUnavailable: The store cannot be reached, or refuses; from every method.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place.rstrip("/")
+        self.system, self.root = open_place(self.place, what="outputs of steps")
+
+    def read(self, name: str) -> str | None:
+        """Return a text; None where there is none of that name."""
+        try:
+            data: bytes = translated(
+                partial(self.system.cat_file, f"{self.root}/{name}"), f"{self.place}/{name} cannot be read"
+            )
+        except FileNotFoundError:
+            return None
+        return data.decode("utf-8", "surrogatepass")
+
+    def write(self, name: str, text: str) -> None:
+        """Keep a text under a name."""
+        data = text.encode("utf-8", "surrogatepass")
+        self._do(partial(self.system.pipe_file, f"{self.root}/{name}", data), f"nothing can be written to {self.place}")
+
+    def has(self, name: str) -> bool:
+        """Return whether there is anything of that name."""
+        self.system.invalidate_cache()
+        return bool(self._do(partial(self.system.exists, f"{self.root}/{name}"), f"{self.place} cannot be read"))
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder, sorted."""
+        self.system.invalidate_cache()
+        try:
+            found = self._do(partial(self.system.ls, f"{self.root}/{folder}", detail=False), f"{self.place}: no list")
+        except FileNotFoundError:
+            return []
+        return sorted(str(each).rpartition("/")[2] for each in found)
+
+    def send(self, path: Path, name: str) -> None:
+        """Keep a file of this machine under a name."""
+        self._do(partial(upload, self.system, path, f"{self.root}/{name}"), f"nothing can be written to {self.place}")
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Copy what has a name to a file of this machine.
+
+        Raises:
+            FileNotFoundError: There is nothing of that name.
+        """
+        call = partial(self.system.get_file, f"{self.root}/{name}", str(path))
+        self._do(call, f"{self.place}/{name} cannot be read")
+
+    def _do(self, call: Any, what: str) -> Any:
+        return translated(call, what)
+
+
+class ObjectArtefacts(Artefacts):
+    """The outputs of steps in an object store, each an archive by the hash of its content, and copies of them here.
+
+    Args:
+        root: Of the copies.
+    """
+
+    def __init__(self, root: Path, documents: ObjectDocuments) -> None:
+        super().__init__(root)
+        self._documents = documents
+
+    def has(self, digest: str) -> bool:
+        """Return whether the content of that hash is there."""
+        return super().has(digest) or self._documents.has(_archive(digest))
+
+    def keep(self, source: Path) -> str:
+        """Send a file or directory to the store; its hash.
+
+        Raises:
+            OSError: It cannot be read or moved.
+            StoreUnavailable: The store does not take it.
+        """
+        digest = super().keep(source)
+        if not self._documents.has(_archive(digest)):
+            with tempfile.NamedTemporaryFile(dir=self.root, prefix=".packed-") as file:
+                with tarfile.open(fileobj=file, mode="w") as archive:
+                    archive.add(super().path(digest), CONTENT)
+                file.flush()
+                self._documents.send(Path(file.name), _archive(digest))
+        return digest
+
+    def path(self, digest: str) -> Path:
+        """Return the path of the content of that hash, which is fetched where it is not here yet.
+
+        Raises:
+            StoreUnavailable: It cannot be fetched, or is not what was kept.
+        """
+        path = super().path(digest)
+        if not os.path.lexists(path):
+            self._fetch(digest, path)
+        return path
+
+    def _fetch(self, digest: str, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.root, prefix=".fetched-") as directory:
+            packed, found = Path(directory, "packed"), Path(directory, CONTENT)
+            try:
+                self._documents.fetch(_archive(digest), packed)
+                with tarfile.open(packed) as archive:
+                    archive.extractall(directory, **_AS_IT_WAS)
+                is_same = content_digest(found) == digest
+            except (FileNotFoundError, tarfile.TarError):
+                is_same = False
+            if not is_same:
+                raise StoreUnavailable(f"{self._documents.place}/{_archive(digest)} is not what was kept there")
+            protect(found)
+            os.rename(found, path)
+
+
+class ObjectJournal:
+    """The lines of a journal, each an object of its own, numbered as they came."""
+
+    def __init__(self, documents: ObjectDocuments) -> None:
+        self._documents = documents
+        self._next = 0
+
+    def restore(self, path: Path) -> None:
+        """Write the lines that are there to a file of this machine."""
+        names = self._documents.names(JOURNAL)
+        texts = [self._documents.read(f"{JOURNAL}/{name}") or "" for name in names]
+        path.write_bytes("".join(texts).encode())
+        self._next = max((int(name) for name in names), default=-1) + 1
+
+    def send(self, line: bytes) -> None:
+        """Keep one more line."""
+        self._documents.write(f"{JOURNAL}/{self._next:0{NUMBER_DIGITS}}", line.decode())
+        self._next += 1
+
+
+# Since 3.12 Python warns of, and later refuses, archives of which nobody says whether they are trusted.
+_AS_IT_WAS: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+
+
+def _archive(digest: str) -> str:
+    return f"outputs/{digest[:2]}/{digest}.tar"
