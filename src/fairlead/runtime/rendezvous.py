@@ -36,6 +36,8 @@ def rank_variables(rank: int, local_rank: int, common: Mapping[str, str]) -> dic
             "LIGHTGBM_MACHINES": ",".join(_addresses(common)),
             "LIGHTGBM_LOCAL_LISTEN_PORT": address(common, rank).rpartition(":")[2],
         }
+    if framework == "mpi":
+        return {"PMI_ID": str(rank), "PMI_RANK": str(rank)}
     if framework == "xgboost":
         # Sorted as text by the tracker, which gives ranks in that order.
         return {"DMLC_TASK_ID": f"{rank:06d}"}

@@ -217,7 +217,7 @@ class Shim:
             env = self._env_of(rank)
             if self._pod.get("stall_timeout_s") is not None:
                 env = stacks.prepare(env, self._dir, rank["rank"])
-            argv = (*self._beside(env), *plan.argv) if rank["rank"] == 0 else plan.argv
+            argv = (*self._begin_by(rank["rank"], env), *plan.argv)
             if self._start_rank(rank["rank"], argv, env, warm if is_forked else None):
                 return True
         self._keep(
@@ -234,12 +234,13 @@ class Shim:
         self._poke()
         return False
 
-    def _beside(self, env: Mapping[str, str]) -> tuple[str, ...]:
-        """Make the words before rank 0's command that start what its framework needs beside it; none as a rule."""
-        if env.get("FAIRLEAD_FRAMEWORK") != "xgboost" or not self._pod.get("tracker"):
+    def _begin_by(self, rank: int, env: Mapping[str, str]) -> tuple[str, ...]:
+        """Make the words before a rank's command that see to what its framework needs beside it; none as a rule."""
+        framework = env.get("FAIRLEAD_FRAMEWORK", "")
+        if framework not in self._pod.get("begin_by", {}) or (framework == "xgboost" and rank != 0):
             return ()
         own = interpreter_for(self._pod["command"], env) or (shutil.which("python3", path=env.get("PATH")),)
-        return (*(each or sys.executable for each in own), *self._pod["tracker"])
+        return (*(each or sys.executable for each in own), *self._pod["begin_by"][framework])
 
     def _start_rank(self, rank: int, argv: Sequence[str], env: Mapping[str, str], warm: Warm | None = None) -> bool:
         """Starts one process; True in it when it was forked to become the user's program."""

@@ -94,6 +94,7 @@ class Framework(StrEnum):
     JAX = "jax"
     XGBOOST = "xgboost"
     LIGHTGBM = "lightgbm"
+    MPI = "mpi"
 
 
 # Every rank of these has the addresses of all in one variable, for which Linux has room for 128 KiB.
@@ -115,6 +116,7 @@ SET_BY_FRAMEWORK: Mapping[str, tuple[str, ...]] = {
     ),
     Framework.XGBOOST: ("DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_NUM_WORKER", "DMLC_TASK_ID", "DMLC_ROLE"),
     Framework.LIGHTGBM: ("LIGHTGBM_MACHINES", "LIGHTGBM_NUM_MACHINES", "LIGHTGBM_LOCAL_LISTEN_PORT"),
+    Framework.MPI: ("PMI_PORT", "PMI_ID", "PMI_RANK", "PMI_SIZE"),
 }
 
 
@@ -344,7 +346,7 @@ class Training:
     def may_fork(self) -> bool:
         """Return whether ranks may be forked from a process that has their imports in memory."""
         # What runs beside rank 0 becomes its program, which a fork cannot.
-        return self.launch is not Launch.EXEC and self.framework is not Framework.XGBOOST
+        return self.launch is not Launch.EXEC and self.framework not in (Framework.XGBOOST, Framework.MPI)
 
     def at(self, num_nodes: int) -> "Training":
         """The same with just so many nodes, from 1 to as many as it may have."""

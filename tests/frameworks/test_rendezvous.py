@@ -1,0 +1,141 @@
+"""The ranks of each framework meet, agree, and meet again after one was killed, with the real libraries.
+
+`pytest -m frameworks` runs these; the first time makes an environment for each library.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.runtime.podfiles import read_json
+from fairlead.specs.training import Framework, Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Phase, Workload
+from tests.docs.examples import ROOT, examples_of
+from tests.frameworks.environments import interpreter_with
+from tests.home import end_everything
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.frameworks]
+TIMEOUT_S = 300.0  # an import takes up to 25 s of a cold disk
+OF_TORCH = {Framework.TORCH, Framework.LIGHTNING}  # under torchrun's variables: tests/cluster, and the callbacks' tests
+HOLD = """\
+import os, time
+
+def hold():
+    if os.environ["FAIRLEAD_ATTEMPT"] == "0":
+        print("held", flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    cluster = LocalCluster.open(tmp_path / "home")
+    yield cluster
+    cluster.close()
+    end_everything(tmp_path / "home")
+
+
+def program(framework: Framework) -> str:
+    """The guide's program, that stays in its last line the first time."""
+    file = f"with_{framework}.py"
+    (body,) = (each.body for each in examples_of(ROOT / "docs" / "distributed.md") if each.file == file)
+    at = body.index("print(")
+    at = body.rindex("\n", 0, at) + 1
+    indent = re.match(" *", body[at:])
+    assert indent is not None
+    print_, rest = body[at:].split("\n", 1)
+    return f"{body[:at]}{print_}\n{indent[0]}__import__('holding').hold()\n{rest}"
+
+
+def output(cluster: LocalCluster, run: Workload) -> list[str]:
+    return [line.text for line in cluster.logs(run.uid)]
+
+
+def results(cluster: LocalCluster, run: Workload) -> list[tuple[str, str, str]]:
+    found = (re.fullmatch(r"rank (\d+) of (\d+) has (\S+)", line) for line in output(cluster, run))
+    return [(each[1], each[2], each[3]) for each in found if each is not None]
+
+
+def kill_rank(cluster: LocalCluster, run: Workload, rank: int) -> None:
+    path = cluster.home.pod(run.uid, cluster.pods(run.uid)[-1].uid)
+    os.kill((read_json(path / "started.json") or {})["pids"][str(rank)], signal.SIGKILL)
+
+
+def await_(cluster: LocalCluster, run: Workload, phase: Phase) -> Workload:
+    def is_there() -> bool:
+        status = cluster.store.get(run.uid).status
+        assert status.phase is phase or not status.phase.is_final, (status, output(cluster, run)[-40:])
+        return status.phase is phase
+
+    until(is_there, lambda: "\n".join(output(cluster, run)[-40:]), timeout_s=TIMEOUT_S, every_s=0.1)
+    return cluster.store.get(run.uid)
+
+
+@pytest.mark.parametrize("framework", [each for each in Framework if each not in OF_TORCH])
+def test_two_ranks_agree_and_do_so_again_after_one_was_killed(
+    framework: Framework, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(program(framework))
+    (tmp_path / "holding.py").write_text(HOLD)
+    run = cluster.submit(
+        Training(
+            name="train",
+            run=f"{interpreter_with(framework)} -u train.py",
+            workdir=str(tmp_path),
+            framework=framework,
+            ranks_per_node=2,
+            env={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"},
+        )
+    )
+    cluster.nudge()
+
+    def both_are_held() -> bool:
+        status = cluster.store.get(run.uid).status
+        assert status.attempt == 0, (status, output(cluster, run)[-40:])
+        return output(cluster, run).count("held") == 2
+
+    until(both_are_held, lambda: "\n".join(output(cluster, run)[-40:]), timeout_s=TIMEOUT_S, every_s=0.1)
+    kill_rank(cluster, run, 1)
+    ended = await_(cluster, run, Phase.SUCCEEDED)
+    assert ended.status.last_failure is not None
+    assert ended.status.last_failure.code is Code.KILLED
+    assert ended.status.attempt == 1
+    met = results(cluster, run)
+    assert sorted(met) == sorted([("0", "2", met[0][2]), ("1", "2", met[0][2])] * 2)
+    print(f"{framework}: first collective after {first_result_s(cluster, run)}")
+
+
+def first_result_s(cluster: LocalCluster, run: Workload) -> list[float]:
+    """Seconds from the start of each attempt's ranks to their last line of a result."""
+    found = []
+    for pod in cluster.pods(run.uid):
+        started = read_json(cluster.home.pod(run.uid, pod.uid) / "started.json") or {}
+        at = [line.at for line in cluster.logs(run.uid) if line.text.startswith("rank ") and line.at >= started["at"]]
+        found.append(round(at[1] - started["at"], 2))
+    return found
+
+
+@pytest.mark.parametrize("framework", [Framework.JAX, Framework.XGBOOST])
+def test_a_lone_rank_runs_the_same_program(framework: Framework, cluster: LocalCluster, tmp_path: Path) -> None:
+    (body,) = (e.body for e in examples_of(ROOT / "docs" / "distributed.md") if e.file == f"with_{framework}.py")
+    (tmp_path / "train.py").write_text(body)
+    run = cluster.submit(
+        Training(
+            name="alone",
+            run=f"{interpreter_with(framework)} -u train.py",
+            workdir=str(tmp_path),
+            framework=framework,
+            env={"OMP_NUM_THREADS": "1"},
+        )
+    )
+    cluster.nudge()
+    await_(cluster, run, Phase.SUCCEEDED)
+    ((rank, size, _),) = results(cluster, run)
+    assert (rank, size) == ("0", "1")
