@@ -184,3 +184,26 @@ def test_an_operator_that_is_killed_during_a_rollout_makes_no_replica_twice(
     with a_process(desk):
         desk("delete", "--yes", "web")
         until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace))
+
+
+def test_a_service_that_somebody_else_made_is_left_alone_and_told_of(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    kubectl = Kubectl(plane, namespace)
+    kubectl("create", "service", "clusterip", "serve-web", "--tcp=80:8080")
+    (desk.directory / "serve.yaml").write_text(spec(replicas=1))
+    with a_process(desk):
+        desk("run", "serve.yaml")
+        until(lambda: "AddressRefused" in kubectl("describe", "serving", "web"))
+        assert "ownerReferences" not in kubectl("get", "service", "serve-web", "-o", "yaml")
+        assert backends(plane, namespace) == []
+        kubectl("delete", "service", "serve-web")
+        until(lambda: backends(plane, namespace) == ["web-r1-1-0-0"])
+        desk("suspend", "web")
+        until(lambda: endpoint(plane, namespace)["phase"] == "Suspended" and not pods(plane, namespace))
+        assert backends(plane, namespace) == []
+        desk("resume", "web")
+        until(lambda: len(backends(plane, namespace)) == 1)
+        desk("delete", "--yes", "web")
+        until(lambda: not objects(plane, "Serving", namespace))
+        until(lambda: not plane.exists(f"/api/v1/namespaces/{namespace}/services/serve-web"))

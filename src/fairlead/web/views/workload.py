@@ -6,7 +6,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.output import NOTE, LogQuery, describe_dropped
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict, NotAllowed, NotFound
@@ -255,12 +254,9 @@ def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
         demand = snapshot_of(question).demand.get(run.uid)
     except NotAllowed:  # the whole cluster is not ours to see
         demand = None
-    url = None
-    if isinstance(cluster, LocalCluster):
-        url = cluster.endpoint_url(run)
     return {
         "endpoint": {
-            "url": url,
+            "url": cluster.endpoint_url(run),
             "revision": None if detail.serving is None else f"r{detail.serving}",
             "ready": detail.ready,
             "wanted": detail.wanted,

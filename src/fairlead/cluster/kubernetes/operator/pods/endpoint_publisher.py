@@ -1,6 +1,7 @@
 """Keeps the address of each endpoint, and behind it the replicas that serve, as the latest decision has them."""
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +16,8 @@ from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
 Addresses = dict[str, str]
+# Until it is looked again whether somebody else's Service has the name.
+PAUSE_S = 10.0
 IPV4, IPV6 = "IPv4", "IPv6"
 
 
@@ -33,13 +36,13 @@ class EndpointPublisher:
         self._lock = threading.Lock()
         self._wanted: dict[str, tuple[Workload[Serving], Addresses]] = {}
         self._written: dict[str, Addresses] = {}
-        self._addressed: set[str] = set()
+        self._again_at: dict[str, float] = {}
 
     @property
     def is_behind(self) -> bool:
         """Return whether something is still to be written."""
         with self._lock:
-            return any(self._written.get(uid) != addresses for uid, (_, addresses) in self._wanted.items())
+            return bool(self._due())
 
     def act(self, agent: Agent, snapshot: Snapshot) -> None:
         """Give out what is to be written by a snapshot."""
@@ -56,10 +59,21 @@ class EndpointPublisher:
         with self._lock:
             self._wanted = wanted
             self._written = {uid: found for uid, found in self._written.items() if uid in wanted}
-            self._addressed &= wanted.keys()
-            news = [uid for uid, (_, addresses) in wanted.items() if self._written.get(uid) != addresses]
-        for uid in news:
-            agent.submit(uid, "publish its replicas", partial(self._write, uid))
+            self._again_at = {uid: at for uid, at in self._again_at.items() if uid in wanted}
+            due = self._due()
+        for uid in due:
+            endpoint, _ = wanted[uid]
+            name = f"publish {endpoint.spec.team}/{endpoint.spec.name}"
+            agent.submit(uid, name, partial(self._write, uid))
+
+    def _due(self) -> list[str]:
+        """Return the uids of those of which something is to be written, with the lock held."""
+        now = time.monotonic()
+        return [
+            uid
+            for uid, (_, addresses) in self._wanted.items()
+            if self._written.get(uid) != addresses and self._again_at.get(uid, 0.0) <= now
+        ]
 
     def _address(self, pod: Pod) -> Addresses:
         found = self._view.pods_of(pod.workload_uid).values()
@@ -75,12 +89,17 @@ class EndpointPublisher:
             endpoint, addresses = self._wanted.get(uid, (None, {}))
         if endpoint is None or not self._may_act():
             return
-        if uid not in self._addressed and not self._has_address(endpoint):
+        # Each time: that of an endpoint which had the name before may have gone meanwhile.
+        if not self._has_address(endpoint):
+            with self._lock:
+                self._again_at[uid] = time.monotonic() + PAUSE_S
             return
         self._list(endpoint, addresses)
         with self._lock:
-            self._addressed.add(uid)
             self._written[uid] = addresses
+        if self.is_behind:
+            # Of others, or by now of this one: whoever is to go waits for nothing.
+            self._view.wake()
 
     def _has_address(self, endpoint: Workload[Serving]) -> bool:
         """Create its Service, or take over that of an endpoint which had the name before; False for somebody else's."""
