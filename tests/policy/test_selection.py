@@ -88,6 +88,21 @@ def test_waiting_counts_as_less_left_so_nobody_starves() -> None:
     assert became(look((), short, patient, nodes=FOUR))["long"].phase is Phase.STARTING
 
 
+def test_a_start_costs_nothing_of_what_was_waited_for_it_however_large_the_cluster() -> None:
+    """Both came together and are as long; on 1,000 GPUs a second of waiting is worth 3.3 s of what is left on one."""
+    elsewhere = [node(f"m{i}", gpus=8) for i in range(125)]
+    h100 = (replace(each, gpus=tuple(replace(gpu, model="H100") for gpu in each.gpus)) for each in elsewhere)
+    nodes = (node("n0", gpus=1), *h100)
+    on_it = {"resources": Resources(gpu=GpuRequest(milli=1000, model="A100")), "expected_duration_s": 7200.0}
+    held, pod = running("there", "n0", range(1), began_s=1.0, **on_it)
+    there = (replace(held, status=replace(held.status, since=NOW - 1.0)), pod)
+    assert became(look((there,), waiting("beside", 1, age_s=590.0, **on_it), nodes=nodes)).keys() == {"beside"}
+    assert became(look((there,), waiting("before", 1, age_s=1200.0, **on_it), nodes=nodes)).keys() == {
+        "there",
+        "before",
+    }
+
+
 @pytest.mark.parametrize("rules", RULES)
 def test_priority_and_the_weight_of_a_team_put_a_run_to_the_front(rules: str) -> None:
     two = [lasting(name, 4, left_s) for name, left_s in (("short", 500.0), ("long", 600.0))]

@@ -23,7 +23,7 @@ from fairlead.policy.kinds.lifecycle import ran_until
 from fairlead.policy.placement.node_eligibility import doors_of
 from fairlead.policy.placement.placement import shape_of
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
-from fairlead.policy.queue.ageing import AGEING_S
+from fairlead.policy.queue.ageing import AGEING_S, raised
 from fairlead.policy.queue.dominant_shares import asked, capacity
 from fairlead.policy.queue.queue_score import PATIENCE, Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
@@ -211,10 +211,12 @@ def _contention(everybody: Iterable[Workload], snapshot: Snapshot, gpu_milli: in
 
 
 def _credit_s(workload: Workload, now: float) -> float:
-    """Return what priority and waiting are worth, in seconds of the whole cluster."""
-    status = workload.status
-    waited_s = max(0.0, now - status.since) if status.phase is Phase.PENDING else 0.0
-    return (AGEING_S * (workload.spec.priority + status.raised) + waited_s) / PATIENCE
+    """Return what priority and waiting are worth, in seconds of the whole cluster.
+
+    Waiting counts in whole points, as a start keeps it: were the rest lost with the start, whoever started would go
+    behind others that have waited as long, and on a large cluster be stopped for them at once.
+    """
+    return AGEING_S * (workload.spec.priority + raised(workload, now)) / PATIENCE
 
 
 def _live(pods: Iterable[Pod]) -> list[Pod]:
