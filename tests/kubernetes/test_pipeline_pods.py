@@ -1,14 +1,16 @@
 """The driver of a pipeline out of its zip file, by a bare interpreter: journal, outputs, reasons."""
 
 import base64
+import contextlib
 import json
 import os
-import signal
+import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fairlead.cluster.kubernetes.manifests import driver_bundle
@@ -25,6 +27,8 @@ from tests.kubernetes.test_runtime_bundle import TIMEOUT_S, Container
 from tests.s3 import S3
 from tests.waiting import until
 
+ROUNDS = 10
+
 CHAIN = """
 kind: Pipeline
 name: churn
@@ -40,7 +44,6 @@ steps:
     needs: [prepare]
     each_of: prepare.regions
     run: |
-      echo $PPID $$ >> $LEDGER.processes
       echo train $FAIRLEAD_ITEM >> $LEDGER
       while [ -e hold ]; do sleep 0.05; done
       cat $FAIRLEAD_INPUT_PREPARE_DATA > $FAIRLEAD_OUTPUT_MODEL
@@ -93,9 +96,6 @@ class Pods:
         out, _ = pod.communicate(timeout=TIMEOUT_S)
         return pod.returncode, [line[3:] for line in out.splitlines()]
 
-    def processes(self) -> list[str]:
-        return Path(f"{self.ledger}.processes").read_text().splitlines()
-
     def did(self) -> list[str]:
         return sorted(self.ledger.read_text().splitlines()) if self.ledger.exists() else []
 
@@ -112,16 +112,23 @@ def on_a_volume(tmp_path: Path) -> Pods:
     return Pods(tmp_path, str(tmp_path / "place"))
 
 
+def kill_container(pod: "subprocess.Popen[str]") -> None:
+    """Kill all that a pod has started, as the kernel does with a container; its shim says so and ends."""
+    for each in psutil.Process(pod.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
 def spec(text: str = CHAIN) -> Pipeline:
     (found,) = parse(text)
     assert isinstance(found, Pipeline)
     return found
 
 
-def tasks(lines: list[str]) -> dict[str, Task]:
+def tasks(lines: list[str], text: str = CHAIN) -> dict[str, Task]:
     """What the output of a driver tells of each task."""
     said = [LogLine(at=float(at), attempt=0, rank=0, stream="o", text=line) for at, line in enumerate(lines)]
-    return {task.name: task for each in read_told(spec(), said).steps.values() for task in each}
+    return {task.name: task for each in read_told(spec(text), said).steps.values() for task in each}
 
 
 def test_what_steps_return_is_taken_by_the_next_pipeline_which_says_why(pods: Pods) -> None:
@@ -147,11 +154,7 @@ def test_a_pod_that_was_killed_is_followed_by_one_that_goes_on(pods: Pods) -> No
     (pods.work / "hold").touch()
     first = pods.start("one")
     until(lambda: pods.did() == ["prepare", "train n", "train s"])
-    # As the kernel does with a container: the driver and all that it has started.
-    (driver,) = {line.split()[0] for line in pods.processes()}
-    os.kill(int(driver), signal.SIGKILL)
-    for line in pods.processes():
-        os.killpg(int(line.split()[1]), signal.SIGKILL)
+    kill_container(first)
     first.communicate(timeout=TIMEOUT_S)
     assert first.returncode == 137
     (pods.work / "hold").unlink()
@@ -163,6 +166,63 @@ def test_a_pod_that_was_killed_is_followed_by_one_that_goes_on(pods: Pods) -> No
     code, out = pods.run("one", 2)
     assert (code, out[-1]) == (0, "fairlead: 4 run"), "it is over, and says so again"
     assert len(pods.did()) == 5
+
+
+def test_a_pod_waits_for_one_that_was_given_up_and_still_lives(on_a_volume: Pods) -> None:
+    pods = on_a_volume
+    (pods.work / "hold").touch()
+    first = pods.start("one")
+    until(lambda: pods.did() == ["prepare", "train n", "train s"])
+    second = pods.start("one", 1)
+    assert second.stdout is not None
+    assert "waits for another pod of this run" in second.stdout.readline()
+    (pods.work / "hold").unlink()
+    assert first.wait(timeout=TIMEOUT_S) == 0
+    out, _ = second.communicate(timeout=TIMEOUT_S)
+    assert second.returncode == 0, out
+    first.communicate(timeout=TIMEOUT_S)
+    assert pods.did() == ["prepare", "train n", "train s"]
+
+
+@pytest.mark.long
+def test_whatever_is_killed_no_step_is_run_again_once_it_is_done(pods: Pods) -> None:
+    """Kills the driver and all that it has started at random, until a pod comes to the end."""
+
+    def before(number: int) -> str:
+        return f"s{number - 1}" if number else ""
+
+    chain = "".join(
+        f"  s{number}: {{needs: [{before(number)}], outputs: [value], code: [none], "
+        f"run: 'sleep 0.1; echo done s{number} >> $LEDGER; "
+        f"echo {number} > $FAIRLEAD_OUTPUT_VALUE'}}\n"
+        for number in range(12)
+    )
+    num_kills = 0
+    text, dice = f"kind: Pipeline\nname: churn\nsteps:\n{chain}", random.Random(16)
+    for number in range(ROUNDS):
+        run, attempt, kept = f"r{number}", 0, set[str]()
+        pods.ledger.unlink(missing_ok=True)
+        while True:
+            pod = pods.start(run, attempt, text=text + f"env: {{ROUND: '{number}'}}\n")
+            try:
+                out, _ = pod.communicate(timeout=dice.uniform(0.2, 1.5) if attempt < 10 else TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                kill_container(pod)
+                num_kills += 1
+                out, _ = pod.communicate(timeout=TIMEOUT_S)
+            told = tasks([line[3:] for line in out.splitlines()], text)
+            said = {name for name, task in told.items() if task.phase.is_good}
+            began = [line.split()[3] for line in out.splitlines() if " Running" in line]
+            assert not kept & set(began), "what was told as done is not begun again"
+            kept |= said
+            if pod.returncode == 0:
+                break
+            attempt += 1
+        assert len(kept) == 12
+        # A program that was killed between its last command and the record of its end has run twice; no other has.
+        assert sorted(set(pods.did())) == sorted(f"done s{number}" for number in range(12))
+        assert len(pods.did()) <= 12 + attempt
+    assert num_kills > ROUNDS
 
 
 def test_another_image_or_set_up_runs_the_steps_again(on_a_volume: Pods) -> None:

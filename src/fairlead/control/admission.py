@@ -23,6 +23,7 @@ IGNORABLE = ("image", "shm")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.serving import Serving
 
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
@@ -65,10 +66,9 @@ def admit(
     if cluster.has_containers and type(spec).__name__ == "Serving":
         _refuse_endpoint(cast("Serving", spec))
     if cluster.has_containers and type(spec).__name__ == "Pipeline":
-        raise Conflict(
-            f"{spec.name}: steps that are runs of their own (`training`, `sweep`) are for this machine so far; give "
-            "`--cluster local`, or make them commands."
-        )
+        from fairlead.control.pipelines.as_pod import refuse_runs  # here, since few specs are pipelines
+
+        refuse_runs(cast("Pipeline", spec))
     runs: list[Admission] = []
     # What the driver of a pipeline holds is not there for the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)

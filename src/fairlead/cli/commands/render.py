@@ -6,7 +6,9 @@ import click
 
 from fairlead.cli.show import message
 from fairlead.cli.specfiles import files_type, load, refuse_twice
+from fairlead.specs.keys import Spec
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 
 LATER = "chosen-when-it-starts"
 NO_UID = "00000000-0000-0000-0000-000000000000"
@@ -21,7 +23,7 @@ def render(files: tuple[str, ...], pods: bool) -> int:
 
     refuse_twice(files)
     objects: list[dict[str, Any]] = []
-    for spec in (spec for file in files for spec in load(file)):
+    for spec in (_as_object(spec) for file in files for spec in load(file)):
         objects.append(write_object(spec))
         if isinstance(spec, Training) and spec.workdir is not None:
             message(
@@ -32,6 +34,25 @@ def render(files: tuple[str, ...], pods: bool) -> int:
             objects += _created(spec)
     print(to_yaml(objects), end="")
     return 0
+
+
+def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
+    """The spec as a cluster keeps it: of a pipeline the run that carries it out.
+
+    Raises:
+        Conflict: A cluster cannot carry it out.
+    """
+    if type(spec).__name__ != "Pipeline":
+        return spec
+    # Here and not above: few files hold pipelines.
+    from fairlead.cluster.local.home import Home
+    from fairlead.control.pipelines.as_pod import in_pods, refuse_runs
+    from fairlead.control.pipelines.submission import as_training
+    from fairlead.specs.pipeline import Pipeline
+
+    assert isinstance(spec, Pipeline)
+    refuse_runs(spec)
+    return in_pods(as_training(spec, Home.open()))
 
 
 def _created(spec: Training) -> list[dict[str, Any]]:

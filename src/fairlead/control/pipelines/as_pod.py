@@ -8,8 +8,21 @@ from fairlead.cluster.kubernetes.manifests.pods import PYTHON
 from fairlead.control.pipelines.packing import packed
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import ClusterError, Conflict
-from fairlead.specs.pipeline import VARIABLE
+from fairlead.specs.pipeline import VARIABLE, Pipeline
 from fairlead.specs.training import ENV_VALUE, Training
+
+
+def refuse_runs(pipeline: Pipeline) -> None:
+    """Refuse a pipeline that a cluster cannot carry out for what its steps are.
+
+    Raises:
+        Conflict: Some of them are runs of their own.
+    """
+    if pipeline.has_children:
+        raise Conflict(
+            f"{pipeline.name}: steps that are runs of their own (`training`, `sweep`) are for this machine so far; "
+            "give `--cluster local`, or make them commands."
+        )
 
 
 def in_pods(driver: Training) -> Training:

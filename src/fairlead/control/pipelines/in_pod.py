@@ -4,9 +4,12 @@ There are the journal, below the run's own name, and what steps returned, for al
 Each line of the journal and each output is on the disk before anything follows from it, as a pod may go with its node.
 """
 
+import fcntl
 import os
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +25,8 @@ from fairlead.runtime.progress import Reporter
 from fairlead.specs.pipeline import VARIABLE, Pipeline
 
 FOLDER = "fairlead-artefacts"
+LOCK = "driver.lock"
+LOOK_S = 0.5
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
@@ -46,7 +51,34 @@ def _on_volume(pipeline: Pipeline, place: str, environ: Mapping[str, str], repor
     files = Path(place.removeprefix("file://"))
     store = files.parent / FOLDER
     around = _surroundings(files, str(files / "checkpoints"), environ)
-    return Driver(pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter).run()
+    with _alone(files / LOCK):
+        return Driver(pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter).run()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other driver of the run lives, as one may whose node is cut off from the cluster but not from here.
+
+    A file system without locks is gone on with, and told of.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        is_told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not is_told:
+                    print("fairlead: waits for another pod of this run, which still holds its journal", flush=True)
+                is_told = True
+                time.sleep(LOOK_S)
+            except OSError as error:
+                print(f"fairlead: this volume has no locks ({error.strerror}); goes on without", flush=True)
+                break
+        yield
+    finally:
+        os.close(lock)
 
 
 def _in_store(pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter) -> int:
