@@ -57,6 +57,7 @@ SECTIONS = {
     },
     "Set up clusters": {
         "install": ("install", "Install Fairlead on a Kubernetes cluster."),
+        "image": ("image", "Build the container image of operator and page."),
         "uninstall": ("uninstall", "Remove Fairlead from a Kubernetes cluster."),
         "operator": ("operator", "Run the operator of a Kubernetes cluster."),
         "clusters": ("clusters", "List the clusters that runs can use."),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlead import __version__
+from fairlead.cli.imaging import base_option, platform_option, to_registry
 from fairlead.cli.retaining import keep_options
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import VARIABLES
@@ -41,7 +42,14 @@ policy_option = click.option(
 @click.option("--wait", is_flag=True, help="Wait until the operator is ready.")
 @click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(min=0), help="Seconds for --wait.")
 @click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="The operator's own namespace.")
-@click.option("--image", default=f"fairlead:{__version__}", show_default=True, help="An image with fairlead installed.")
+@click.option("--image", metavar="IMAGE", help=f"An image with Fairlead; fairlead:{__version__} by default.")
+@click.option(
+    "--image-to",
+    metavar="REGISTRY/NAME[:TAG]",
+    help="Build the image, push it there, and install it by its digest; no Docker is needed.",
+)
+@base_option
+@platform_option
 @click.option(
     "--replicas",
     type=click.IntRange(0, 9),
@@ -69,7 +77,10 @@ def install(
     wait: bool,
     timeout: float,
     namespace: str,
-    image: str,
+    image: str | None,
+    image_to: str | None,
+    base_image: str,
+    platform: str,
     replicas: int | None,
     ledger: str,
     policy: str,
@@ -86,6 +97,10 @@ def install(
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
     from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 
+    if only_render and (context is not None or dry_run or wait or json_):
+        raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
+    if dry_run and wait:
+        raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
     storage = read_place(ledger)
     most = storage.most_replicas
     if most is not None and replicas is not None and replicas > most:
@@ -100,9 +115,15 @@ def install(
         from fairlead.control.metrics.prometheus_operator import monitoring_objects
 
         extras = monitoring_objects(namespace)
+    if image_to is not None:
+        if image is not None:
+            raise click.UsageError(
+                "--image names an image that is there, --image-to one that is built: give one of them."
+            )
+        image = to_registry(base_image, platform, image_to, dry=dry_run)
     settings = InstallSettings(
         namespace=namespace,
-        image=image,
+        image=image or f"fairlead:{__version__}",
         replicas=replicas,
         ledger=storage,
         policy=policy,
@@ -112,14 +133,10 @@ def install(
         extras=tuple(extras),
     )
     if only_render:
-        if context is not None or dry_run or wait or json_:
-            raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
         from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
 
         print(to_yaml(render_install(settings)), end="")
         return
-    if dry_run and wait:
-        raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.client import installation as installing

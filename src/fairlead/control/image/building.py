@@ -1,0 +1,185 @@
+"""Fairlead's image: a base image with Python, a layer of dependencies, and a layer of Fairlead.
+
+The base image's layers are not looked into, and not downloaded where the registry that the image goes to has them.
+`Containerfile`, at the top of the repository, says the same for those who build images with other tools.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.control.image.content import (
+    DOCKER_INDEX,
+    DOCKER_MANIFEST,
+    INDEX,
+    MANIFEST,
+    OCI_LAYERS,
+    Blob,
+    Image,
+    config_blob,
+    digest_of,
+)
+from fairlead.control.image.layers import File, make_layer
+from fairlead.control.image.packages import MACHINES, fetch_packages, own_files
+from fairlead.control.image.references import Reference
+from fairlead.control.image.registry import Registry
+from fairlead.errors import ClusterError
+
+DEFAULT_BASE = "python:3.12-slim"
+PLATFORMS = tuple(f"linux/{architecture}" for architecture in MACHINES)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
+HOME = "/opt/fairlead"
+PACKAGES, FAIRLEAD = f"{HOME}/packages", f"{HOME}/fairlead"
+USER = "65532:65532"
+PROGRAM = b"#!/usr/bin/env python3\nfrom fairlead.cli.main import main\n\nmain()\n"
+EPOCH = "1970-01-01T00:00:00Z"
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The image that Fairlead is put on.
+
+    Attributes:
+        name: With its digest, so that the same one can be asked for again.
+    """
+
+    name: Reference
+    config: Mapping[str, Any]
+    layers: tuple[Blob, ...]
+
+    @property
+    def python(self) -> str:
+        """Version of its Python, such as 3.12, as the official images say it in their environment.
+
+        Raises:
+            ClusterError: It has none that is known, or one that Fairlead does not run on.
+        """
+        environment = dict(each.partition("=")[::2] for each in _settings(self.config).get("Env") or ())
+        said = str(environment.get("PYTHON_VERSION", ""))
+        parts = said.split(".")
+        if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
+            raise ClusterError(
+                f"The base image {self.name} does not say which Python it has: PYTHON_VERSION in its environment is "
+                f"{said!r}. Give the official python image, one made from it, or set the variable in it."
+            )
+        version = int(parts[0]), int(parts[1])
+        if not OLDEST_PYTHON <= version <= NEWEST_PYTHON:
+            allowed = " to ".join(".".join(map(str, each)) for each in (OLDEST_PYTHON, NEWEST_PYTHON))
+            raise ClusterError(f"The base image {self.name} has Python {said}; the image needs one from {allowed}.")
+        return f"{version[0]}.{version[1]}"
+
+
+def pull_base(registry: Registry, reference: Reference, platform: str, directory: Path) -> Base:
+    """Look a base image up; its layers are downloaded to a directory when somebody asks for them.
+
+    Raises:
+        NotFound: There is none of that name.
+        ClusterError: It has nothing for the platform, or parts that no image of ours can have.
+    """
+    kind, data = registry.manifest(reference.repository, reference.version)
+    if kind in (INDEX, DOCKER_INDEX):
+        digest = _of_platform(json.loads(data), platform, reference)
+        kind, data = registry.manifest(reference.repository, digest)
+    if kind not in (MANIFEST, DOCKER_MANIFEST):
+        raise ClusterError(f"{reference} is a {kind or 'thing without a type'}, and no image that can be built on.")
+    manifest = json.loads(data)
+
+    def blob(described: Mapping[str, Any], media_type: str) -> Blob:
+        digest = str(described["digest"])
+        place = directory / digest.replace(":", "-")
+
+        def fetch() -> Path:
+            return place if place.exists() else registry.fetch(reference.repository, digest, place)
+
+        size = int(described["size"])
+        return Blob(media_type=media_type, digest=digest, size=size, fetch=fetch, origin=reference)
+
+    layers = []
+    for each in manifest["layers"]:
+        if each["mediaType"] not in OCI_LAYERS:
+            raise ClusterError(f"{reference} has a layer of the kind {each['mediaType']}, which cannot be copied.")
+        layers.append(blob(each, OCI_LAYERS[each["mediaType"]]))
+    config = json.loads(blob(manifest["config"], MANIFEST).fetch().read_bytes())
+    there = f"{config.get('os')}/{config.get('architecture')}"
+    if there != platform:
+        raise ClusterError(f"{reference} is for {there}, and {platform} is asked for.")
+    return Base(name=reference.at(digest_of(data)), config=config, layers=tuple(layers))
+
+
+def build(base: Base, directory: Path, tell: Tell) -> Image:
+    """Put Fairlead onto a base image, in files of a directory.
+
+    Raises:
+        ClusterError: The base image does not suit it, or a package cannot be fetched.
+    """
+    python = base.python
+    tell(f"Fetching packages for Python {python} on linux/{base.config['architecture']}.")
+    packages = fetch_packages(python, str(base.config["architecture"]))
+    below = make_layer({f"{PACKAGES}/{name}": file for name, file in packages.items()}, HOME, directory)
+    own = {f"{FAIRLEAD}/{name}": file for name, file in own_files().items()}
+    command = {"/usr/local/bin/fairlead": File(content=PROGRAM, is_executable=True)}
+    above = make_layer({**own, **command}, HOME, directory)
+    settings = _config(base.config, (below.diff_id, above.diff_id))
+    annotations = {
+        "org.opencontainers.image.base.digest": str(base.name.digest),
+        "org.opencontainers.image.base.name": str(base.name),
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.title": "fairlead",
+    }
+    return Image(
+        config=config_blob(settings, directory),
+        settings=settings,
+        layers=(*base.layers, below.blob, above.blob),
+        annotations=annotations,
+    )
+
+
+def push(image: Image, registry: Registry, target: Reference, tell: Tell) -> Reference:
+    """Bring an image to a registry; its name by digest there.
+
+    Raises:
+        ClusterError: The registry refused it.
+    """
+    for number, blob in enumerate(image.blobs, 1):
+        how = registry.send(target.repository, blob)
+        tell(f"{number}/{len(image.blobs)}  {blob.digest[7:19]}  {blob.size / 1e6:.1f} MB  {how}")
+    for version in {target.version, image.digest} if target.digest is None else {image.digest}:
+        registry.tag(target.repository, version, image.manifest)
+    return target.at(image.digest)
+
+
+def _of_platform(index: Mapping[str, Any], platform: str, reference: Reference) -> str:
+    system, _, architecture = platform.partition("/")
+    found = []
+    for each in index.get("manifests") or ():
+        of = each.get("platform") or {}
+        if (of.get("os"), of.get("architecture")) == (system, architecture):
+            return str(each["digest"])
+        found.append(f"{of.get('os')}/{of.get('architecture')}")
+    there = ", ".join(sorted({each for each in found if "unknown" not in each})) or "none"
+    raise ClusterError(f"{reference} has nothing for {platform}; it has: {there}.")
+
+
+def _config(base: Mapping[str, Any], diff_ids: tuple[str, ...]) -> dict[str, Any]:
+    """The base's config with ours on top; of no time, so that the same image is the same bytes."""
+    settings = dict(_settings(base))
+    environment = [each for each in settings.get("Env") or () if not each.startswith("PYTHONPATH=")]
+    environment.append(f"PYTHONPATH={FAIRLEAD}:{PACKAGES}")
+    settings |= {"Env": environment, "Entrypoint": ["fairlead"], "Cmd": [], "User": USER, "WorkingDir": "/"}
+    ours = [{"created": EPOCH, "created_by": f"fairlead image build ({what})"} for what in ("packages", "fairlead")]
+    return {
+        **{name: base[name] for name in ("architecture", "os", "variant", "os.version") if name in base},
+        "created": EPOCH,
+        "config": settings,
+        "rootfs": {"type": "layers", "diff_ids": [*base["rootfs"]["diff_ids"], *diff_ids]},
+        "history": [*(base.get("history") or ()), *ours],
+    }
+
+
+def _settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings: Mapping[str, Any] = config.get("config") or {}
+    return settings

@@ -1,0 +1,248 @@
+"""A registry of images, by the OCI distribution specification 1.1; tokens by Docker's token authentication.
+
+An upload is one request. What a registry has already is not sent, and what another of its repositories has is mounted.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
+
+import urllib3
+
+from fairlead.cluster.kubernetes.api.transport import proxy_of_environment
+from fairlead.control.image.content import DOCKER_INDEX, DOCKER_MANIFEST, INDEX, MANIFEST, Blob
+from fairlead.control.image.references import DOCKER_HUB, Reference
+from fairlead.control.image.registry_logins import Login, find_login
+from fairlead.errors import ClusterError, NotAllowed, NotFound
+
+HUB_HOST = "registry-1.docker.io"
+CONNECT_S, READ_S = 10.0, 60.0
+CHUNK = 1 << 20
+MOST_MANIFEST = 4 << 20  # what the specification lets registries refuse
+# Asked again: what goes away by itself. An answer of 429 says after how long.
+RETRIES = urllib3.Retry(total=3, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504), raise_on_status=False)
+_PAIR = re.compile(r'([a-zA-Z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
+
+Response = urllib3.BaseHTTPResponse
+
+
+class Registry:
+    """The repositories of one host. A context manager; not for two threads.
+
+    Args:
+        of: Any image there.
+        login: None for the one that `docker login` has left.
+    """
+
+    def __init__(self, of: Reference, login: Login | None = None) -> None:
+        host = HUB_HOST if of.registry == DOCKER_HUB else of.registry
+        self.name = of.registry
+        self._root = f"{'http' if of.is_plain else 'https'}://{host}"
+        self._login = login or find_login(of.registry)
+        self._authorization: dict[str, str] = {}
+        settings: dict[str, Any] = {"retries": RETRIES, "timeout": urllib3.Timeout(connect=CONNECT_S, read=READ_S)}
+        proxy = proxy_of_environment(self._root)
+        self._http = urllib3.ProxyManager(proxy, **settings) if proxy else urllib3.PoolManager(**settings)
+
+    def __enter__(self) -> "Registry":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.clear()
+
+    def manifest(self, repository: str, version: str) -> tuple[str, bytes]:
+        """Type and bytes of a manifest or an index, by tag or digest.
+
+        Raises:
+            NotFound: There is none.
+            ClusterError: The registry is in trouble.
+        """
+        accepted = ", ".join((INDEX, MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST))
+        path = f"/v2/{repository}/manifests/{version}"
+        answer = self._ask("GET", path, _pull(repository), headers={"Accept": accepted})
+        data = answer.data
+        if len(data) > MOST_MANIFEST:
+            raise ClusterError(f"{self.name}/{repository}: the manifest has {len(data)} bytes, which is no manifest.")
+        if version.startswith("sha256:") and f"sha256:{sha256(data).hexdigest()}" != version:
+            raise ClusterError(f"{self.name}/{repository}@{version} was answered with other content.")
+        return answer.headers.get("Content-Type", "").partition(";")[0], data
+
+    def fetch(self, repository: str, digest: str, target: Path) -> Path:
+        """Download a blob and compare it with its digest.
+
+        Raises:
+            ClusterError: It cannot be had whole.
+        """
+        answer = self._ask("GET", f"/v2/{repository}/blobs/{digest}", _pull(repository), stream=True)
+        found = sha256()
+        unfinished = target.with_suffix(".unfinished")
+        try:
+            with unfinished.open("wb") as file:
+                for chunk in answer.stream(CHUNK, decode_content=False):
+                    found.update(chunk)
+                    file.write(chunk)
+        except urllib3.exceptions.HTTPError as error:
+            raise ClusterError(f"{self.name}/{repository}: {digest} was not downloaded whole: {error}") from error
+        finally:
+            answer.release_conn()
+        if f"sha256:{found.hexdigest()}" != digest:
+            raise ClusterError(f"{self.name}/{repository}: what came as {digest} is sha256:{found.hexdigest()}.")
+        return unfinished.rename(target)
+
+    def has(self, repository: str, digest: str) -> bool:
+        """Return whether a repository has a blob."""
+        path = f"/v2/{repository}/blobs/{digest}"
+        return self._ask("HEAD", path, _push(repository), allowed=(404,)).status == 200
+
+    def send(self, repository: str, blob: Blob) -> str:
+        """Give a repository a blob; says how: ``there``, ``mounted`` or ``sent``.
+
+        Raises:
+            ClusterError: The registry refused it.
+        """
+        if self.has(repository, blob.digest):
+            return "there"
+        start = f"/v2/{repository}/blobs/uploads/"
+        origin = blob.origin
+        if origin is not None and origin.registry == self.name:
+            asked = urlencode({"mount": blob.digest, "from": origin.repository})
+            scopes = f"{_push(repository)} {_pull(origin.repository)}"
+            answer = self._ask("POST", f"{start}?{asked}", scopes)
+            if answer.status == 201:
+                return "mounted"
+        else:
+            answer = self._ask("POST", start, _push(repository))
+        place = urljoin(self._root + start, answer.headers.get("Location") or "")
+        parts = urlsplit(place)
+        query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), ("digest", blob.digest)])
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
+        self._ask("PUT", parts._replace(query=query).geturl(), _push(repository), headers=headers, body=blob.fetch())
+        return "sent"
+
+    def tag(self, repository: str, version: str, manifest: bytes) -> None:
+        """Give a repository a manifest whose blobs it has.
+
+        Raises:
+            ClusterError: The registry refused it.
+        """
+        headers = {"Content-Type": MANIFEST}
+        self._ask("PUT", f"/v2/{repository}/manifests/{version}", _push(repository), headers=headers, body=manifest)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        scope: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Path | None = None,
+        stream: bool = False,
+        allowed: Iterable[int] = (),
+    ) -> Response:
+        """Ask, a second time with a token where the registry wants one, or a new one."""
+        answer = self._once(method, path, scope, headers, body, stream)
+        if answer.status == 401:
+            challenge = answer.headers.get("WWW-Authenticate", "")
+            answer.release_conn()
+            self._authorization[scope] = self._authorize(challenge, scope)
+            answer = self._once(method, path, scope, headers, body, stream)
+        if answer.status < 300 or answer.status in allowed:
+            return answer
+        said = f"{self.name} answered {answer.status} to {method} {urlsplit(path).path}{_said(answer)}"
+        if answer.status == 404:
+            raise NotFound(f"{said}. Is the name right?")
+        if answer.status in (401, 403):
+            who = f"as {self._login.user or 'the owner of a token'}" if self._login else "without a login"
+            raise NotAllowed(f"{said}; it was asked {who}. `docker login {self.name}` leaves one.")
+        raise ClusterError(f"{said}.")
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        scope: str,
+        headers: Mapping[str, str] | None,
+        body: bytes | Path | None,
+        stream: bool,
+    ) -> Response:
+        url = path if "://" in path else self._root + path
+        told = dict(headers or {})
+        # An upload may go to another host, which is not told who we are to this one.
+        if scope in self._authorization and urlsplit(url).netloc == urlsplit(self._root).netloc:
+            told["Authorization"] = self._authorization[scope]
+        return self._send(method, url, told, body, stream=stream)
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | Path | None = None,
+        *,
+        stream: bool = False,
+    ) -> Response:
+        try:
+            if isinstance(body, Path):
+                with body.open("rb") as file:
+                    return self._http.request(method, url, headers=headers, body=file)
+            return self._http.request(method, url, headers=headers, body=body, preload_content=not stream)
+        except urllib3.exceptions.HTTPError as error:
+            reason = getattr(error, "reason", None) or error
+            raise ClusterError(f"The registry {self.name} cannot be reached: {reason}") from error
+
+    def _authorize(self, challenge: str, scope: str) -> str:
+        """Value of ``Authorization`` for what a registry asks for: a password, or a token that somebody else gives."""
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic" and self._login is not None:
+            return self._login.basic
+        asked = {key.lower(): quoted or plain for key, quoted, plain in _PAIR.findall(rest)}
+        if kind.lower() != "bearer" or "realm" not in asked:
+            raise NotAllowed(
+                f"{self.name} wants to know who asks. Log in with `docker login {self.name}`: the login is looked for "
+                "where that leaves it."
+            )
+        service = {"service": asked["service"]} if "service" in asked else {}
+        scopes = scope.split()
+        if self._login is not None and self._login.identity_token is not None:
+            form = {"grant_type": "refresh_token", "client_id": "fairlead", "scope": scope, **service}
+            body = urlencode({**form, "refresh_token": self._login.identity_token}).encode()
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}
+            answer = self._send("POST", asked["realm"], headers, body)
+        else:
+            query = urlencode([*service.items(), *(("scope", each) for each in scopes)])
+            headers = {"Authorization": self._login.basic} if self._login else {}
+            answer = self._send("GET", f"{asked['realm']}{'&' if '?' in asked['realm'] else '?'}{query}", headers)
+        try:
+            found = json.loads(answer.data)
+            token = found.get("token") or found["access_token"]
+        except (ValueError, KeyError, AttributeError):
+            raise NotAllowed(
+                f"{urlsplit(asked['realm']).netloc}, which gives tokens for {self.name}, answered {answer.status}"
+                f"{_said(answer)}. Log in again with `docker login {self.name}`."
+            ) from None
+        return f"Bearer {token}"
+
+
+def _pull(repository: str) -> str:
+    return f"repository:{repository}:pull"
+
+
+def _push(repository: str) -> str:
+    return f"repository:{repository}:pull,push"
+
+
+def _said(answer: Response) -> str:
+    """The words of an answer about itself, with a colon before them; nothing where it has none."""
+    try:
+        errors = json.loads(answer.data).get("errors") or [{}]
+        said = str(errors[0].get("message") or errors[0].get("code") or "")
+    except (ValueError, AttributeError, KeyError, TypeError, urllib3.exceptions.HTTPError):
+        return ""
+    return f": {said[:300]}" if said else ""

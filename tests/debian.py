@@ -1,0 +1,61 @@
+"""Programs of Debian's packages for tests: the system's, or the package's, unpacked and not installed."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+PLACE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fairlead-tests"
+FETCH_S = 120.0
+# After a refusal nobody asks again for so long.
+AGAIN_S = 600.0
+
+
+def program(name: str, package: str) -> Path:
+    """A program of a package; skips the test with the reason where it cannot be had."""
+    found = shutil.which(name)
+    if found is not None:
+        return Path(found)
+    place = PLACE / package
+    unpacked = place / "usr" / "bin" / name
+    if unpacked.exists():
+        return unpacked
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        pytest.skip(f"no {name} here: install it, or run on Debian, whose package {package} is fetched")
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers of one test run
+        if not unpacked.exists():
+            _fetch(name, package, place)
+    return unpacked
+
+
+def _fetch(name: str, package: str, place: Path) -> None:
+    """Download the package and unpack it; nothing of it is installed or started.
+
+    Another worker sees it whole or not at all. One that got no answer leaves word, so that no other waits for it too.
+    """
+    refused = place / "refused"
+    if refused.exists() and time.time() - refused.stat().st_mtime < AGAIN_S:
+        pytest.skip(f"no {name} here, and its package could not be fetched a while ago: {refused.read_text()}")
+    download = ["apt-get", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10", "download", package]
+    with tempfile.TemporaryDirectory(dir=place) as scratch:
+        try:
+            got = subprocess.run(download, cwd=scratch, capture_output=True, text=True, timeout=FETCH_S, check=False)
+            why = got.stderr.strip() if got.returncode else None
+        except subprocess.TimeoutExpired:
+            why = f"not done within {FETCH_S:g} s"
+        packages = sorted(Path(scratch).glob(f"{package}_*.deb"))
+        if why is not None or not packages:
+            why = why or "there is none"
+            refused.write_text(why)
+            pytest.skip(f"no {name} here, and its package {package} cannot be fetched: {why}")
+        subprocess.run(["dpkg-deb", "-x", packages[-1], "unpacked"], cwd=scratch, check=True, timeout=FETCH_S)
+        shutil.rmtree(place / "usr", ignore_errors=True)
+        (Path(scratch) / "unpacked" / "usr").rename(place / "usr")
+    refused.unlink(missing_ok=True)
