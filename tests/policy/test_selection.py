@@ -93,7 +93,10 @@ def test_a_start_costs_nothing_of_what_was_waited_for_it_however_large_the_clust
     elsewhere = [node(f"m{i}", gpus=8) for i in range(125)]
     h100 = (replace(each, gpus=tuple(replace(gpu, model="H100") for gpu in each.gpus)) for each in elsewhere)
     nodes = (node("n0", gpus=1), *h100)
-    on_it = {"resources": Resources(gpu=GpuRequest(milli=1000, model="A100")), "expected_duration_s": 7200.0}
+    on_it: dict[str, Any] = {
+        "resources": Resources(gpu=GpuRequest(milli=1000, model="A100")),
+        "expected_duration_s": 7200.0,
+    }
     held, pod = running("there", "n0", range(1), began_s=1.0, **on_it)
     there = (replace(held, status=replace(held.status, since=NOW - 1.0)), pod)
     assert became(look((there,), waiting("beside", 1, age_s=590.0, **on_it), nodes=nodes)).keys() == {"beside"}
