@@ -49,6 +49,7 @@ PARSERS_ALONE = (
     "a step cannot need itself",
     "is not a condition",
     "a condition has names",
+    "give a command, or say in",
     "give the command of a server",
     "either a command (`run`) or a predictor",
     "it is for a `predictor`",
