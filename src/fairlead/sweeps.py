@@ -11,7 +11,7 @@ from fairlead.errors import InvalidSpec, NotFound
 from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import trials_of
-from fairlead.policy.search.trials import TrialRecord, TrialState, ranked
+from fairlead.policy.search.trials import TrialRecord, TrialState, front, ranked
 from fairlead.specs.sweep import Sweep as SweepSpec
 from fairlead.state.snapshot import Intent, Workload
 
@@ -63,6 +63,14 @@ class SweepHandle(WorkloadHandle[SweepSpec]):
         """
         return best_of(self.workload, self.trials())
 
+    def front(self) -> list[TrialRecord]:
+        """The trials of several objectives that succeeded and that no other beats, by their first objective.
+
+        Raises:
+            NotFound: None has yet, or the sweep does not have several objectives.
+        """
+        return front_of(self.workload, self.trials())
+
     def resume(self) -> None:
         """Let a suspended, stopped or failed sweep go on, and those trials that failed or were stopped with it."""
         self._want(Intent.RUN)
@@ -82,9 +90,26 @@ def best_of(sweep: Workload[SweepSpec], trials: list[TrialRecord]) -> TrialRecor
         NotFound: There is none.
     """
     objective, name = sweep.spec.objective, sweep.spec.name
+    if sweep.spec.objectives:
+        raise NotFound(f"{name} has several objectives, so that many trials may be unbeaten: ask for its front.")
     if objective is None:
         raise NotFound(f"{name} has no objective, so that none of its runs is better than another.")
     ended = [each for each in ranked(trials, objective.goal) if each.state is TrialState.SUCCEEDED]
     if not ended:
         raise NotFound(f"No trial of {name} has succeeded yet.")
     return ended[0]
+
+
+def front_of(sweep: Workload[SweepSpec], trials: list[TrialRecord]) -> list[TrialRecord]:
+    """The trials that succeeded and that no other beats.
+
+    Raises:
+        NotFound: There is none, or it does not have several objectives.
+    """
+    name = sweep.spec.name
+    if not sweep.spec.objectives:
+        raise NotFound(f"{name} does not have several objectives; ask for its best trial.")
+    found = front(trials)
+    if not found:
+        raise NotFound(f"No trial of {name} has succeeded yet.")
+    return found

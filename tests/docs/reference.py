@@ -37,11 +37,17 @@ def keys_of(section: Section, prefix: str = "") -> Iterator[tuple[str, Key, Sect
             yield from keys_of(key.kind.item, f"{prefix}{key.name}.NAME.")
 
 
-def table(section: Section, *, told_elsewhere: tuple[str, ...] = ()) -> str:
-    """Every key with its type, default and example; of a mapping that is told elsewhere only itself."""
+def table(section: Section, *, told_elsewhere: tuple[str, ...] = (), within: tuple[str, ...] = ()) -> str:
+    """Every key with its type, default and example; of a mapping that is told elsewhere only itself.
+
+    Args:
+        within: Tell only the keys in these mappings; all of them when it is empty.
+    """
     lines = ["| key | type | default | example | |", "|---|---|---|---|---|"]
     for name, key, owner in keys_of(section):
         if name.startswith(tuple(f"{each}." for each in told_elsewhere)):
+            continue
+        if within and not name.startswith(tuple(f"{each}." for each in within)):
             continue
         cells = (f"`{name}`", describe_type(key), describe_default(key, owner), f"`{key.name}: {key.example}`", key.doc)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -91,6 +97,7 @@ def commands() -> str:
     return "\n\n".join(blocks)
 
 
+PIPELINE_PARTS = ("steps.NAME.training", "steps.NAME.sweep", "schedule", "on")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "specs.md": {
         "Training": lambda: table(TRAINING),
@@ -98,7 +105,8 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "Pool": lambda: table(POOL),
         "Simulation": lambda: table(SIMULATION),
     },
-    "pipelines.md": {"Pipeline": lambda: table(PIPELINE, told_elsewhere=("steps.NAME.training", "steps.NAME.sweep"))},
+    "pipelines.md": {"Pipeline": lambda: table(PIPELINE, told_elsewhere=PIPELINE_PARTS)},
+    "retraining.md": {"on": lambda: table(PIPELINE, within=("schedule", "on"))},
     "tuning.md": {"Sweep": lambda: table(SWEEP, told_elsewhere=("trial",))},
     "serving.md": {"Serving": lambda: table(SERVING)},
     "commands.md": {"commands": commands},

@@ -39,7 +39,7 @@ BESIDE = {
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed")},
 }
 # What it takes the place of.
-INSTEAD = {("Serving", "run"): "predictor"}
+INSTEAD = {("Serving", "run"): "predictor", ("Sweep", "objectives"): "objective"}
 
 
 # What the examples of a step's keys speak of.

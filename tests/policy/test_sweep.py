@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fairlead.policy.kinds.parents import families_of
+from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge, trials_of
-from fairlead.policy.search.trials import draw
+from fairlead.policy.search.trials import draw, front
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.search_space import Value
 from fairlead.specs.sweep import Sweep, values_of
@@ -90,7 +91,10 @@ class World:
                 continue
             self.num_steps += 1
             step = 1 + (trial.progress.step or 0 if trial.progress is not None else 0)
-            progress = Progress(step=step, loss=self.loss(values_of(trial.spec), step))
+            values = values_of(trial.spec)
+            # What costs little is far from where the loss is best.
+            told = {} if "x" not in values else {"cost": 1.0 - float(values["x"])}
+            progress = Progress(step=step, loss=self.loss(values, step), metrics=told)
             self.trials[name] = replace(trial, progress=progress)
             if self.fails(int(name)):
                 self._end(name, Phase.FAILED)
@@ -225,3 +229,27 @@ def test_nothing_is_kept_of_trials_that_were_judged() -> None:
     before = sys.getrefcount(trial)
     assert [each.number for each in trials_of(world.sweep, family["parent"])] == [0, 1, 2]
     assert sys.getrefcount(trial) == before
+
+
+SEVERAL = {"objective": "", "objectives": "[loss, 'cost:minimize']"}
+
+
+def test_of_several_objectives_those_trials_count_that_no_other_beats() -> None:
+    world = World(spec(trials="60", **SEVERAL))
+    assert world.run() is Phase.SUCCEEDED
+    history = trials_of(world.sweep, Family(children=dict(world.trials)))
+    unbeaten = front(history)
+    assert len(history) == 60
+    assert 1 < len(unbeaten) < 60
+    costs = [each.scores[1] for each in unbeaten]
+    assert costs == sorted(costs, reverse=True)
+    assert all(each.value is None for each in history)
+    assert world.sweep.status.reason.message == f"60 of 60 trials are over; {len(unbeaten)} trials unbeaten"
+    assert not any(event.startswith("NewBest") for event in world.events)
+
+
+def test_a_trial_that_tells_one_of_several_objectives_alone_has_failed() -> None:
+    world = World(spec(trials="6", **{**SEVERAL, "objectives": "[loss, speed]"}))
+    assert world.run() is Phase.FAILED
+    (failed,) = (event for event in world.events if event.startswith("TrialFailed"))
+    assert failed.count("it ended without any value of `speed`") == 3

@@ -660,6 +660,9 @@ EFFECTS["Sweep"] = [
     Effect("parameters", {"x": "0.0..1.0", "y": "1..8"}, {"x": "0.0..0.5", "y": "1..8"}, searched()),
     Effect("objective.metric", "loss", "accuracy", searched()),
     Effect("objective.goal", "minimize", "maximize", searched()),
+    Effect(
+        "objectives", ["loss", "cost"], ["loss", "cost:maximize"], searched(), {"objective.metric": None, "trials": 40}
+    ),
     Effect("trials", 6, 5, searched()),
     Effect("parallel", 2, 3, searched()),
     Effect("parallel", 2, "free", searched()),

@@ -26,6 +26,7 @@ PARAMETER_NAME = Text(
 )
 PARAMETER_TEXT = Text(max_length=4_096)
 MAX_PARAMETERS = 100
+MAX_OBJECTIVES = 4
 
 SWEEP_RULES: Constraints = {
     "name": replace(NAME, max_length=NAME_MOST),
@@ -54,6 +55,7 @@ class Sampler(StrEnum):
     GRID = "grid"
     TPE = "tpe"
     CMA_ES = "cma-es"
+    NSGA_II = "nsga-ii"
 
 
 class Rule(StrEnum):
@@ -149,7 +151,8 @@ class Sweep:
         name: Lower-case letters, digits and dashes, at most 45.
         parameters: What each may be, as ``fairlead.specs.search_space`` reads it.
         trial: The run; ``{{name}}`` in its command, set-up and variables is the value of that parameter.
-        objective: None for an array of runs, of which none is better than another.
+        objective: None for an array of runs, of which none is better than another, and with ``objectives``.
+        objectives: Two to four of them, where there are several; empty otherwise.
         trials: How many; None for all combinations, which have to be finite.
         parallel: How many at once; None for as many as there is room for.
         prune: None to let every trial end by itself.
@@ -163,6 +166,7 @@ class Sweep:
     team: str = DEFAULT_TEAM
     labels: Mapping[str, str] = field(default_factory=dict)
     objective: Objective | None = None
+    objectives: tuple[Objective, ...] = ()
     trials: int | None = None
     parallel: int | None = None
     sampler: Sampler | None = None
@@ -185,6 +189,11 @@ class Sweep:
         return tuple(filter(_is_adapted, self.space))
 
     @property
+    def judged_by(self) -> tuple[Objective, ...]:
+        """Return what its trials are judged by: one objective, several, or none of an array."""
+        return self.objectives or (() if self.objective is None else (self.objective,))
+
+    @property
     def num_trials(self) -> int:
         """Return how many trials there are to be."""
         if self.trials is not None and self.chosen_sampler is not Sampler.GRID:
@@ -196,9 +205,11 @@ class Sweep:
 
     @property
     def chosen_sampler(self) -> Sampler:
-        """The sampler, or what is used where none is given: all combinations of an array, else TPE."""
+        """The sampler, or what is used where none is given: all combinations of an array, else TPE or NSGA-II."""
         if self.sampler is not None:
             return self.sampler
+        if self.objectives:
+            return Sampler.NSGA_II
         return Sampler.GRID if self.objective is None else Sampler.TPE
 
     def _problems(self) -> Iterable[tuple[str, str]]:
@@ -239,6 +250,11 @@ class Sweep:
                 "cma-es adapts ranges that are always there, and this sweep has none; give one, such as "
                 "`lr: log 1e-4..1e-1`, or use tpe",
             )
+        if self.objectives:
+            yield from self._objectives_problems()
+            return
+        if self.sampler is Sampler.NSGA_II:
+            yield "sampler", "nsga-ii is for several `objectives`; give them, or use tpe, cma-es, random or grid"
         if self.objective is not None:
             return
         for key, given in (("prune", self.prune is not None), ("stop", self.stop.target is not None)):
@@ -247,6 +263,25 @@ class Sweep:
                 yield key, f"`{what}` needs an `objective`, such as `{{metric: loss, goal: minimize}}`"
         if self.sampler in (Sampler.TPE, Sampler.CMA_ES):
             yield "sampler", f"{self.sampler} learns from an `objective`; give one, or use random or grid"
+
+    def _objectives_problems(self) -> Iterable[tuple[str, str]]:
+        names = [each.metric for each in self.objectives]
+        if self.objective is not None:
+            yield "objective", "`objectives` says what trials are judged by; leave one of the two out"
+        if not 2 <= len(names) <= MAX_OBJECTIVES:
+            yield (
+                "objectives",
+                f"{len(names)} given; give two to {MAX_OBJECTIVES}, or one as `objective: {names[0]}`",
+            )
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield "objectives", f"{quote(name)} is there twice; give each once"
+        for key, given, what in (
+            ("prune", self.prune is not None, "`prune` compares trials by one `objective`"),
+            ("stop", self.stop.target is not None, "`stop.target` is a value of one `objective`"),
+            ("sampler", self.sampler in (Sampler.TPE, Sampler.CMA_ES), f"{self.sampler} learns from one `objective`"),
+        ):
+            if given:
+                yield key, f"{what}, and there are several; leave it out, or give one objective"
 
     def _template_problems(self) -> Iterable[tuple[str, str]]:
         named = {name for text in template_texts(self.trial) for name in TEMPLATE.findall(text)}

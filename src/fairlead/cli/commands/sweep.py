@@ -14,12 +14,12 @@ from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.sweep import say_values
 from fairlead.policy.search.importance import importance
-from fairlead.policy.search.trials import TrialRecord, TrialState, ranked
+from fairlead.policy.search.trials import TrialRecord, TrialState, front, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import show_value
 from fairlead.specs.sweep import Sweep, trial_run
 from fairlead.state.snapshot import Workload
-from fairlead.sweeps import best_of, trials_in
+from fairlead.sweeps import best_of, front_of, trials_in
 
 SHOWN = ("best", "table", "plot")
 
@@ -36,6 +36,7 @@ SHOWN = ("best", "table", "plot")
 def sweep(target: Target, what: str, name: str, parameter: str | None, file: Path | None, json_: bool) -> None:
     """Show of the sweep NAME WHAT: best, its best trial; table, all of them; plot, a picture and what mattered.
 
+    Of several objectives `best` shows the trials that no other beats, and the picture has the first two objectives.
     What mattered is the part of the variance of the objective's ranks that lies between values of a parameter.
     """
     if what != "plot" and (parameter is not None or file is not None):
@@ -73,10 +74,20 @@ def _json(found: Workload[Sweep], trial: TrialRecord) -> dict[str, Any]:
         "value": trial.value,
         "step": trial.step,
         "parameters": dict(trial.values),
+        **({"objectives": _by_metric(found, trial)} if found.spec.objectives else {}),
     }
 
 
+def _by_metric(found: Workload[Sweep], trial: TrialRecord) -> dict[str, float]:
+    """The values of several objectives as they were reported; empty where one is missing."""
+    objectives = found.spec.objectives
+    return {each.metric: each.goal.sign * score for each, score in zip(objectives, trial.scores, strict=False)}
+
+
 def _show_best(found: Workload[Sweep], history: list[TrialRecord], json_: bool) -> None:
+    if found.spec.objectives:
+        _show_front(found, history, json_)
+        return
     best = best_of(found, history)
     run = trial_run(found.spec, best.values)
     if json_:
@@ -88,25 +99,41 @@ def _show_best(found: Workload[Sweep], history: list[TrialRecord], json_: bool) 
     print(run.run)
 
 
+def _show_front(found: Workload[Sweep], history: list[TrialRecord], json_: bool) -> None:
+    unbeaten = front_of(found, history)
+    if json_:
+        rows = [{**_json(found, each), "run": trial_run(found.spec, each.values).run} for each in unbeaten]
+        print(as_json({"name": found.spec.name, "front": rows}))
+    else:
+        print(_table(found, unbeaten))
+
+
 def _show_table(found: Workload[Sweep], history: list[TrialRecord], json_: bool) -> None:
     objective = found.spec.objective
-    best_first = ranked(history, objective.goal) if objective is not None else []
+    best_first = front(history) if objective is None else ranked(history, objective.goal)
     shown = [*best_first, *(each for each in history if each not in best_first)]
     if json_:
         print(as_json({"name": found.spec.name, "trials": [_json(found, each) for each in shown]}))
         return
-    names = list(found.spec.parameters)
-    metric = () if objective is None else (objective.metric,)
-    rows: list[tuple[str, ...]] = [("TRIAL", "STATE", *metric, "STEP", *names)]
+    print(_table(found, shown))
+
+
+def _table(found: Workload[Sweep], shown: list[TrialRecord]) -> str:
+    names, metrics = list(found.spec.parameters), [each.metric for each in found.spec.judged_by]
+    rows: list[tuple[str, ...]] = [("TRIAL", "STATE", *metrics, "STEP", *names)]
     for each in shown:
-        value = () if objective is None else ("-" if each.value is None else f"{each.value:.6g}",)
+        known = _by_metric(found, each) if found.spec.objectives else dict.fromkeys(metrics, each.value)
+        told = ("-" if (value := known.get(metric)) is None else f"{value:.6g}" for metric in metrics)
         step = "-" if each.step is None else str(each.step)
         values = (show_value(each.values[name]) if name in each.values else "-" for name in names)
-        rows.append((child_name(found, str(each.number)), each.state.value, *value, step, *values))
-    print(table(rows))
+        rows.append((child_name(found, str(each.number)), each.state.value, *told, step, *values))
+    return table(rows)
 
 
 def _plot(found: Workload[Sweep], history: list[TrialRecord], parameter: str | None, file: Path, json_: bool) -> None:
+    if found.spec.objectives:
+        _plot_front(found, history, parameter, file, json_)
+        return
     goal, objective = _goal(found), found.spec.objective
     assert objective is not None
     told = [(each, each.value) for each in history if each.value is not None and each.state is TrialState.SUCCEEDED]
@@ -143,3 +170,26 @@ def _plot(found: Workload[Sweep], history: list[TrialRecord], parameter: str | N
     message(f"Wrote {file}.")
     if mattered:
         print(table([("PARAMETER", "IMPORTANCE"), *((name, f"{part:.2f}") for name, part in mattered.items())]))
+
+
+def _plot_front(
+    found: Workload[Sweep], history: list[TrialRecord], parameter: str | None, file: Path, json_: bool
+) -> None:
+    """Draw the first objective against the second, and those that are unbeaten in all."""
+    if parameter is not None:
+        raise Conflict(f"{found.spec.name} has several objectives, which are drawn without --parameter; leave it out.")
+    x, y = (each.metric for each in found.spec.objectives[:2])
+
+    def places(trials: list[TrialRecord]) -> list[tuple[float, float]]:
+        told = [_by_metric(found, each) for each in trials if each.scores and each.state is TrialState.SUCCEEDED]
+        return [(each[x], each[y]) for each in told]
+
+    curves = [
+        Curve(name="trials", places=places(history), is_joined=False),
+        Curve(name="unbeaten", places=places(front_of(found, history)), is_joined=len(found.spec.objectives) == 2),
+    ]
+    file.write_text(chart(found.spec.name, curves, Axis(name=x), Axis(name=y)))
+    if json_:
+        print(as_json({"file": str(file), "importance": {}}))
+    else:
+        message(f"Wrote {file}.")

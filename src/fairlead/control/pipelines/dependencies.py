@@ -129,7 +129,7 @@ class Dependencies:
 
 # Of a run: what it does, and not by what, for whom or how soon.
 _OF_RUN = ("setup", "image", "nodes", "most_nodes", "ranks_per_node", "launch", "parallel", "metrics", "kubernetes")
-_OF_SWEEP = ("parameters", "objective", "trials", "sampler", "prune", "stop", "seed")
+_OF_SWEEP = ("parameters", "objective", "objectives", "trials", "sampler", "prune", "stop", "seed")
 
 
 def _of_child(step: Step) -> dict[str, str]:

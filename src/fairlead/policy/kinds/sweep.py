@@ -12,9 +12,9 @@ from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.search.pruning import RungReport, is_pruned, num_rungs, rung_steps
 from fairlead.policy.search.sampling import suggest
-from fairlead.policy.search.trials import TrialRecord, TrialState, metric_of
+from fairlead.policy.search.trials import TrialRecord, TrialState, front, metric_of
 from fairlead.specs.search_space import Value, show_value
-from fairlead.specs.sweep import Sweep, map_runs, trial_run, values_of
+from fairlead.specs.sweep import Objective, Sweep, map_runs, trial_run, values_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
@@ -99,9 +99,9 @@ def detail_of(sweep: Workload[Sweep]) -> SweepDetail:
 def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
     """The trials that are there, by their numbers; those that somebody deleted are missing."""
     pruned = set(detail_of(sweep).pruned)
-    metric = None if sweep.spec.objective is None else sweep.spec.objective.metric
+    objectives = sweep.spec.judged_by
     records = [
-        _record(metric, int(name), child, int(name) in pruned)
+        _record(objectives, int(name), child, int(name) in pruned)
         for name, child in family.children.items()
         if name.isdigit()
     ]
@@ -114,34 +114,38 @@ _RECORDS: dict[tuple[str, int], tuple[AnyWorkload, bool, TrialRecord]] = {}
 MOST_RECORDS = 50_000
 
 
-def _record(metric: str | None, number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
-    key = (child.uid, number) if metric is None else (f"{child.uid}/{metric}", number)
+def _record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+    key = ("/".join((child.uid, *(each.metric for each in objectives))), number)
     known = _RECORDS.get(key)
     if known is not None and known[0] is child and known[1] is is_pruned:
         return known[2]
     if len(_RECORDS) >= MOST_RECORDS:
         _RECORDS.clear()
-    found = _read_record(metric, number, child, is_pruned)
+    found = _read_record(objectives, number, child, is_pruned)
     _RECORDS[key] = child, is_pruned, found
     return found
 
 
-def _read_record(metric: str | None, number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
     assert isinstance(child.spec, Training), "the children of a sweep are runs"
     progress = child.progress
-    value = None if metric is None else metric_of(progress, metric)
+    told = [(metric_of(progress, each.metric), each.goal.sign) for each in objectives]
+    is_judged = all(value is not None for value, _ in told)
+    value = told[0][0] if len(told) == 1 else None
+    scores = tuple(sign * value for value, sign in told if value is not None) if len(told) > 1 and is_judged else ()
     phase = child.status.phase
     if not phase.is_final:
         state = TrialState.ACTIVE
     elif phase is Phase.SUCCEEDED:
         # What it was run for did not come of it.
-        state = TrialState.FAILED if metric is not None and value is None else TrialState.SUCCEEDED
+        state = TrialState.SUCCEEDED if is_judged else TrialState.FAILED
     elif is_pruned:
         state = TrialState.PRUNED
     else:
         state = TrialState.FAILED if phase is Phase.FAILED else TrialState.STOPPED
     step = None if progress is None else progress.step
-    return TrialRecord(number=number, values=values_of(child.spec), state=state, value=value, step=step)
+    values = values_of(child.spec)
+    return TrialRecord(number=number, values=values, state=state, value=value, step=step, scores=scores)
 
 
 def _prune(
@@ -243,6 +247,9 @@ def _progress(detail: SweepDetail, spec: Sweep, history: Sequence[TrialRecord]) 
 
 
 def _say_best(sweep: Workload[Sweep], history: Sequence[TrialRecord], detail: SweepDetail) -> str:
+    if sweep.spec.objectives:
+        unbeaten = len(front(history))
+        return f"; {plural(unbeaten, 'trial')} unbeaten" if unbeaten else ""
     objective = sweep.spec.objective
     best = next((each for each in history if each.number == detail.best), None)
     if objective is None or best is None or best.value is None:
@@ -284,8 +291,9 @@ def _say_pruned(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str
 
 
 def _failure(spec: Sweep, child: AnyWorkload) -> str:
-    if child.status.phase is Phase.SUCCEEDED and spec.objective is not None:
-        return f"it ended without any value of `{spec.objective.metric}`"
+    if child.status.phase is Phase.SUCCEEDED and spec.judged_by:
+        missing = [each.metric for each in spec.judged_by if metric_of(child.progress, each.metric) is None]
+        return f"it ended without any value of `{'` and `'.join(missing)}`"
     return child.status.reason.message
 
 

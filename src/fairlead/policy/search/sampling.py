@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from fairlead.policy.search.covariance_adaptation import distribution_after
+from fairlead.policy.search.nondominated_sorting import POPULATION, breed
 from fairlead.policy.search.trials import TrialRecord, TrialState, draw, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
@@ -88,6 +89,14 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[s
     return values
 
 
+def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+    """Cross two of the best trials and change the child a little; at random until there are enough."""
+    ended = [each for each in history if each.scores and each.state is TrialState.SUCCEEDED]
+    if len(ended) < POPULATION:
+        return _random(sweep, number, history)
+    return breed(sweep, number, ended)
+
+
 def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
     """Of values drawn as often as among the good trials, the one that is rarest among the others."""
     choices = parameter.choices
@@ -167,4 +176,5 @@ SAMPLERS: dict[Sampler, Callable[[Sweep, int, Sequence[TrialRecord]], dict[str, 
     Sampler.GRID: _grid,
     Sampler.TPE: _tpe,
     Sampler.CMA_ES: _cma_es,
+    Sampler.NSGA_II: _nsga_ii,
 }

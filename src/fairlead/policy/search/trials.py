@@ -1,9 +1,10 @@
 """The trials of a sweep as its history has them: values, how each stands, and what it reported."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import le
 
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Value
@@ -25,7 +26,8 @@ class TrialRecord:
     """One trial.
 
     Attributes:
-        value: The last value of the objective; None when it reported none.
+        value: The last value of the objective; None when it reported none, and where there are several.
+        scores: The last values of several objectives, less being better of each; empty when one of them is missing.
         step: The step that it has come to; None when it reports none.
     """
 
@@ -34,6 +36,7 @@ class TrialRecord:
     state: TrialState
     value: float | None = None
     step: int | None = None
+    scores: tuple[float, ...] = ()
 
 
 def metric_of(progress: Progress | None, metric: str) -> float | None:
@@ -56,3 +59,25 @@ def ranked(records: list[TrialRecord], goal: Goal) -> list[TrialRecord]:
     ended.sort(key=lambda each: (goal.sign * (each.value or 0.0), each.number))
     pruned.sort(key=lambda each: (-(each.step or 0), goal.sign * (each.value or 0.0), each.number))
     return [*ended, *pruned]
+
+
+def front(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Those of several objectives that succeeded and that no other beats, in the order of their first objective.
+
+    One beats another that is as good in all objectives and better in one of them (Pareto's dominance).
+    """
+    ended = sorted(
+        (each for each in records if each.scores and each.state is TrialState.SUCCEEDED),
+        key=lambda each: (each.scores, each.number),
+    )
+    kept: list[TrialRecord] = []
+    # Whoever beats another comes before it in this order, and so does one of the front that beats both.
+    for each in ended:
+        if not any(_beats(other.scores, each.scores) for other in kept):
+            kept.append(each)
+    return kept
+
+
+def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether scores are as good as others in all, and better in one."""
+    return one != other and all(map(le, one, other))

@@ -11,9 +11,11 @@ from fairlead.specs.tables.field_types import (
     TEXT,
     WHOLE,
     Key,
+    ListField,
     MapField,
     Section,
     Single,
+    Tag,
     labels_key,
     name_key,
     team_key,
@@ -36,6 +38,22 @@ PARALLEL = Single(
     render=lambda number: FREE if number is None else number,
     schema={"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^(?:{FREE})$"}]},
     text=FREE,
+)
+
+
+def _parse_objective(text: str) -> sweep.Objective:
+    metric, colon, goal = text.rpartition(":")
+    if colon and goal in set(Goal):
+        return sweep.Objective(metric=metric, goal=Goal(goal))
+    return sweep.Objective(metric=text)
+
+
+ONE_OBJECTIVE = Single(
+    what="a metric, such as `loss` or `accuracy:maximize`",
+    tags=frozenset({Tag.TEXT}),
+    parse=_parse_objective,
+    render=lambda each: each.metric if each.goal is Goal.MINIMIZE else f"{each.metric}:{each.goal}",
+    schema={"type": "string"},
 )
 
 OBJECTIVE = Section(
@@ -155,7 +173,15 @@ SWEEP = Section(
             doc="What trials are judged by; a lone text is the metric. An array of runs when left out.",
             attributes=("objective",),
             example="{metric: accuracy, goal: maximize}",
-            also=("metric", "optimize", "target", "objectives"),
+            also=("metric", "optimize", "target"),
+        ),
+        Key(
+            name="objectives",
+            kind=ListField(item=ONE_OBJECTIVE, most=sweep.MAX_OBJECTIVES),
+            doc="Two to four metrics in place of `objective`, as `METRIC` or `METRIC:maximize`.",
+            attributes=("objectives",),
+            example='[loss, "accuracy:maximize"]',
+            also=("metrics", "goals", "directions"),
         ),
         Key(
             name="trials",
@@ -176,7 +202,7 @@ SWEEP = Section(
         Key(
             name="sampler",
             kind=word(sweep.Sampler),
-            doc="How values are chosen; `tpe` with an objective and `grid` without one when left out.",
+            doc="How values are chosen; `tpe` with an objective, `nsga-ii` with several, else `grid` when left out.",
             attributes=("sampler",),
             example="random",
             also=("algorithm", "method", "search", "strategy", "search_alg"),

@@ -212,11 +212,11 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
     """The trials of a sweep, best first."""
     # Here and not above: few runs are sweeps.
     from fairlead.policy.kinds.parents import child_name
-    from fairlead.policy.search.trials import ranked
+    from fairlead.policy.search.trials import front, ranked
     from fairlead.sweeps import best_of, trials_in
 
     trials, objective = trials_in(question.cluster, run), run.spec.objective
-    best_first = [] if objective is None else ranked(trials, objective.goal)
+    best_first = front(trials) if objective is None else ranked(trials, objective.goal)
     shown = [*best_first, *(each for each in trials if each not in best_first)][:MOST_CHILDREN]
     uids = {child.spec.name: child.uid for child in _all_children(question, run)}
     try:
@@ -225,13 +225,19 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
         best = None
     names = list(run.spec.parameters)
 
+    def value_of(trial: Any) -> str:
+        if trial.scores:
+            pairs = zip(run.spec.objectives, trial.scores, strict=True)
+            return ", ".join(f"{each.goal.sign * score:.6g}" for each, score in pairs)
+        return "-" if trial.value is None else f"{trial.value:.6g}"
+
     def told(trial: Any) -> dict[str, Any]:
         name = child_name(run, str(trial.number))
         return {
             "name": name,
             "uid": uids.get(name),
             "state": trial.state.value,
-            "value": "-" if trial.value is None else f"{trial.value:.6g}",
+            "value": value_of(trial),
             "step": "-" if trial.step is None else str(trial.step),
             "values": [show_value(trial.values[key]) if key in trial.values else "-" for key in names],
         }
@@ -240,7 +246,7 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
         "trials": [told(each) for each in shown],
         "best": None if best is None else told(best),
         "parameters": names,
-        "metric": None if objective is None else objective.metric,
+        "metric": ", ".join(each.metric for each in run.spec.judged_by) or None,
     }
 
 
