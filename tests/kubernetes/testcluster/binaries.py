@@ -42,6 +42,9 @@ OF_A_VERSION = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "
 KARPENTER_MODULE, KARPENTER = "sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok"
 """With its provider for kwok's nodes; from a module of its own, for it wants other versions than Kubernetes does."""
 
+HELM = "helm.sh/helm/v3/cmd/helm"
+"""From a module of its own too, with the packages of Kubernetes that the newest control plane has."""
+
 BUILD_S = 40 * 60.0
 """How long one program may take to build, on a machine that does much else."""
 
@@ -79,6 +82,16 @@ def ensure_karpenter() -> tuple[Path, list[Path]]:
         raise Broken(f"where the kinds of Karpenter are: {found.stderr[-500:]}")
     home = Path(json.loads(found.stdout)["Dir"])
     return binary, sorted([*home.glob("pkg/apis/crds/*.yaml"), *home.glob("kwok/apis/crds/*.yaml")])
+
+
+def ensure_helm() -> Path:
+    """Helm, built if it is missing (minutes the first time).
+
+    Raises:
+        Unavailable: There is no Go, and none can be installed.
+        Broken: The build failed.
+    """
+    return _made("helm", MODULES / "helm", HELM, "its own module", "-s -w")
 
 
 def _built(name: str, version: str) -> Path:

@@ -1,6 +1,7 @@
 """``fairlead install``: put Fairlead onto a cluster, or print what that takes."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,11 +12,13 @@ from fairlead.cli.retaining import keep_options
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import VARIABLES
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.errors import Conflict
 from fairlead.policy.kinds.retention import Retention
 from fairlead.state.scheduling_policy import POLICIES
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.api.applying import Done
+    from fairlead.cluster.kubernetes.manifests.install import InstallSettings
 
 
 REPLICAS = 2
@@ -37,6 +40,12 @@ policy_option = click.option(
 )
 @click.option(
     "--render", "only_render", is_flag=True, help="Print the objects for GitOps, without contacting a cluster."
+)
+@click.option(
+    "--chart",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the objects to DIR as a Helm chart, without contacting a cluster.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 @click.option("--wait", is_flag=True, help="Wait until the operator is ready.")
@@ -73,6 +82,7 @@ policy_option = click.option(
 def install(
     context: str | None,
     only_render: bool,
+    chart: Path | None,
     dry_run: bool,
     wait: bool,
     timeout: float,
@@ -97,8 +107,10 @@ def install(
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
     from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 
-    if only_render and (context is not None or dry_run or wait or json_):
+    if only_render and (context is not None or chart is not None or dry_run or wait or json_):
         raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
+    if chart is not None and (context is not None or dry_run or wait or json_):
+        raise click.UsageError("--chart writes files and asks no cluster; leave the other options out.")
     if dry_run and wait:
         raise click.UsageError("--dry-run changes nothing to wait for: give one of --dry-run and --wait.")
     storage = read_place(ledger)
@@ -137,6 +149,9 @@ def install(
 
         print(to_yaml(render_install(settings)), end="")
         return
+    if chart is not None:
+        _write_chart(chart, settings)
+        return
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.client import installation as installing
@@ -149,6 +164,18 @@ def install(
     if json_:
         print(as_json([done_json(each) for each in done]))
     message(_summary(done, client.access.context, settings.replicas, dry=dry_run, ready=wait))
+
+
+def _write_chart(directory: Path, settings: "InstallSettings") -> None:
+    from fairlead.cluster.kubernetes.manifests.chart import render_chart
+
+    if directory.exists() and any(directory.iterdir()) and not (directory / "Chart.yaml").exists():
+        raise Conflict(f"{directory} has other files. Give a directory that is empty, not there yet, or has a chart.")
+    for name, content in render_chart(settings).items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    message(f"{directory} has the chart: `helm install fairlead {directory}`.")
 
 
 def show_done(done: "Done") -> None:
