@@ -293,7 +293,10 @@ def _say_pruned(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> str
 def _failure(spec: Sweep, child: AnyWorkload) -> str:
     if child.status.phase is Phase.SUCCEEDED and spec.judged_by:
         missing = [each.metric for each in spec.judged_by if metric_of(child.progress, each.metric) is None]
-        return f"it ended without any value of `{'` and `'.join(missing)}`"
+        said = f"it ended without any value of `{'` and `'.join(missing)}`"
+        if spec.trial.metrics is not None:
+            return said
+        return f"{said}; what it prints is read with `metrics: name=value` in the trial, or it calls `run.progress()`"
     return child.status.reason.message
 
 
