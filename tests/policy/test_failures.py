@@ -17,9 +17,10 @@ SPEC = Training(name="train", run="python train.py", nodes=1, ranks_per_node=2)
 
 
 def exited(
-    rank: int, at: float = 10.0, *, code: int | None = None, by: int | None = None, oom: bool = False
-) -> RankExit:
-    return RankExit(rank=rank, at=at, exit_code=code, signal=by, out_of_memory=oom)
+    rank: int, at: float = 10.0, *, code: int | None = None, by: int | None = None, oom: bool = False,
+    tail: tuple[str, ...] = (),
+) -> RankExit:  # fmt: skip
+    return RankExit(rank=rank, at=at, exit_code=code, signal=by, out_of_memory=oom, tail=tail)
 
 
 def gang(*exits: RankExit, phase: PodPhase = PodPhase.FAILED, index: int = 0) -> Pod:
@@ -77,6 +78,14 @@ def test_our_own_kill_long_after_the_error_explains_nothing() -> None:
 def test_a_crash_is_the_programs_own() -> None:
     failure = diagnosed(gang(exited(0, by=signal.SIGSEGV)), progress=Progress(step=41))
     assert failure.reason.message == "rank 0 of 2 crashed with SIGSEGV after step 41"
+
+
+def test_a_loss_that_was_not_finite_is_named_with_its_step() -> None:
+    tail = ("Traceback", "fairlead.runtime.errors.LossNotFinite: the loss is not finite at step 41: -inf")
+    failure = diagnosed(gang(exited(0, code=1, tail=tail)), progress=Progress(step=41))
+    assert (failure.blame, failure.reason.code) == (Blame.PROGRAM, Code.LOSS_NOT_FINITE)
+    assert failure.reason.message == "the loss is not finite at step 41: -inf, said rank 0 of 2 after step 41"
+    assert "`terminate_on_nan: false`" in str(failure.remedy("train", is_over=True))
 
 
 def test_out_of_memory_is_named_with_the_limit_and_the_remedy() -> None:

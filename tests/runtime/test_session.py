@@ -17,7 +17,7 @@ from fairlead.runtime import session
 from fairlead.runtime.checkpoint import directory, randomness
 from fairlead.runtime.checkpoint.problems import at_the_root, clause, may_pass
 from fairlead.runtime.environment import Environment
-from fairlead.runtime.errors import CheckpointMismatch, Misuse, StoreUnavailable
+from fairlead.runtime.errors import CheckpointMismatch, LossNotFinite, Misuse, StoreUnavailable
 from fairlead.runtime.session import Run, Stopped, run
 from tests.runtime.gang import read_events, read_report
 
@@ -461,3 +461,57 @@ def test_a_chosen_interval_is_told_and_goes_on_with_the_run(open_run: Callable[.
     with open_run(every_auto=True, attempt=1) as run:
         assert run.resume(state={}) == 4
         assert "1 seen" in read_report(tmp_path)["checkpoint_interval_why"]
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), float("-inf")])
+def test_a_loss_that_is_not_finite_ends_the_program_with_its_step(open_run: Callable[..., Run], loss: float) -> None:
+    with pytest.raises(LossNotFinite, match=f"the loss is not finite at step 7: {loss}$"), open_run() as run:
+        run.progress(6, loss=1.0)
+        run.progress(7, loss=loss)
+
+
+def test_a_loss_that_is_not_finite_may_be_let_pass(open_run: Callable[..., Run]) -> None:
+    with open_run(terminate_on_nan=False) as run:
+        run.progress(7, loss=float("nan"))
+        run.progress(8, loss=1.0)
+
+
+class OnDevice:
+    """A tensor that is read at most as often as reports are written."""
+
+    def __init__(self, value: float) -> None:
+        self.shape = ()
+        self.value = value
+
+    def __float__(self) -> float:
+        return self.value
+
+
+def test_no_state_is_saved_of_a_loss_that_is_read_late(open_run: Callable[..., Run], to: Path) -> None:
+    def train() -> None:
+        with open_run() as run:
+            run.resume(state={})
+            run.progress(1, loss=OnDevice(1.0))
+            run.checkpoint(1)
+            run.progress(2, loss=OnDevice(float("nan")))  # too soon to be read
+            run.checkpoint(2, force=True)
+
+    with pytest.raises(LossNotFinite, match="at step 2"):
+        train()
+    assert steps_in(to) == []
+
+
+def test_the_last_loss_of_a_program_is_read_before_what_it_ends_with_is_saved(
+    open_run: Callable[..., Run], to: Path
+) -> None:
+    def train() -> None:
+        with open_run() as run:
+            run.resume(state={})
+            run.progress(1, loss=OnDevice(1.0))
+            run.checkpoint(1)
+            run.progress(2, loss=OnDevice(float("nan")))
+            run.checkpoint(2)
+
+    with pytest.raises(LossNotFinite, match="at step 2"):
+        train()
+    assert steps_in(to) == []

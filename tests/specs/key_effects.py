@@ -291,6 +291,8 @@ EFFECTS["Training"] = [
     Effect("framework", None, "lightning", kubernetes_pod),
     Effect("launch", None, "exec", local_pod),
     Effect("snapshot", True, False, kept_code),
+    Effect("terminate_on_nan", True, False, local_pod),
+    Effect("terminate_on_nan", True, False, kubernetes_pod),
     Effect("kubernetes", None, {"spec": {"nodeSelector": {"disk": "fast"}}}, kubernetes_pod),
     Effect("model.config", "a.json", "b.json", with_config(the_splits), {"resources.gpu": "A100:8"}),
     Effect("model.layers", 12, 24, with_config(the_splits), MODEL),

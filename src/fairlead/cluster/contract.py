@@ -60,6 +60,8 @@ def environment(
         env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
     if spec.checkpoint.every_steps is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
+    if not spec.terminate_on_nan:
+        env["FAIRLEAD_TERMINATE_ON_NAN"] = "0"
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
     if isinstance(workload.spec, Replica):

@@ -31,6 +31,7 @@ class Environment:
         agree_port: Port on that host for Fairlead's own use; None when nobody reserved one.
         grace_s: Seconds between a stop notice and the end.
         parallel: The split of a step as JSON, as ``parallel.read_split`` takes it; None when the spec says none.
+        terminate_on_nan: A loss that is no finite number ends the program.
         elastic: The next start of the run may have another number of ranks, as its spec says.
     """
 
@@ -52,6 +53,7 @@ class Environment:
     master_addr: str = "127.0.0.1"
     agree_port: int | None = None
     grace_s: float = 30.0
+    terminate_on_nan: bool = True
     elastic: bool = False
     parallel: str | None = None
 
@@ -110,6 +112,7 @@ def read_environment(
         master_addr=environ.get("MASTER_ADDR") or "127.0.0.1",
         agree_port=_whole(environ, "FAIRLEAD_AGREE_PORT"),
         grace_s=30.0 if grace_s is None else grace_s,
+        terminate_on_nan=environ.get("FAIRLEAD_TERMINATE_ON_NAN") != "0",
         elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
         parallel=environ.get("FAIRLEAD_PARALLEL") or None,
     )

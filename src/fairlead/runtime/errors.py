@@ -5,6 +5,7 @@ RuntimeFault
   AgreementFailed     the ranks could not reach each other, or do not agree on what they are doing
   MissingExtra        a package that this feature needs is not installed
   StoreUnavailable    the place of the checkpoints cannot be reached; nothing is known to be lost
+  LossNotFinite       the loss of a step is NaN or infinite
   CheckpointMismatch  a sound checkpoint does not belong to this program
 """
 
@@ -25,6 +26,10 @@ class MissingExtra(RuntimeFault):
 
 class StoreUnavailable(RuntimeFault):
     """The place of the checkpoints cannot be reached."""
+
+
+class LossNotFinite(RuntimeFault):
+    """The loss of a step is NaN or infinite."""
 
 
 class CheckpointMismatch(RuntimeFault):

@@ -28,6 +28,10 @@ class Reporter:
     """Writes the reports of one rank; safe to use from several threads.
 
     Outside Fairlead (no directory) the first rank prints one line a second instead, and events go to stderr.
+
+    Attributes:
+        bad_loss: The first step whose loss was no finite number, and that loss; None while there was none. A tensor is
+            looked at only when it is read.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Reporter:
         self._lock = threading.RLock()
         self._facts: dict[str, Any] = {}
         self._loss: object = None
+        self.bad_loss: tuple[int, float] | None = None
         self._metrics: dict[str, object] = {}
         self._counted = Counted()
         self._next = -math.inf
@@ -79,6 +84,8 @@ class Reporter:
                 self._facts["epoch"] = epoch
             if loss is not None:
                 self._loss = detached(loss)
+                if isinstance(loss, (float, int)):
+                    self._judge(step, float(loss))
             if metrics:
                 self._metrics.update((name, detached(value)) for name, value in metrics.items())
             self._counted.add(step, samples=samples, tokens=tokens, now=now)
@@ -118,6 +125,24 @@ class Reporter:
             if self._series is not None:
                 self._series.finish(self._wall())
             self._tell()
+
+    def look(self) -> None:
+        """Read a loss that was not read yet."""
+        with self._lock:
+            if self._unwritten and self._loss is not None:
+                self._read_loss()
+
+    def _read_loss(self) -> float | None:
+        """The loss as a finite number; None when there is none, because JSON knows no NaN."""
+        loss = _float(self._loss)
+        if loss is None:
+            return None
+        self._judge(self._facts.get("step", 0), loss)
+        return loss if math.isfinite(loss) else None
+
+    def _judge(self, step: int, loss: float) -> None:
+        if self.bad_loss is None and not math.isfinite(loss):
+            self.bad_loss = (step, loss)
 
     def _note_point(self, step: int, values: Mapping[str, float]) -> None:
         finite = {name: value for name, value in values.items() if math.isfinite(value)}
@@ -184,7 +209,7 @@ class Reporter:
         return {
             **self._facts,
             "updated_at": self._wall(),
-            "loss": number(self._loss),
+            "loss": self._read_loss(),
             "throughput": throughput,
             "throughput_unit": unit,
             "metrics": {name: value for name, value in metrics.items() if value is not None},
@@ -244,13 +269,18 @@ def detached(value: object) -> object:
 
 def number(value: object) -> float | None:
     """The value as a finite number; None when it is none, because JSON knows no NaN."""
+    result = _float(value)
+    return None if result is None or not math.isfinite(result) else result
+
+
+def _float(value: object) -> float | None:
+    """The value as a number, NaN and infinite ones too; None when it is none."""
     if value is None:
         return None
     try:
-        result = float(value)  # type: ignore[arg-type] # anything with __float__, such as a tensor of one element
+        return float(value)  # type: ignore[arg-type] # anything with __float__, such as a tensor of one element
     except (TypeError, ValueError, RuntimeError):
         return None
-    return result if math.isfinite(result) else None
 
 
 def sentence(report: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import Store
 from fairlead.runtime.environment import Environment, read_environment
-from fairlead.runtime.errors import Misuse, StoreUnavailable
+from fairlead.runtime.errors import LossNotFinite, Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.links import Links
 from fairlead.runtime.parallel import Split, read_split
@@ -279,6 +279,8 @@ class Run:
 
         Raises:
             Misuse: A value is no such number, or both samples and tokens are given.
+            LossNotFinite: The loss is NaN or infinite, unless ``terminate_on_nan: false``. That of a tensor is known
+                when it is written.
         """
         self._expect_entered()
         step = whole(step, "run.progress(step)")
@@ -299,6 +301,7 @@ class Run:
         self._reporter.progress(
             step, total=total, loss=loss, epoch=epoch, samples=samples, tokens=tokens, metrics=metrics
         )
+        self._refuse_bad_loss()
 
     def checkpoint(self, step: int, *, save: Callable[[Path], object] | None = None, force: bool = False) -> None:
         """Save if it is time, or if a stop notice came; cheap otherwise. Call it after every step, on every rank.
@@ -382,7 +385,21 @@ class Run:
             for undo in reversed(self._restore_signals):
                 undo()
 
+    def _refuse_bad_loss(self) -> None:
+        """End the program where its loss was no finite number, so that no state that comes of it is saved.
+
+        Raises:
+            LossNotFinite: It was none.
+        """
+        bad = self._reporter.bad_loss
+        if bad is not None and self._environment.terminate_on_nan:
+            step, loss = bad
+            raise LossNotFinite(f"the loss is not finite at step {step}: {loss}")
+
     def _finish(self, error: BaseException | None) -> None:
+        if error is None:
+            self._reporter.look()
+            self._refuse_bad_loss()
         if self._saver is None:
             return
         if error is None:
@@ -429,6 +446,8 @@ class Run:
 
     def _save(self, step: int, *, background: bool) -> None:
         assert self._saver is not None
+        self._reporter.look()
+        self._refuse_bad_loss()
         self._in_background = background
         if self._interval is not None:
             self._saver.beside = self._interval.kept(stopped=self.stop_requested)

@@ -108,6 +108,9 @@ class ProgramSpec(GangSpec, Protocol):
     def snapshot(self) -> bool: ...
 
     @property
+    def terminate_on_nan(self) -> bool: ...
+
+    @property
     def ranks_on_each_node(self) -> int: ...
 
     @property

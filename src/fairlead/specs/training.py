@@ -280,6 +280,7 @@ class Training:
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
         framework: The framework by whose variables its processes meet, a lone rank's too; None for torchrun's alone.
         launch: ``exec`` turns fast forking of ranks off; ``torchrun`` gives a lone rank what torchrun would set.
+        terminate_on_nan: A loss that is NaN or infinite, as the program reports it, ends the run with its step.
         metrics: How metrics are read from its output; None when nothing is read there.
         model: The transformer that it trains, for estimates; None when nobody says.
         parallel: How a step is split over its ranks; None when that is the program's own.
@@ -315,6 +316,7 @@ class Training:
     framework: Framework | None = None
     launch: Launch = Launch.AUTO
     snapshot: bool = True
+    terminate_on_nan: bool = True
     kubernetes: Overlay = field(default_factory=Overlay)
 
     def __post_init__(self) -> None:

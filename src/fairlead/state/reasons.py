@@ -23,6 +23,7 @@ class Code(StrEnum):
     PROGRAM_FAILED = "ProgramFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     GPU_OUT_OF_MEMORY = "GpuOutOfMemory"
+    LOSS_NOT_FINITE = "LossNotFinite"
     KILLED = "Killed"
     POD_LOST = "PodLost"
     NODE_LOST = "NodeLost"

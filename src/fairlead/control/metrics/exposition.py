@@ -32,6 +32,7 @@ FAILURES = tuple(
         Code.PROGRAM_FAILED,
         Code.OUT_OF_MEMORY,
         Code.GPU_OUT_OF_MEMORY,
+        Code.LOSS_NOT_FINITE,
         Code.KILLED,
         Code.POD_LOST,
         Code.NODE_LOST,

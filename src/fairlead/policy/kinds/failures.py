@@ -17,6 +17,8 @@ from fairlead.text.quantities import describe_duration, describe_memory
 # kill explains an error; an error never explains a kill, since a failed pod's other ranks get 0.5 s before SIGKILL.
 SAME_MOMENT_S = 0.2
 MIB = 1024**2
+# How `run.progress` ends a program.
+_BAD_LOSS = re.compile(r"LossNotFinite: (the loss is not finite at step \d+: [-a-z]+)")
 # How programs, and torch itself, say that torchrun has not started them.
 _MISSED = re.compile(
     r"KeyError: '((LOCAL_)?(RANK|WORLD_SIZE)|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT))'"
@@ -146,6 +148,16 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
             Code.GPU_OUT_OF_MEMORY,
             f"{where} ran out of GPU memory{after}",
             "Use a smaller batch, shard the model (FSDP2), or ask for a GPU with more memory.",
+            exit_.tail,
+        )
+    found = next((match for line in exit_.tail if (match := _BAD_LOSS.search(line))), None)
+    if number is None and found is not None:
+        return _failure(
+            Blame.PROGRAM,
+            Code.LOSS_NOT_FINITE,
+            f"{found[1]}, said {where}{after}",
+            "Lower the learning rate, clip gradients, or look at the data of that step; "
+            "`terminate_on_nan: false` lets it go on.",
             exit_.tail,
         )
     if number is not None:

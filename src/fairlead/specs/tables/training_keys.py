@@ -434,6 +434,14 @@ TRAINING = Section(
             also=("launcher", "start_method"),
         ),
         Key(
+            name="terminate_on_nan",
+            kind=FLAG,
+            doc="Whether a loss that is NaN or infinite, as `run.progress` is told it, ends the run with its step.",
+            attributes=("terminate_on_nan",),
+            example="false",
+            also=("stop_on_nan", "fail_on_nan", "nan_check", "detect_nan", "check_nan"),
+        ),
+        Key(
             name="snapshot",
             kind=FLAG,
             doc="Whether the code is kept as of submission, so that later edits do not reach the run.",
