@@ -79,6 +79,12 @@ def test_the_pod_of_a_pipeline_has_its_driver_and_its_steps(desk: Desk, plane: C
         until(lambda: phases(desk) == {})
 
 
+def test_a_pipeline_is_not_applied_to_a_cluster(desk: Desk) -> None:
+    told = desk("apply", write(desk, schedule="0 3 * * *"), code=None)
+    assert told.code != 0
+    assert "Pipelines run by themselves on this machine only so far" in told.err
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

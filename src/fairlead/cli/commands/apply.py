@@ -10,6 +10,7 @@ import click
 from fairlead.cli.plan_differences import steps_of, would_change
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.specfiles import directory_of, files_type, refuse_twice, workloads
+from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.local.home import Home
 from fairlead.control.admission import Admission, admit
 from fairlead.control.opening import open_local
@@ -28,7 +29,8 @@ from fairlead.specs.workload import WorkloadSpec
 @click.option("--remove", "removed", metavar="NAME", help="Let this pipeline run by itself no more.")
 @click.option("--team", default="default", show_default=True, help="With --remove: its team.")
 @json_option
-def apply(files: tuple[str, ...], lists: bool, removed: str | None, team: str, json_: bool) -> None:
+@cluster_options
+def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | None, team: str, json_: bool) -> None:
     """Let the pipelines of FILES run by themselves: by their `schedule`, or when the data of `on` changes.
 
     They run on this machine while somebody uses it: a supervisor stays for them, and after a reboot any command starts
@@ -36,6 +38,11 @@ def apply(files: tuple[str, ...], lists: bool, removed: str | None, team: str, j
     """
     if (bool(files) + lists + (removed is not None)) != 1:
         raise click.UsageError("give FILES, --list or --remove NAME: one of them.")
+    if target.is_kubernetes:
+        raise Conflict(
+            "Pipelines run by themselves on this machine only so far: give `--cluster local`. For a cluster have "
+            "`fairlead run FILE` called at its times, by a CronJob for example; what is unchanged is not run again."
+        )
     home = Home.open()
     if lists:
         _list(home, json_=json_)

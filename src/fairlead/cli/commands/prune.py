@@ -47,7 +47,7 @@ def prune(
     """
     cluster = target.open()
     if artefacts and cluster.has_containers:
-        raise click.UsageError("--artefacts is for this machine, where pipelines run.")
+        raise click.UsageError("--artefacts is for outputs that are kept on this machine.")
     keeps = cluster.keeps() if keeps == KEEP_ALL else keeps
     if keeps == KEEP_ALL:
         raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
