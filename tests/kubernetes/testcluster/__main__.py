@@ -1,7 +1,7 @@
 """A cluster to try things out on: ``python -m tests.kubernetes.testcluster up [--nodes 200] [--real]``.
 
 It prints the line that points kubectl and Fairlead at it, and stays until Ctrl-C. ``build`` makes no more than its
-programs, which the first ``up`` and the first test do otherwise.
+programs, which the first ``up`` and the first test do otherwise; ``build --long`` those of the long tests too.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from tests.kubernetes.testcluster.real_nodes import RealCluster
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kubernetes.testcluster")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    commands.add_parser("build", help="build what a cluster needs, where that is missing")
+    build = commands.add_parser("build", help="build what a cluster needs, where that is missing")
+    build.add_argument("--long", action="store_true", help="and what `pytest -m long` needs besides")
     up = commands.add_parser("up", help="start a cluster, until Ctrl-C")
     up.add_argument("--nodes", type=int, default=4, help="fake nodes with 8 GPUs each (default 4)")
     up.add_argument("--version", default=binaries.NEWEST, help=f"Kubernetes version (default {binaries.NEWEST})")
@@ -33,6 +34,10 @@ def main() -> None:
     try:
         if arguments.command == "build":
             binaries.ensure()
+            if arguments.long:
+                binaries.ensure(names=binaries.REAL_NODES)
+                binaries.ensure(binaries.OLDEST)
+                binaries.ensure_karpenter()
             return
         version = arguments.version
         with RealCluster(2, version=version) if arguments.real else ControlPlane(version=version) as plane:
