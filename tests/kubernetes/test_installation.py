@@ -1,11 +1,13 @@
 """`fairlead install` and `uninstall` on a real API server that has never heard of Fairlead."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import urllib.error
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,23 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def fairlead(
-    fresh: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Command]:
+def fairlead(fresh: ControlPlane) -> Iterator[Command]:
     """One command as a user of that cluster; Fairlead is gone after the test."""
+    with commands(fresh) as command:
+        yield command
+
+
+@contextmanager
+def commands(plane: ControlPlane) -> Iterator[Command]:
+    """Commands in this process, and Fairlead is gone afterwards."""
 
     def command(*arguments: str, user: str = "admin") -> Answer:
-        monkeypatch.setenv("KUBECONFIG", str(fresh.kubeconfig(user)))
-        capsys.readouterr()
-        code = main.call(list(arguments))
-        said = capsys.readouterr()
-        return Answer(code=code, out=said.out, err=said.err)
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+            patch.setenv("KUBECONFIG", str(plane.kubeconfig(user)))
+            code = main.call(list(arguments))
+        out, err = (stream.buffer.getvalue().decode() for stream in streams)
+        return Answer(code=code, out=out, err=err)
 
     yield command
     ended = command("uninstall", "--yes", "--with-runs")
@@ -119,16 +127,6 @@ def test_nothing_is_left_of_an_installation_that_was_taken_away(fresh: ControlPl
     assert "There is no Fairlead" in fairlead("uninstall", "--yes").err
 
 
-def test_a_second_installation_changes_nothing_and_says_so(fresh: ControlPlane, fairlead: Command) -> None:
-    first = outcomes(fairlead("install", "--json"))
-    assert set(first) == {"created"}
-    versions = _versions(fresh)
-    again = fairlead("install", "--json")
-    assert set(outcomes(again)) == {"unchanged"}
-    assert "nothing was changed" in again.err
-    assert _versions(fresh) == versions
-
-
 def test_an_operator_that_does_not_get_ready_is_told_with_the_reason(fresh: ControlPlane, fairlead: Command) -> None:
     nodes = [each["metadata"]["name"] for each in fresh.request("GET", "/api/v1/nodes")["items"]]
     _cordon(fresh, nodes, True)
@@ -140,23 +138,6 @@ def test_an_operator_that_does_not_get_ready_is_told_with_the_reason(fresh: Cont
     assert "The operator is not ready after 3 s: fairlead-operator-" in waited.err
     assert "has no node: 0/2 nodes are available: 2 node(s) were unschedulable" in waited.err
     assert "The operator is ready." in fairlead("install", "--wait", "--replicas", "1").err
-
-
-def test_an_installation_is_renewed_in_place(fresh: ControlPlane, fairlead: Command) -> None:
-    outcomes(fairlead("install", "--json", "--image", "fairlead:1"))
-    fresh.request(
-        "PATCH", "/apis/rbac.authorization.k8s.io/v1/clusterroles/fairlead-user", {"rules": []}, kind="merge-patch+json"
-    )
-    asked = fairlead("install", "--dry-run", "--image", "fairlead:2")
-    assert "0 objects would be created and 2 changed" in asked.err
-    renewed = fairlead("install", "--image", "fairlead:2")
-    changed = [line.split()[1] for line in renewed.out.splitlines() if line.startswith("changed")]
-    assert changed == [
-        "clusterroles.rbac.authorization.k8s.io/fairlead-user",
-        "deployments.apps/fairlead-operator",
-    ]
-    deployment = fresh.request("GET", "/apis/apps/v1/namespaces/fairlead-system/deployments/fairlead-operator")
-    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "fairlead:2"
 
 
 def test_a_dry_run_changes_nothing(fresh: ControlPlane, fairlead: Command) -> None:
@@ -274,12 +255,49 @@ def test_the_commands_of_the_guide_do_what_it_says(fresh: ControlPlane, fairlead
     assert "!!  operator" in ended.stdout
 
 
-def test_it_asks_before_it_removes_anything(fresh: ControlPlane, fairlead: Command) -> None:
-    fairlead("install", "--replicas", "0")
-    refused = fairlead("uninstall")
-    assert refused.code == 2
-    assert "give --yes" in refused.err
-    assert fresh.exists("/api/v1/namespaces/fairlead-system")
+@pytest.fixture(scope="class")
+def installed(fresh: ControlPlane) -> Iterator[tuple[Command, Answer]]:
+    """Commands after an installation without an operator that runs, and what that said."""
+    with commands(fresh) as command:
+        yield command, command("install", "--json", "--replicas", "0", "--image", "fairlead:1")
+
+
+class TestAnInstallation:
+    """What one installation shows, in this order: each takes its time to make and to take away."""
+
+    def test_a_second_one_changes_nothing_and_says_so(
+        self, fresh: ControlPlane, installed: tuple[Command, Answer]
+    ) -> None:
+        fairlead, first = installed
+        assert set(outcomes(first)) == {"created"}
+        versions = _versions(fresh)
+        again = fairlead("install", "--json", "--replicas", "0", "--image", "fairlead:1")
+        assert set(outcomes(again)) == {"unchanged"}
+        assert "nothing was changed" in again.err
+        assert _versions(fresh) == versions
+
+    def test_it_asks_before_it_removes_anything(self, fresh: ControlPlane, installed: tuple[Command, Answer]) -> None:
+        fairlead, _ = installed
+        refused = fairlead("uninstall")
+        assert refused.code == 2
+        assert "give --yes" in refused.err
+        assert fresh.exists("/api/v1/namespaces/fairlead-system")
+
+    def test_it_is_renewed_in_place(self, fresh: ControlPlane, installed: tuple[Command, Answer]) -> None:
+        fairlead, _ = installed
+        role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/fairlead-user"
+        fresh.request("PATCH", role, {"rules": []}, kind="merge-patch+json")
+        second = ("install", "--replicas", "0", "--image", "fairlead:2")
+        asked = fairlead(*second, "--dry-run")
+        assert "0 objects would be created and 2 changed" in asked.err
+        renewed = fairlead(*second)
+        changed = [line.split()[1] for line in renewed.out.splitlines() if line.startswith("changed")]
+        assert changed == [
+            "clusterroles.rbac.authorization.k8s.io/fairlead-user",
+            "deployments.apps/fairlead-operator",
+        ]
+        deployment = fresh.request("GET", "/apis/apps/v1/namespaces/fairlead-system/deployments/fairlead-operator")
+        assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "fairlead:2"
 
 
 @pytest.mark.long
