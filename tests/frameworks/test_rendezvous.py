@@ -6,19 +6,26 @@
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairlead.cluster.contract import environment
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.runtime.podfiles import read_json
+from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.training import Framework, Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Workload
+from tests.builders import training
+from tests.cluster.test_rank_environment import run_of
 from tests.docs.examples import ROOT, examples_of
 from tests.frameworks.environments import interpreter_with
 from tests.home import end_everything
+from tests.ports import free_port
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.frameworks]
@@ -139,3 +146,36 @@ def test_a_lone_rank_runs_the_same_program(framework: Framework, cluster: LocalC
     await_(cluster, run, Phase.SUCCEEDED)
     ((rank, size, _),) = results(cluster, run)
     assert (rank, size) == ("0", "1")
+
+
+@pytest.mark.parametrize(("framework", "verb"), [(Framework.MPI, "mpi"), (Framework.XGBOOST, "tracker")])
+def test_ranks_meet_by_the_runtime_that_goes_into_pods_and_by_a_name(
+    framework: Framework, verb: str, tmp_path: Path
+) -> None:
+    (body,) = (e.body for e in examples_of(ROOT / "docs" / "distributed.md") if e.file == f"with_{framework}.py")
+    (tmp_path / "train.py").write_text(body)
+    (tmp_path / "runtime.pyz").write_bytes(bundle())
+    python, port = str(interpreter_with(framework)), free_port()
+    ranks = []
+    for rank in range(2):
+        given = {"PYTHONPATH": str(tmp_path / "runtime.pyz"), "OMP_NUM_THREADS": "1", "FAIRLEAD_POD_IP": "127.0.0.1"}
+        common = environment(
+            run_of(training(framework=framework, nodes=2)), attempt=0, index=rank, pod_uid=f"uid-0-{rank}",
+            pod_dir="", run_dir="", checkpoint_to=None, master=("localhost", port), hosts="localhost",
+        )  # fmt: skip
+        begin = [python, "runtime.pyz", verb] if verb == "mpi" or rank == 0 else []
+        ranks.append(
+            subprocess.Popen(
+                [*begin, python, "-u", "train.py"], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
+                env={**os.environ, **given, **common, **rank_environment(rank, 0, common)},
+            )
+        )  # fmt: skip
+    said = []
+    try:
+        said = [each.communicate(timeout=TIMEOUT_S)[0] for each in ranks]
+    finally:
+        for each in ranks:
+            each.kill()
+    found = [re.search(r"rank (\d) of 2 has (\S+)", text) for text in said]
+    assert [match[1] for match in found if match] == ["0", "1"], said
+    assert len({match[2] for match in found if match}) == 1
