@@ -14,6 +14,8 @@ SECONDS_OF_A_TEST = {
     "test_real_faces.py": 30.0,
     "test_real_runs.py": 30.0,
     "test_growing.py": 20.0,
+    "test_hostile.py": 30.0,
+    "test_sweeps.py": 30.0,
     "test_real_nodes.py": 15.0,
     "test_sentences.py": 15.0,
     "test_reaching.py": 10.0,
