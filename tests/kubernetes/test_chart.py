@@ -23,6 +23,7 @@ EVERYTHING = InstallSettings(
     image="registry.test:5000/fairlead@sha256:0",
     version="1.2.3",
     replicas=1,
+    page=True,
     ledger=read_place("volume"),
     extras=tuple(monitoring_objects(SPACE)),
 )

@@ -23,9 +23,11 @@ class Readers:
 
     Args:
         open_cluster: Opens the cluster anew, for one thread.
+        reader: Name of who reads, where the page asks for it.
     """
 
-    def __init__(self, open_cluster: Callable[[], PagedClient]) -> None:
+    def __init__(self, open_cluster: Callable[[], PagedClient], reader: str | None = None) -> None:
+        self._reader = reader
         self._open = open_cluster
         self._own = threading.local()
         self.threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="reader")
@@ -54,7 +56,7 @@ class Readers:
             trouble = cluster.trouble() or cluster.unattended()
         except ClusterError as error:
             trouble = str(error)
-        return status, seen.page(urlsplit(address).path, trouble)
+        return status, seen.page(urlsplit(address).path, trouble, self._reader)
 
     def close(self) -> None:
         """End the threads; what they still do is done first."""

@@ -38,11 +38,11 @@ class Rendered:
     digest: str
     look_again_s: float
 
-    def page(self, path: str, trouble: str | None) -> str:
-        """The whole page."""
+    def page(self, path: str, trouble: str | None, reader: str | None = None) -> str:
+        """The whole page; a reader that is named may sign out."""
         return environment().get_template("page.html").render(
             title=self.title, main=Markup(self.main), digest=self.digest, path=path, trouble=trouble, menu=MENU,
-            style=version("style.css"), script=version("app.js"),
+            reader=reader, style=version("style.css"), script=version("app.js"),
         )  # fmt: skip
 
 
@@ -57,6 +57,11 @@ def refusal(title: str, message: str) -> Rendered:
     """Render why there is nothing to see."""
     main = environment().get_template("refusal.html").render(title=title, message=message)
     return Rendered(title=title, main=main, digest="", look_again_s=60.0)
+
+
+def sign_in(message: str | None) -> str:
+    """The page on which somebody says who they are."""
+    return environment().get_template("sign_in.html").render(message=message, style=version("style.css"))
 
 
 @cache

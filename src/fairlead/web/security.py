@@ -51,6 +51,14 @@ def is_own_site(headers: Mapping[str, str]) -> bool:
     return headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
 
 
+def is_own_form(headers: Mapping[str, str]) -> bool:
+    """Return whether a form was sent by the page itself, by the browser's own word, or by no browser."""
+    if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        return False
+    origin = headers.get("Origin")
+    return origin is None or origin.partition("://")[2] == headers.get("Host")
+
+
 def is_known_user(peer: tuple[str, int] | None, own: tuple[str, int] | None) -> bool:
     """Return whether a connection over loopback is of our user or of root; True where this machine cannot tell.
 

@@ -1,4 +1,8 @@
-"""The page over HTTP: whole views, the same kept up to date by server-sent events, and static files. It only reads."""
+"""The page over HTTP: whole views, the same kept up to date by server-sent events, and static files. It only reads.
+
+On this machine it is for the user who started it. With an `Admission` it listens to others too, and shows nothing to
+whoever has not said who they are.
+"""
 
 import asyncio
 import errno
@@ -11,10 +15,19 @@ from contextlib import suppress
 from aiohttp import web
 
 from fairlead.cluster.listing import PagedClient
-from fairlead.errors import Conflict
-from fairlead.web.readers import Readers, Watcher
-from fairlead.web.rendering import HERE, environment
-from fairlead.web.security import HEADERS, is_known_host, is_known_user, is_own_site
+from fairlead.errors import ClusterError, Conflict, NotAllowed
+from fairlead.web.rendering import HERE, environment, sign_in
+from fairlead.web.security import HEADERS, is_known_host, is_known_user, is_own_form, is_own_site
+from fairlead.web.visitors import (
+    COOKIE,
+    MOST_TOKEN,
+    MOST_VISITORS,
+    Admission,
+    Visitor,
+    Visitors,
+    identity_of,
+    read_identity,
+)
 
 MOST_STREAMS = 64
 # After a change was shown the next one is shown this much later at the earliest.
@@ -22,6 +35,7 @@ LEAST_S = 0.4
 # A line that says nothing, by which a connection that is gone is noticed.
 HEARTBEAT_S = 15.0
 GRACE_S = 0.5
+PROBES = ("/livez", "/readyz")
 STATIC = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -32,21 +46,25 @@ class Page:
 
     Args:
         open_cluster: Opens the cluster anew, for one thread.
+        admission: For a page that asks who reads, which opens the cluster in another way.
     """
 
-    def __init__(self, open_cluster: Callable[[], PagedClient]) -> None:
-        self._readers = Readers(open_cluster)
+    def __init__(self, open_cluster: Callable[[], PagedClient], admission: Admission | None = None) -> None:
         self._open = open_cluster
-        self._watcher: Watcher | None = None
-        self._is_over = False
-        self._changed: set[asyncio.Event] = set()
+        self._visitors = None if admission is None else Visitors(admission)
+        self._alone: Visitor | None = None
 
     def application(self) -> web.Application:
         """The application, to be served by aiohttp."""
-        app = web.Application(middlewares=[self._guard], client_max_size=1024)
+        app = web.Application(middlewares=[self._guard], client_max_size=2 * MOST_TOKEN)
         app.router.add_get("/live", self._live)
         for name in STATIC:
             app.router.add_get(f"/static/{name}", self._static)
+        if self._visitors is not None:
+            for path in PROBES:
+                app.router.add_get(path, self._probe)
+            app.router.add_post("/sign-in", self._sign_in)
+            app.router.add_post("/sign-out", self._sign_out)
         app.router.add_get("/{path:.*}", self._view)
         app.on_startup.append(self._start)
         app.on_shutdown.append(self._end_streams)
@@ -54,33 +72,76 @@ class Page:
         return app
 
     async def _start(self, app: web.Application) -> None:
-        loop = asyncio.get_running_loop()
-
-        def tell() -> None:
-            loop.call_soon_threadsafe(self._tell)
-
-        self._watcher = Watcher(self._open, tell)
+        if self._visitors is None:
+            self._alone = Visitor(self._open)
         # What the first visitor would else wait for.
         for template in environment().list_templates():
             environment().get_template(template)
 
+    def _all(self) -> tuple[Visitor, ...]:
+        if self._visitors is not None:
+            return self._visitors.all()
+        return () if self._alone is None else (self._alone,)
+
     async def _end_streams(self, app: web.Application) -> None:
-        self._is_over = True
-        self._tell()
+        for visitor in self._all():
+            visitor.is_over = True
+            visitor.tell()
 
     async def _stop(self, app: web.Application) -> None:
-        loop = asyncio.get_running_loop()
-        if self._watcher is not None:
-            await loop.run_in_executor(None, self._watcher.close)
-        await loop.run_in_executor(None, self._readers.close)
+        if self._visitors is not None:
+            await self._visitors.close()
+        if self._alone is not None:
+            await self._alone.close()
 
-    def _tell(self) -> None:
-        for event in self._changed:
-            event.set()
+    async def _visitor(self, request: web.Request) -> Visitor | web.Response:
+        """Find the visitor who asks, or the answer to somebody who may not."""
+        if self._visitors is None:
+            assert self._alone is not None, "the application has started"
+            return self._alone
+        identity = identity_of(request.headers, request.cookies)
+        if identity is None:
+            return _asked_to_sign_in(None)
+        try:
+            visitor = await self._visitors.find(identity)
+        except NotAllowed as error:
+            return _asked_to_sign_in(str(error))
+        except ClusterError as error:
+            return _plain(503, str(error))
+        return visitor or _plain(503, f"{MOST_VISITORS} readers are here; try again later.")
+
+    async def _probe(self, request: web.Request) -> web.Response:
+        return _plain(200, "ok")
+
+    async def _sign_in(self, request: web.Request) -> web.Response:
+        """Keep a token that the cluster knows in a cookie that no script can read."""
+        assert self._visitors is not None, "the address is there only then"
+        form = await request.post()
+        identity = read_identity(str(form.get("token", "")), str(form.get("namespace", "")))
+        if identity is None:
+            return _asked_to_sign_in(
+                f"Give a token of at most {MOST_TOKEN} characters, and a namespace of small letters, digits and "
+                "hyphens, or none for your own."
+            )
+        try:
+            await self._visitors.find(identity)
+        except NotAllowed as error:
+            return _asked_to_sign_in(str(error))
+        except ClusterError as error:
+            return _plain(503, str(error))
+        response = _moved("/")
+        is_secure = request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
+        response.set_cookie(COOKIE, identity.cookie, httponly=True, samesite="Strict", secure=is_secure, path="/")
+        return response
+
+    async def _sign_out(self, request: web.Request) -> web.Response:
+        response = _moved("/")
+        response.del_cookie(COOKIE, path="/")
+        return response
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        refused = _refusal(request)
+        refused = _refusal(request, is_for_others=self._visitors is not None)
         if refused is not None:
             return refused
         try:
@@ -92,8 +153,11 @@ class Page:
         return response
 
     async def _view(self, request: web.Request) -> web.Response:
+        visitor = await self._visitor(request)
+        if isinstance(visitor, web.Response):
+            return visitor
         loop = asyncio.get_running_loop()
-        status, text = await loop.run_in_executor(self._readers.threads, self._readers.page, request.raw_path)
+        status, text = await loop.run_in_executor(visitor.readers.threads, visitor.readers.page, request.raw_path)
         headers = {"Cache-Control": "no-store"}
         return web.Response(status=status, text=text, content_type="text/html", headers=headers)
 
@@ -105,35 +169,40 @@ class Page:
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Send a view anew whenever it has changed, until nobody listens."""
-        if len(self._changed) >= MOST_STREAMS:
+        visitor = await self._visitor(request)
+        if isinstance(visitor, web.Response):
+            return visitor
+        if sum(len(each.changed) for each in self._all()) >= MOST_STREAMS:
             return _plain(503, f"{MOST_STREAMS} pages are open; close some.")
         headers = {"Cache-Control": "no-store", "Content-Type": "text/event-stream", **HEADERS}
         response = web.StreamResponse(headers=headers)
         changed = asyncio.Event()
-        self._changed.add(changed)
+        visitor.changed.add(changed)
         try:
-            self._want()
+            visitor.want()
             await response.prepare(request)
             # A line that says nothing, for proxies and tunnels that wait for a first one.
             await response.write(b": follows\n\n")
-            await self._follow(request, response, changed)
+            await self._follow(request, response, visitor, changed)
         except ConnectionResetError:  # the page was closed
             pass
         finally:
-            self._changed.discard(changed)
-            self._want()
+            visitor.changed.discard(changed)
+            visitor.want()
         return response
 
-    def _want(self) -> None:
-        if self._watcher is not None:
-            self._watcher.want(bool(self._changed))
-
-    async def _follow(self, request: web.Request, response: web.StreamResponse, changed: asyncio.Event) -> None:
+    async def _follow(
+        self, request: web.Request, response: web.StreamResponse, visitor: Visitor, changed: asyncio.Event
+    ) -> None:
         loop = asyncio.get_running_loop()
         address, digest = request.query.get("view", "/"), request.query.get("digest", "")
-        while not self._is_over:
+        while not visitor.is_over:
+            # A token that does not hold any more ends the stream.
+            if await self._visitor(request) is not visitor:
+                await response.write(b"event: gone\ndata: {}\n\n")
+                return
             changed.clear()
-            status, seen = await loop.run_in_executor(self._readers.threads, self._readers.look, address)
+            status, seen = await loop.run_in_executor(visitor.readers.threads, visitor.readers.look, address)
             if status in (400, 404):
                 await response.write(b"event: gone\ndata: {}\n\n")
                 return
@@ -149,8 +218,14 @@ class Page:
                 await asyncio.wait_for(changed.wait(), min(seen.look_again_s, HEARTBEAT_S))
 
 
-def _refusal(request: web.Request) -> web.Response | None:
+def _refusal(request: web.Request, *, is_for_others: bool) -> web.Response | None:
     """Tell why a request is not answered at all; None when it is."""
+    if is_for_others:
+        # Any name and any user: what somebody sees follows from their token, which a browser sends to this name alone.
+        is_read = request.method in ("GET", "HEAD")
+        if not (is_own_site(request.headers) if is_read else is_own_form(request.headers)):
+            return _plain(403, "Other sites may not use this page.")
+        return None
     if not is_known_host(request.headers.get("Host")):
         return _plain(421, "This page answers to localhost and 127.0.0.1 only.")
     if not is_own_site(request.headers):
@@ -161,20 +236,29 @@ def _refusal(request: web.Request) -> web.Response | None:
     return None
 
 
+def _asked_to_sign_in(message: str | None) -> web.Response:
+    headers = {**HEADERS, "Cache-Control": "no-store", "WWW-Authenticate": "Bearer"}
+    return web.Response(status=401, text=sign_in(message), content_type="text/html", headers=headers)
+
+
+def _moved(address: str) -> web.Response:
+    return web.Response(status=303, headers={**HEADERS, "Location": address, "Cache-Control": "no-store"})
+
+
 def _plain(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=text + "\n", headers=HEADERS)
 
 
-def listen(port: int) -> socket.socket:
-    """A socket on loopback.
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket, on loopback unless another address is given.
 
     Raises:
-        Conflict: The port is taken.
+        Conflict: The port is taken, or the address is none of this machine.
     """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind(("127.0.0.1", port))
+        listening.bind((host, port))
     except OSError as error:
         listening.close()
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
@@ -182,17 +266,23 @@ def listen(port: int) -> socket.socket:
     return listening
 
 
-def serve(open_cluster: Callable[[], PagedClient], listening: socket.socket, ready: Callable[[], None]) -> None:
+def serve(
+    open_cluster: Callable[[], PagedClient],
+    listening: socket.socket,
+    ready: Callable[[], None],
+    admission: Admission | None = None,
+) -> None:
     """Serve the page until SIGINT or SIGTERM.
 
     Args:
         ready: Called once the page answers.
+        admission: For a page that asks who reads.
     """
-    asyncio.run(_serve(open_cluster, listening, ready))
+    asyncio.run(_serve(Page(open_cluster, admission), listening, ready))
 
 
-async def _serve(open_cluster: Callable[[], PagedClient], listening: socket.socket, ready: Callable[[], None]) -> None:
-    runner = web.AppRunner(Page(open_cluster).application(), access_log=None, shutdown_timeout=GRACE_S)
+async def _serve(page: Page, listening: socket.socket, ready: Callable[[], None]) -> None:
+    runner = web.AppRunner(page.application(), access_log=None, shutdown_timeout=GRACE_S)
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()

@@ -72,6 +72,7 @@ policy_option = click.option(
     help="Keep what runs use and cost: `volume`, postgresql://USER:PASSWORD@HOST/DATABASE, or `secret:NAME` with that "
     "address under `url`.",
 )
+@click.option("--page", is_flag=True, help="Serve the page in the cluster, for whoever signs in with a token.")
 @policy_option
 @keep_options("--keep-last")
 @click.option(
@@ -93,6 +94,7 @@ def install(
     platform: str,
     replicas: int | None,
     ledger: str,
+    page: bool,
     policy: str,
     keeps: Retention,
     monitoring: bool,
@@ -138,6 +140,7 @@ def install(
         image=image or f"fairlead:{__version__}",
         replicas=replicas,
         ledger=storage,
+        page=page,
         policy=policy,
         keeps=keeps,
         fewer_rules=fewer_rules,

@@ -2,12 +2,16 @@
 
 import os
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import Conflict
+
+if TYPE_CHECKING:
+    from fairlead.web.visitors import Admission
 
 PORT = 7700
 NEEDED = ("aiohttp", "jinja2")
@@ -17,9 +21,13 @@ NEEDED = ("aiohttp", "jinja2")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=PORT, help=f"Port on 127.0.0.1; {PORT} by default, 0 for any."
 )
+@click.option(
+    "--sign-in", is_flag=True, help="Ask who reads: show each reader what their own token may see on Kubernetes."
+)
+@click.option("--listen", metavar="HOST:PORT", help="Address for a page with --sign-in, such as 0.0.0.0:8080.")
 @json_option
 @cluster_options
-def ui(target: Target, port: int, json_: bool) -> None:
+def ui(target: Target, port: int, sign_in: bool, listen: str | None, json_: bool) -> None:
     """Serve a page that shows runs, the queue, the cluster, teams and costs, until Ctrl-C.
 
     It only reads, and answers on this machine only. --json prints its address and process once it answers. On
@@ -32,11 +40,23 @@ def ui(target: Target, port: int, json_: bool) -> None:
             "`pip install 'fairlead[serve]'` installs what it needs."
         )
     # Here and not above: what takes a while to import is imported once all else is known to be right.
-    from fairlead.web.server import listen, serve
+    from fairlead.web.server import listen as listen_on
+    from fairlead.web.server import serve
 
-    target.open().close()
-    listening = listen(port)
-    address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    host, admission = "127.0.0.1", None
+    if sign_in:
+        if not target.is_kubernetes:
+            raise click.UsageError("--sign-in is for Kubernetes, which knows tokens: add --cluster kubernetes.")
+        admission = _admission(target)
+    else:
+        target.open().close()
+    if listen is not None:
+        host, _, given = listen.rpartition(":")
+        if not sign_in or not host or not given.isdigit() or int(given) > 65535:
+            raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080, and --sign-in with it.")
+        port = int(given)
+    listening = listen_on(port, host)
+    address = f"http://{host}:{listening.getsockname()[1]}/"
 
     def tell() -> None:
         if json_:
@@ -45,4 +65,16 @@ def ui(target: Target, port: int, json_: bool) -> None:
             print(address, flush=True)
             message("Open it in a browser; Ctrl-C ends it.")
 
-    serve(target.paged, listening, tell)
+    serve(target.paged, listening, tell, admission)
+
+
+def _admission(target: Target) -> "Admission":
+    from fairlead.control.opening import TokenAccess
+    from fairlead.web.visitors import Admission
+
+    access = TokenAccess(context=target.context)
+    default = target.namespace or ""
+    return Admission(
+        name=lambda identity: access.name(identity.token),
+        open_as=lambda identity: access.open(identity.token, identity.namespace or default),
+    )

@@ -10,7 +10,8 @@ from fairlead.cluster.kubernetes.client.operator_lease import holder_of
 from fairlead.cluster.kubernetes.client.permissions import Right, require
 from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions
-from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.install import USER, InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.page import render_page
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.names import CONTENT, COSTS, MANAGED_BY, MANAGER, ROOM_FOR, RUN_UID
 from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
@@ -54,7 +55,8 @@ def uninstall(
         ClusterError: Runs did not end in time, or something does not go; calling again goes on.
     """
     there = tuple(each for each in extras if _is_there(client, place_of(each)))
-    objects = render_install(InstallSettings(image="", namespace=namespace, extras=there))
+    pages = tuple(each for each in render_page("", namespace, USER) if _is_there(client, place_of(each)))
+    objects = render_install(InstallSettings(image="", namespace=namespace, extras=(*there, *pages)))
     require(client, _needed(objects), to="uninstall Fairlead")
     report = Report()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage, with_storage
+from fairlead.cluster.kubernetes.manifests.page import render_page
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
@@ -33,6 +34,7 @@ class InstallSettings:
         fewer_rules: For API servers to which the rules of quantities cost too much, such as Kubernetes 1.31.
         version: Of Fairlead, written on the kinds and the Deployment.
         ledger: Where it keeps what runs use and cost.
+        page: Serve the page in the cluster too.
         extras: Further objects, applied after all others.
     """
 
@@ -46,6 +48,7 @@ class InstallSettings:
     fewer_rules: bool = False
     version: str = "unknown"
     ledger: LedgerStorage = NO_LEDGER
+    page: bool = False
     extras: tuple[dict[str, Any], ...] = ()
 
 
@@ -62,8 +65,13 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         _disruption_budget(settings),
         *render_storage(settings.ledger, settings.namespace),
         _versioned(with_storage(_deployment(settings), settings.ledger), settings),
+        *([_versioned(each, settings) for each in _page(settings)] if settings.page else ()),
         *settings.extras,
     ]
+
+
+def _page(settings: InstallSettings) -> list[dict[str, Any]]:
+    return render_page(settings.image, settings.namespace, USER)
 
 
 def selector() -> dict[str, str]:

@@ -1,0 +1,123 @@
+"""The page inside the cluster: `fairlead ui --sign-in` behind a Service, with no rights and no credentials of its own.
+
+Each reader's own token is used against the API server, so that RBAC decides. The pod gets the API server's certificate
+and its namespace, where others have their account's token beside them.
+"""
+
+from typing import Any
+
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+
+PAGE = "fairlead-page"
+PAGE_PORT = 8080
+PORT = 80
+REPLICAS = 2
+PLACE = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where every client in a pod looks for the certificate and the namespace."""
+_SELECTOR = {"app.kubernetes.io/name": PAGE}
+
+
+def render_page(image: str, namespace: str, user: int) -> list[dict[str, Any]]:
+    """Account, NetworkPolicy, Service and Deployment of the page.
+
+    Args:
+        user: Numeric user and group that it runs as.
+    """
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(namespace), **_NO_TOKEN},
+        _network_policy(namespace),
+        _service(namespace),
+        _deployment(image, namespace, user),
+    ]
+
+
+_NO_TOKEN = {"automountServiceAccountToken": False}
+
+
+def _metadata(namespace: str) -> dict[str, Any]:
+    return {"name": PAGE, "namespace": namespace, "labels": {**_SELECTOR, MANAGED_BY: MANAGER}}
+
+
+def _service(namespace: str) -> dict[str, Any]:
+    ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
+    spec = {"selector": _SELECTOR, "ports": ports, "type": "ClusterIP"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(namespace), "spec": spec}
+
+
+def _network_policy(namespace: str) -> dict[str, Any]:
+    """In: the page. Out: names and the API server, whose address no policy can name."""
+    dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    api = [{"port": port, "protocol": "TCP"} for port in (443, 6443)]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(namespace),
+        "spec": {
+            "podSelector": {"matchLabels": _SELECTOR},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"ports": [{"port": PAGE_PORT, "protocol": "TCP"}]}],
+            "egress": [{"ports": dns}, {"ports": api}],
+        },
+    }
+
+
+def _deployment(image: str, namespace: str, user: int) -> dict[str, Any]:
+    place = {
+        "name": "cluster",
+        "projected": {
+            "sources": [
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+            ]
+        },
+    }
+    page = {
+        "name": "page",
+        "image": image,
+        "command": ["fairlead"],
+        "args": ["ui", "--cluster", "kubernetes", "--sign-in", "--listen", f"0.0.0.0:{PAGE_PORT}"],
+        "env": [{"name": "HOME", "value": "/tmp"}],
+        "ports": [{"name": "http", "containerPort": PAGE_PORT}],
+        "livenessProbe": {**_asked("/livez"), "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**_asked("/readyz"), "periodSeconds": 5},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "cluster", "mountPath": PLACE, "readOnly": True},
+        ],
+    }
+    apart = {"labelSelector": {"matchLabels": _SELECTOR}, "topologyKey": "kubernetes.io/hostname"}
+    pod = {
+        "serviceAccountName": PAGE,
+        **_NO_TOKEN,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
+            }
+        },
+        "containers": [page],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, place],
+    }
+    metadata = _metadata(namespace)
+    spec = {
+        "replicas": REPLICAS,
+        "selector": {"matchLabels": _SELECTOR},
+        "template": {"metadata": {"labels": metadata["labels"]}, "spec": pod},
+    }
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def _asked(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": "http"}}
