@@ -22,6 +22,7 @@ NUM_RUNS = 40
 # Worlds that went round: by what teams hold, by quotas, by estimates that were about to be over, by what is left to do.
 ROUNDS = [
     ("default", 90, True),
+    ("default", 77, True),
     ("default", 145, False),
     ("default", 74, False),
     ("shortest", 3, True),

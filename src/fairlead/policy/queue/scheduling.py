@@ -472,7 +472,13 @@ class SchedulingPass:
             after.look_at(each)
             if each.uid == workload.uid:
                 break
-        comes_by = workload.uid in after.promised or any(each.uid == workload.uid for each, _ in after.started)
+        spec, now_anyway = workload.spec, {each.uid for each, _ in self.started}
+        new = [each for each, _ in after.started if each.uid not in now_anyway]
+        comes_by = any(each.uid == workload.uid for each in new) or (
+            # Those of its team that are owed the room go before it, and would be the next to be stopped for it.
+            workload.uid in after.promised
+            and not any(each.spec.team == spec.team and each.spec.priority <= spec.priority for each in new)
+        )
         self.num_in_vain += not comes_by
         return comes_by
 
