@@ -16,7 +16,7 @@ from fairlead.state.snapshot import Snapshot
 from tests.simulation.test_incremental_passes import TEAMS, drawn
 from tests.simulation.worlds import pool
 
-# Most that was seen in any of the worlds below is 13.
+# Most that was seen in any of the worlds below is 14.
 MOST_PASSES = 40
 NUM_RUNS = 40
 # Worlds that went round: by what teams hold, by quotas, by estimates that were about to be over, by what is left to do.
