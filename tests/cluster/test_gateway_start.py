@@ -1,13 +1,15 @@
 """The door of this machine's endpoints: where it is, what keeps it shut, and that it closes behind the last of them."""
 
 import logging
+import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -17,6 +19,7 @@ from fairlead.cluster.local.endpoints import Endpoints, gateway_url
 from fairlead.cluster.local.home import Home
 from fairlead.control import supervisor
 from fairlead.control.pass_counts import PassCounts
+from fairlead.gateway import handover
 from fairlead.runtime.podfiles import write_json
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
@@ -51,6 +54,22 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def handing_on(home: Home, door: socket.socket) -> Iterator[None]:
+    """A gateway's part: whoever asks is given the door."""
+    with closing(handover.listen(home.door_socket)) as listening:
+
+        def answer() -> None:
+            select.select([listening], [], [], 10.0)
+            handover.hand_on(listening, door)
+
+        asked = threading.Thread(target=answer)
+        asked.start()
+        yield
+        asked.join(20.0)
+        assert not asked.is_alive()
 
 
 def port_of(home: Home) -> int:
@@ -117,3 +136,34 @@ def test_runs_start_and_stop_also_where_the_gateway_cannot_be_told(tmp_path: Pat
     with closing(LocalCluster.open(tmp_path)) as cluster, pytest.raises(OSError, match="No space left"):
         supervisor._step(cluster, agent, untold, PassCounts())
     agent.act.assert_called_once()
+
+
+def test_a_supervisor_that_follows_holds_the_door_of_a_gateway_that_lives(home: Home, endpoints: Endpoints) -> None:
+    endpoints.update(ENDPOINT)
+    endpoints.close()  # the supervisor is killed, and the gateway, here this process, lives
+    with closing(module._listen(home.serving)) as door, handing_on(home, door):
+        port = door.getsockname()[1]
+        following = Endpoints(home)
+        with patch.object(module, "is_locked", return_value=True):
+            following.update(ENDPOINT)
+    socket.create_connection(("127.0.0.1", port), timeout=10.0).close()
+    following.update(NOTHING)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=10.0)
+
+
+def test_a_door_at_another_port_than_is_asked_for_is_left_to_its_gateway(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.serving.mkdir()
+    with closing(module._listen(home.serving)) as door, handing_on(home, door):
+        monkeypatch.setenv("FAIRLEAD_GATEWAY_PORT", str(door.getsockname()[1] + 1))
+        assert module._handed_on(home.door_socket) is None
+
+
+def test_a_door_that_is_closed_is_handed_on_to_nobody(home: Home) -> None:
+    assert module._handed_on(home.door_socket) is None, "nobody is there"
+    door = socket.socket()
+    door.close()
+    with handing_on(home, door):
+        assert module._handed_on(home.door_socket) is None

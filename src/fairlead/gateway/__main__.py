@@ -8,6 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
+from fairlead.gateway import handover
 from fairlead.gateway.door import Settings, serve
 
 FILES_BESIDE = 64
@@ -22,6 +23,7 @@ def main() -> None:
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--port", type=int, help="port to listen on; 0 for any that is free")
     where.add_argument("--listen-fd", type=int, help="a listening socket, inherited from the process that started this")
+    parser.add_argument("--hand-on", type=Path, help="Unix socket where whoever connects is given the listening socket")
     parser.add_argument("--admin-port", type=int, default=0, help="port of metrics on 127.0.0.1 (default 0: any)")
     parser.add_argument("--reuse-port", action="store_true", help="share the port with other gateways (SO_REUSEPORT)")
     parser.add_argument("--access-log", default=None, help="its file (default DIR/access.log), or `none`")
@@ -47,16 +49,21 @@ def main() -> None:
     try:
         listening = _listening(arguments)
         admin = _bound("127.0.0.1", arguments.admin_port, reuse_port=False)
+        handing_on = None if arguments.hand_on is None else handover.listen(arguments.hand_on)
     except OSError as error:
         sys.exit(f"gateway: cannot listen: {error}")
-    asyncio.run(_until_told(settings, listening, admin))
+    asyncio.run(_until_told(settings, listening, admin, handing_on))
 
 
-async def _until_told(settings: Settings, listening: socket.socket, admin: socket.socket) -> None:
+async def _until_told(
+    settings: Settings, listening: socket.socket, admin: socket.socket, handing_on: socket.socket | None
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if handing_on is not None:
+        loop.add_reader(handing_on, handover.hand_on, handing_on, listening)
     await serve(settings, listening, admin, stop)
 
 

@@ -30,6 +30,8 @@ FIRST_PORT, NUM_PORTS, HIGHEST_PORT = 8700, 100, 65_535
 BACKLOG = 4096
 # Between two starts of a gateway that ends; it doubles up to the other.
 RESTART_S, RESTART_MOST_S = 0.2, 10.0
+# A gateway hands on its door within this time, or is asked again.
+HAND_ON_S = 0.5
 # One that ran so long ended for another reason than the time before.
 STEADY_S = 30.0
 
@@ -84,6 +86,8 @@ class Endpoints:
             log.warning("the gateway ended with %s", self._gateway.returncode)
             self._gateway = None
         if is_locked(lock_file):
+            if self._door is None:
+                self._door = _handed_on(self._home.door_socket)
             return
         now = time.monotonic()
         if self._started_at and now - self._started_at < self._wait_s:
@@ -120,6 +124,8 @@ class Endpoints:
                     os.fspath(directory),
                     "--listen-fd",
                     str(door),
+                    "--hand-on",
+                    os.fspath(self._home.door_socket),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -193,6 +199,29 @@ def _canary(given: dict[str, Any] | None) -> CanaryTraffic | None:
     return CanaryTraffic(
         trial=given["trial"], pairs=int(given["pairs"]), worse=dict(given["worse"]), better=dict(given["better"])
     )
+
+
+def _handed_on(path: Path) -> socket.socket | None:
+    """The door's socket from a gateway that the supervisor before has started; None where none gives it.
+
+    A door at another port than is asked for is left to that gateway: the next one listens where it is to.
+    """
+    wanted = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
+    try:
+        first = _port(wanted) if wanted else 0
+        if path.stat().st_uid != os.getuid():
+            return None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(HAND_ON_S)
+            asking.connect(os.fspath(path))
+            _, (number, *_), _, _ = socket.recv_fds(asking, 16, 1)
+    except (ClusterError, OSError, ValueError):
+        return None  # asked again at the next look
+    door = socket.socket(fileno=number)
+    if wanted and not first <= door.getsockname()[1] < first + NUM_PORTS:
+        door.close()
+        return None
+    return door
 
 
 def _listen(directory: Path) -> socket.socket:

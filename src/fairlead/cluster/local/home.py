@@ -112,7 +112,15 @@ class Home:
     @property
     def socket(self) -> Path:
         """Return the socket where a datagram wakes the supervisor."""
-        inside = self.path / "supervisor.sock"
+        return self._socket("supervisor")
+
+    @property
+    def door_socket(self) -> Path:
+        """Return the socket where the gateway hands on the one that it listens on."""
+        return self._socket("door")
+
+    def _socket(self, name: str) -> Path:
+        inside = self.path / f"{name}.sock"
         if len(os.fsencode(inside)) <= MAX_SOCKET_PATH:
             return inside
         # Here and not above: seldom needed, and a tenth of what every command would load.
@@ -120,7 +128,8 @@ class Home:
         import tempfile
 
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"fairlead-{os.getuid()}-{digest}.sock"
+        middle = "" if name == "supervisor" else f"{name}-"
+        return Path(tempfile.gettempdir()) / f"fairlead-{middle}{os.getuid()}-{digest}.sock"
 
     @property
     def runs(self) -> Path:
