@@ -248,6 +248,17 @@ def test_a_large_file_counts_by_its_content_as_its_times_are_those_of_its_unpack
     assert "fairlead: step prepare Running: code large has changed" in out
 
 
+def test_what_git_ignores_is_no_code_in_a_pod_either(on_a_volume: Pods) -> None:
+    pods = on_a_volume
+    text = "kind: Pipeline\nname: churn\nsteps: {prepare: 'true'}\n"
+    (pods.work / ".gitignore").write_text("*.log\n")
+    code, out = pods.run("one", text=text)
+    assert (code, out[-1]) == (0, "fairlead: 1 run"), out
+    (pods.work / "train.log").write_text("step 7\n")
+    code, out = pods.run("two", text=text)
+    assert (code, out[-1]) == (0, "fairlead: 1 unchanged"), out
+
+
 def test_only_the_pods_of_drivers_have_the_driver() -> None:
     plain = training("train")
     driver = replace(plain, env={VARIABLE: packed(spec())})
