@@ -69,6 +69,15 @@ def test_what_one_machine_cannot_honour_is_refused_never_ignored(
     assert call("status").out.startswith("No runs yet")
 
 
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_run_does_not_say_that_it_is_a_pipeline_without_one(call: Call, command: str) -> None:
+    write("it.yaml", "run: echo hi\nenv: {FAIRLEAD_PIPELINE: x}\n")
+    ended = call(command, "it.yaml")
+    assert ended.code == 2
+    assert "env: FAIRLEAD_PIPELINE: it holds no pipeline" in ended.err
+    assert call("status").out.startswith("No runs yet")
+
+
 def test_what_may_be_ignored_is_ignored_only_on_request(call: Call) -> None:
     write("it.yaml", "run: echo hi\nimage: python:3.12\nresources: {shm: 1Gi}\n")
     ended = call("plan", "it.yaml", "--ignore", "image", "--ignore", "shm")

@@ -17,9 +17,12 @@ from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.port import LogLine
 from fairlead.control.pipelines.packing import packed, unpacked
+from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.control.pipelines.told import read_told
+from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.steps import Task
 from fairlead.specs.formats.reading import parse
+from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.pipeline import VARIABLE, Pipeline
 from tests.builders import training
 from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
@@ -76,7 +79,9 @@ class Pods:
         (self.work / "given").write_text("5\n")
         (path / "driver.pyz").write_bytes(driver_bundle.bundle())
 
-    def start(self, run: str, attempt: int = 0, *, text: str = CHAIN) -> "subprocess.Popen[str]":
+    def start(
+        self, run: str, attempt: int = 0, *, text: str = CHAIN, workdir: Path | None = None
+    ) -> "subprocess.Popen[str]":
         directory = self.path / f"{run}-{attempt}"
         directory.mkdir()
         container = Container(directory, sys.executable)
@@ -89,10 +94,12 @@ class Pods:
         # A volume needs nothing but the interpreter.
         flags = "" if "://" in self.place else "-S "
         command = f"{sys.executable} {flags}{self.path / 'driver.pyz'}"
-        return container.start(command, env=env, workdir=str(self.work))
+        return container.start(command, env=env, workdir=str(workdir or self.work))
 
-    def run(self, run: str, attempt: int = 0, *, text: str = CHAIN) -> tuple[int, list[str]]:
-        pod = self.start(run, attempt, text=text)
+    def run(
+        self, run: str, attempt: int = 0, *, text: str = CHAIN, workdir: Path | None = None
+    ) -> tuple[int, list[str]]:
+        pod = self.start(run, attempt, text=text, workdir=workdir)
         out, _ = pod.communicate(timeout=TIMEOUT_S)
         return pod.returncode, [line[3:] for line in out.splitlines()]
 
@@ -259,6 +266,22 @@ def test_what_git_ignores_is_no_code_in_a_pod_either(on_a_volume: Pods) -> None:
     assert (code, out[-1]) == (0, "fairlead: 1 unchanged"), out
 
 
+def test_an_image_whose_programs_start_at_its_root_is_to_say_where_the_code_is(on_a_volume: Pods) -> None:
+    code, out = on_a_volume.run("one", workdir=Path("/"))
+    assert code == 2
+    assert "programs start in /, and all files there would be the code" in out[-1]
+
+
+PLAIN = to_json(training("train"))
+
+
+@pytest.mark.parametrize("value", ["hello", "{}", "hell", "H4sIAAAA", PLAIN, base64.b64encode(b"plain").decode(), ""])
+def test_a_variable_that_holds_no_pipeline_is_told_and_makes_no_trouble_for_readers(value: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"FAIRLEAD_PIPELINE: it holds no pipeline: .*; leave it out"):
+        unpacked(value)
+    assert pipeline_of(replace(training("train"), env={VARIABLE: value})) is None
+
+
 def test_only_the_pods_of_drivers_have_the_driver() -> None:
     plain = training("train")
     driver = replace(plain, env={VARIABLE: packed(spec())})
@@ -289,7 +312,11 @@ def test_a_store_that_cannot_be_reached_or_is_damaged_is_told(tmp_path: Path) ->
     (pods.work / "none").write_text("")  # the code of the steps that read what the first one returned
     code, out = pods.run("two")
     assert code == 1
-    assert any("is not what was kept there" in line for line in out), out
+    (damaged,) = (line.split()[1] for line in out if "is not what was kept there; delete it, and the next" in line)
+    Path(damaged.removeprefix("local://")).unlink()
+    _, out = pods.run("anew")
+    assert tasks(out)["prepare"].message.endswith("(its output data is not there any more)"), out
+    assert tasks(out)["prepare"].phase.value == "Succeeded"
     (tmp_path / "place").rename(tmp_path / "gone")
     (tmp_path / "place").write_text("")
     code, out = pods.run("three")

@@ -19,7 +19,7 @@ from fairlead.control.pipelines.driver import Driver, Surroundings
 from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, ObjectJournal
 from fairlead.control.pipelines.packing import unpacked
 from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
-from fairlead.errors import RuntimeFault
+from fairlead.errors import InvalidSpec, RuntimeFault
 from fairlead.runtime.places import is_url
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.pipeline import VARIABLE, Pipeline
@@ -35,13 +35,20 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     if place is None:
         print("fairlead: a pipeline needs a place that outlives its pods: give `checkpoint.to`.", file=sys.stderr)
         return 2
-    pipeline = unpacked(environ[VARIABLE])
-    pipeline = replace(pipeline, team=environ.get("FAIRLEAD_TEAM", pipeline.team))
+    if Path.cwd() == Path("/"):
+        print(
+            "fairlead: this image's programs start in /, and all files there would be the code of the steps: give "
+            "`workdir`, such as `.` for the files beside the pipeline's own, or the image's directory that has them.",
+            file=sys.stderr,
+        )
+        return 2
     directory = environ.get("FAIRLEAD_POD_DIR")
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
     try:
+        pipeline = unpacked(environ[VARIABLE])
+        pipeline = replace(pipeline, team=environ.get("FAIRLEAD_TEAM", pipeline.team))
         return (_in_store if is_url(place) else _on_volume)(pipeline, place, environ, reporter)
-    except RuntimeFault as error:
+    except (InvalidSpec, RuntimeFault) as error:
         print(f"fairlead: {error}", file=sys.stderr)
         return 1
 

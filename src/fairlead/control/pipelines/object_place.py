@@ -134,7 +134,10 @@ class ObjectArtefacts(Artefacts):
             except (FileNotFoundError, tarfile.TarError):
                 is_same = False
             if not is_same:
-                raise StoreUnavailable(f"{self._documents.place}/{_archive(digest)} is not what was kept there")
+                raise StoreUnavailable(
+                    f"{self._documents.place}/{_archive(digest)} is not what was kept there; delete it, and the next "
+                    "run of the pipeline makes it anew"
+                )
             protect(found)
             os.rename(found, path)
 

@@ -2,9 +2,11 @@
 
 import base64
 import gzip
+import zlib
 
+from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.pipeline import VARIABLE, Pipeline
 
 PLAIN_MOST = 16 * 1024
 """Characters of a pipeline that people may read in the object of its run; longer ones are packed."""
@@ -24,8 +26,13 @@ def unpacked(value: str) -> Pipeline:
     Raises:
         InvalidSpec: The text is something else.
     """
-    if not value.startswith("{"):
-        value = gzip.decompress(base64.b64decode(value)).decode("utf-8", "surrogatepass")
-    pipeline = from_json(value)
-    assert isinstance(pipeline, Pipeline), "it is written by `packed`"
-    return pipeline
+    try:
+        if not value.startswith("{"):
+            value = gzip.decompress(base64.b64decode(value)).decode("utf-8", "surrogatepass")
+        found = from_json(value)
+        if isinstance(found, Pipeline):
+            return found
+        problem = f"it is a {type(found).__name__}"
+    except (InvalidSpec, ValueError, OSError, EOFError, zlib.error) as error:
+        problem = str(error)
+    raise InvalidSpec((f"env: {VARIABLE}: it holds no pipeline: {problem}; leave it out, as Fairlead sets it",))

@@ -4,6 +4,7 @@ One all of whose steps are commands is a run, the driver's. One with steps that 
 children are the driver and those runs.
 """
 
+import contextlib
 import hashlib
 import os
 import shlex
@@ -15,7 +16,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.command import DRIVER, is_driver
 from fairlead.control.pipelines.packing import unpacked
-from fairlead.errors import ClusterError
+from fairlead.errors import ClusterError, InvalidSpec
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import DRIVER as DRIVER_NAME
 from fairlead.specs.pipeline import VARIABLE, Pipeline, map_runs
@@ -95,12 +96,15 @@ def driver_of(spec: WorkloadSpec) -> Training | None:
 
 
 def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
-    """The pipeline that a workload carries out, as its file says it; None where it is none, or is no longer kept."""
+    """The pipeline that a workload carries out, as its file says it; None where it is none, cannot be
+    read, or is no longer kept."""
     driver = driver_of(spec)
     if driver is None:
         return None
     if VARIABLE in driver.env:
-        return unpacked(driver.env[VARIABLE])
+        with contextlib.suppress(InvalidSpec):
+            return unpacked(driver.env[VARIABLE])
+        return None
     place = Path(shlex.split(driver.run)[3])
     try:
         found = from_json(place.read_text())
