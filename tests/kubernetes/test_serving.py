@@ -101,6 +101,29 @@ def test_an_endpoint_is_run_scaled_changed_rolled_back_and_stopped_by_the_comman
         assert pods(plane, namespace) == {}
 
 
+def test_a_revision_without_a_working_directory_has_no_files_of_the_one_before(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    (desk.directory / "code").mkdir()
+    (desk.directory / "code" / "serve.py").write_text("")
+
+    def has_files(pod: str) -> bool:
+        return "fairlead-workdir" in {each["name"] for each in pods(plane, namespace)[pod]["spec"]["volumes"]}
+
+    with a_process(desk):
+        (desk.directory / "serve.yaml").write_text(spec(replicas=1, more="workdir: code\n"))
+        assert "Taking along 1 file" in desk("run", "serve.yaml").err
+        assert has_files("web-r1-1-0-0")
+        (desk.directory / "serve.yaml").write_text(spec(replicas=1))
+        assert "web serves r2" in desk("run", "serve.yaml").err
+        assert not has_files("web-r2-2-0-0")
+        desk("rollback", "web")
+        until(lambda: backends(plane, namespace) == ["web-r1-3-0-0"])
+        assert has_files("web-r1-3-0-0")
+        desk("delete", "--yes", "web")
+        until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace))
+
+
 def test_what_only_a_gateway_does_is_refused_by_the_command_and_by_the_api_server(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:

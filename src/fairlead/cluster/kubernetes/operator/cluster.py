@@ -44,7 +44,7 @@ from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCac
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
-from fairlead.policy.kinds.table import leaf
+from fairlead.policy.kinds.table import leaf, runs_of
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
@@ -527,7 +527,9 @@ class KubernetesCluster:
             return False
         try:
             for order in orders:
-                content = self._create(order.spec, inherited, _run_of(found))
+                # Files that came with an earlier spec of the parent are not for children that have them in the image.
+                has_files = any(run.workdir is not None for run in runs_of(order.spec))
+                content = self._create(order.spec, inherited if has_files else {}, _run_of(found))
                 self.view.cache_of(type(order.spec).__name__).put(content)
         except NameTaken:
             return False
