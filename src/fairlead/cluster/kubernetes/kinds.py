@@ -8,7 +8,7 @@ from fairlead.specs.keys import API_VERSION
 DESCRIBED = ("Team", "Pool")
 """Kinds that describe the cluster itself; they belong to no namespace."""
 ELSEWHERE = frozenset({"Pipeline"})
-"""Kinds that run on this machine only so far, since nothing here has a place for artefacts."""
+"""Kinds that a cluster keeps no objects of: a pipeline is the Training there that carries it out."""
 SUBMITTED_BY: Mapping[str, str] = {"Replica": "Serving"}
 """Kinds that nobody writes, and those whose workloads submit them."""
 _LEAVES = frozenset({"Training", "Replica"})
