@@ -16,6 +16,10 @@ import pytest
 from fairlead.cli import main
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.manifests.endpoints import render_backends, render_endpoint
+from fairlead.specs.serving import Serving
+from fairlead.state.snapshot import Intent, Workload
+from tests.builders import status
 from tests.cli.conftest import Answer
 from tests.docs.examples import ROOT, examples_of
 from tests.kubernetes.clusters import started
@@ -205,6 +209,17 @@ def test_runs_and_their_kind_stay_until_they_are_wanted_away(fresh: ControlPlane
     fairlead("install", "--replicas", "0")
     # As of a run that an operator had seen, and that nobody ends any more.
     submit(fresh, "kept", finalizers=["fairlead.dev/run"])
+    # As the address of an endpoint whose kind is gone before the cluster has collected it.
+    endpoint = Workload(
+        uid="e", spec=Serving(name="web", run="serve"), intent=Intent.RUN, status=status(), version=1, created_at=0.0
+    )
+    left = [
+        ("/api/v1", render_endpoint(endpoint)),
+        ("/apis/discovery.k8s.io/v1", render_backends(endpoint, {}, "IPv4")),
+    ]
+    for group, content in left:
+        del content["metadata"]["ownerReferences"]
+        fresh.request("POST", f"{group}/namespaces/default/{content['kind'].lower()}s", content)
     stays = fairlead("uninstall", "--yes")
     assert stays.code == 0
     assert "customresourcedefinitions.apiextensions.k8s.io/trainings.fairlead.dev  (1 of them" in stays.out
@@ -214,6 +229,7 @@ def test_runs_and_their_kind_stay_until_they_are_wanted_away(fresh: ControlPlane
     gone = fairlead("uninstall", "--yes", "--with-runs")
     assert "deleted        trainings.fairlead.dev/kept in default" in gone.out
     assert everything(fresh) == before
+    assert not fresh.exists("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/serve-web")
 
 
 def test_runs_that_an_operator_looks_after_end_before_it_is_taken_away(

@@ -13,7 +13,7 @@ from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions
 from fairlead.cluster.kubernetes.manifests.install import USER, InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.page import render_page
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
-from fairlead.cluster.kubernetes.names import CONTENT, COSTS, MANAGED_BY, MANAGER, ROOM_FOR, RUN_UID
+from fairlead.cluster.kubernetes.names import CONTENT, COSTS, MANAGED_BY, MANAGER, ROOM_FOR, RUN, RUN_UID
 from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
 from fairlead.errors import ClusterError
 
@@ -176,7 +176,7 @@ def _leftovers(client: Client) -> Iterator[Place]:
         every = Place(group=group, version="v1", resource=resource, name="")
         for each in _listed(client, every.path.rstrip("/"), _LABELLED):
             metadata = each["metadata"]
-            if not {CONTENT, RUN_UID, ROOM_FOR}.isdisjoint(metadata["labels"]):
+            if not {CONTENT, RUN, ROOM_FOR}.isdisjoint(metadata["labels"]):
                 yield replace(every, name=metadata["name"], namespace=metadata["namespace"])
 
 
