@@ -11,6 +11,7 @@ from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.control.pipelines.packing import unpacked
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.pipeline import VARIABLE
+from fairlead.specs.training import ENV_MOST
 from tests.kubernetes.test_faces import Desk, a_desk, namespace, operating, phases, plane, prepared
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.waiting import until
@@ -92,6 +93,7 @@ def test_a_pipeline_is_not_applied_to_a_cluster(desk: Desk) -> None:
         ({"checkpoint": "memory://bucket/runs"}, "memory:// is gone with the process"),
         ({"checkpoint": "/elsewhere"}, "/elsewhere is on no volume of the pipeline that outlives its pods"),
         ({"steps": {"train": {"training": {"run": "a"}}}}, "are for this machine so far"),
+        ({"env": dict.fromkeys(map("V{}".format, range(ENV_MOST)), "x")}, f"at most {ENV_MOST}, together with the one"),
     ],
 )
 def test_what_a_cluster_cannot_carry_out_is_refused_at_submission(

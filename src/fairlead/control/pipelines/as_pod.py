@@ -8,6 +8,7 @@ from fairlead.cluster.kubernetes.manifests.pods import PYTHON
 from fairlead.control.pipelines.packing import packed
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import ClusterError, Conflict
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.pipeline import VARIABLE, Pipeline
 from fairlead.specs.training import ENV_VALUE, Training
 
@@ -29,7 +30,7 @@ def in_pods(driver: Training) -> Training:
     """The run that carries a pipeline out as a pod, of the one that does so here.
 
     Raises:
-        Conflict: Nothing that outlives its pods could hold what its steps return.
+        Conflict: Nothing that outlives its pods could hold what its steps return, or it is too long for its pod.
     """
     pipeline = pipeline_of(driver)
     if pipeline is None:
@@ -51,4 +52,10 @@ def in_pods(driver: Training) -> Training:
             f"{driver.name}: its steps take {len(value)} characters even when packed, and {ENV_VALUE.max_length} reach "
             "a pod; move long commands into files of `workdir`, or divide it into several pipelines."
         )
-    return replace(driver, run=f"{PYTHON} {DRIVER}", env={**driver.env, VARIABLE: value})
+    try:
+        return replace(driver, run=f"{PYTHON} {DRIVER}", env={**driver.env, VARIABLE: value})
+    except BrokenRules as error:
+        raise Conflict(
+            f"{driver.name}: {error}, together with the one in which the pipeline itself reaches its pod; give fewer "
+            "or shorter ones."
+        ) from error
