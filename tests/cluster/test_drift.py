@@ -118,9 +118,9 @@ def test_a_column_that_is_distributed_otherwise_than_in_the_reference_is_named(t
     assert "no column in common" in (found(tmp_path, watched).problem or "")
 
 
-def kept(cluster: LocalCluster, work: Path) -> float:
+def kept(cluster: LocalCluster, work: Path, watched: Drift = BY_COST) -> float:
     """Apply a pipeline; when that was."""
-    one = replace(applied(cluster, work, on=On(drift=BY_COST, every_s=0.1)), at=time.time())
+    one = replace(applied(cluster, work, on=On(drift=watched, every_s=0.1)), at=time.time())
     assert keep(cluster.home, one)
     return one.at
 
@@ -184,6 +184,21 @@ def test_a_training_that_failed_is_tried_again_when_staleness_has_cost_as_much_a
     assert looked(Triggers(cluster.home, cluster), time.time()) == 0
     with (work / "seen.csv").open("a") as file:
         file.write("".join(f"{number},1\n" for number in range(25)))
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 1
+
+
+def test_data_that_differs_from_the_reference_is_run_for_once_until_it_changes(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "then.csv").write_text(csv_of([0] * 100))
+    (work / "seen.csv").write_text(csv_of([1] * 100))
+    kept(cluster, work, Drift(data="seen.csv", reference="then.csv"))
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 1
+    finish(cluster, cluster.workloads()[0])
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 0
+    (work / "seen.csv").write_text(csv_of([1] * 101))
     assert looked(Triggers(cluster.home, cluster), time.time()) == 1
 
 

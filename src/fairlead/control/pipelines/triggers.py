@@ -280,7 +280,8 @@ class Triggers:
         signature = _signature(
             tuple(applied.base / Path(each).expanduser() for each in (watched.data, watched.reference) if each)
         )
-        over = self._newest_over(applied)
+        # What is compared with another file is compared whole, whenever a model was trained.
+        over = self._newest_over(applied) if watched.reference is None else None
         trained = over is not None and over.uid != state.get("drift_run") and _ends_a_cycle(over)
         if not trained and signature == state.get("drift_looked"):
             return
@@ -290,8 +291,6 @@ class Triggers:
             # What it made is in use from here on; where it made nothing, the model is what it was.
             assert over is not None
             fresh, begin, is_new = state.get("drift_fresh_now"), None, over.status.phase is Phase.SUCCEEDED
-        if watched.reference is not None:
-            begin = 0  # what is compared with another file is compared whole
         wanted = drift.request_of(watched, applied.base, begin=begin, fresh=fresh, is_new=is_new)
         looking = subprocess.Popen(
             [sys.executable, "-m", drift.__name__],
