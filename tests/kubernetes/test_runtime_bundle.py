@@ -108,6 +108,20 @@ def test_a_lone_rank_finds_nothing_of_torchruns(container: Container) -> None:
     assert (code, out) == (0, "0| []\n")
 
 
+def test_a_program_gets_the_arguments_by_which_ranks_of_boosted_trees_meet(container: Container) -> None:
+    container.program(
+        "from fairlead.lightgbm import network_params",
+        "from fairlead.xgboost import communicator_args",
+        "print(communicator_args()['dmlc_tracker_port'], network_params()['local_listen_port'])",
+    )
+    meeting = {
+        "DMLC_TRACKER_URI": "127.0.0.1", "DMLC_TRACKER_PORT": "20002", "DMLC_TASK_ID": "000000",
+        "LIGHTGBM_MACHINES": "127.0.0.1:20003", "LIGHTGBM_NUM_MACHINES": "1", "LIGHTGBM_LOCAL_LISTEN_PORT": "20003",
+    }  # fmt: skip
+    exported = " ".join(f"{name}={value}" for name, value in meeting.items())
+    assert container.run(f"{exported} python3 program.py") == (0, "0| 20002 20003\n")
+
+
 def test_the_rank_that_failed_first_gives_the_exit_code_and_its_last_words(container: Container) -> None:
     container.program(
         "import os, sys, time",

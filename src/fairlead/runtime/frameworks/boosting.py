@@ -1,5 +1,7 @@
 """The arguments by which ranks of a run meet in XGBoost and LightGBM, which read no variables. Imports neither."""
 
+from __future__ import annotations
+
 import os
 import socket
 import time
