@@ -114,8 +114,45 @@ def test_a_column_that_is_distributed_otherwise_than_in_the_reference_is_named(t
         assert told is None or seen.said.startswith(f"{told} from then.csv (p = ")
     (tmp_path / "now.csv").write_text("age\n1\n")
     assert found(tmp_path, watched).said == "1 rows are there, of 20 that a comparison takes"
+    (tmp_path / "now.csv").write_text("age\n")
+    assert found(tmp_path, watched).said == "0 rows are there, of 20 that a comparison takes"
     (tmp_path / "now.csv").write_text("years\n1\n")
     assert "no column in common" in (found(tmp_path, watched).problem or "")
+
+
+def test_a_value_that_is_missing_hides_no_difference(tmp_path: Path) -> None:
+    watched = Drift(data="now.csv", reference="then.csv")
+
+    def rows(mean: float) -> str:
+        drawn = random.Random(1)
+        told = "".join(f"{'' if row else 'late'},{'nan' if row % 9 else 1},{drawn.gauss(mean)}\n" for row in range(300))
+        return f"note,rate,age\n{told}"
+
+    (tmp_path / "then.csv").write_text(rows(0.0))
+    (tmp_path / "now.csv").write_text(rows(1.0))
+    seen = found(tmp_path, watched)
+    assert seen.is_due
+    assert seen.said.startswith("age differs from then.csv (p = ")
+    assert "; 2 columns, 300 rows)" in seen.said
+
+
+def test_columns_of_words_that_each_row_has_anew_are_compared_in_seconds(tmp_path: Path) -> None:
+    def rows(first: int) -> str:
+        return "id\n" + "".join(f"order-{number}\n" for number in range(first, first + 100_000))
+
+    (tmp_path / "then.csv").write_text(rows(0))
+    (tmp_path / "now.csv").write_text(rows(100_000))
+    began = time.monotonic()
+    assert not found(tmp_path, Drift(data="now.csv", reference="then.csv")).is_due
+    assert time.monotonic() - began < 60.0
+
+
+def test_a_text_within_a_row_ends_no_row(tmp_path: Path) -> None:
+    told = json.dumps({"text": "one\u2028two\x85three", "error": 1}, ensure_ascii=False)
+    (tmp_path / "seen.csv").write_text(f"{told}\r\n{told}\n")
+    assert found(tmp_path, BY_COST).said.startswith("2 of the 50 predictions")
+    (tmp_path / "seen.csv").write_text('\ufefferror,text\n1,"one\u2028two"\n0,"one\ntwo"\n')
+    assert found(tmp_path, BY_COST).said.startswith("2 of the 50 predictions")
 
 
 def kept(cluster: LocalCluster, work: Path, watched: Drift = BY_COST) -> float:

@@ -5,10 +5,12 @@ Files may be long and the libraries that compare them heavy, which a supervisor 
 
 import csv
 import importlib.util
+import io
 import json
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -167,16 +169,18 @@ def _compared(request: Request) -> Finding:
     shared = [name for name in old if name in new]
     if not shared:
         raise ValueError(f"{request.data} and {request.reference} have no column in common")
-    few = min(min(len(old[name]), len(new[name])) for name in shared)
-    if few < FEWEST_ROWS:
-        said = f"{few} rows are there, of {FEWEST_ROWS} that a comparison takes"
+    num_rows = {name: min(len(old[name]), len(new[name])) for name in shared}
+    # A column that hardly any row has says nothing of the others.
+    tested = [name for name in shared if num_rows[name] >= FEWEST_ROWS]
+    if not tested:
+        said = f"{max(num_rows.values())} rows are there, of {FEWEST_ROWS} that a comparison takes"
         return Finding(said=said, begin=rows.begin)
-    chances = {name: _chance(old[name], new[name]) for name in shared}
-    name = min(shared, key=lambda each: chances[each])
-    due = chances[name] < request.significance / len(shared)
+    chances = {name: _chance(old[name], new[name]) for name in tested}
+    name = min(tested, key=lambda each: chances[each])
+    due = chances[name] < request.significance / len(tested)
     said = (
         f"{name} {'differs from' if due else 'is nearest to differing from'} {Path(request.reference).name} "
-        f"(p = {chances[name]:.2g}; {len(shared)} columns, {len(new[name])} rows)"
+        f"(p = {chances[name]:.2g}; {len(tested)} columns, {len(new[name])} rows)"
     )
     return Finding(is_due=due, said=said, begin=rows.begin)
 
@@ -188,19 +192,21 @@ def _chance(old: Sequence[str], new: Sequence[str]) -> float:
     try:
         one, other = [float(text) for text in old], [float(text) for text in new]
     except ValueError:
+        counted = [Counter(old), Counter(new)]
         words = sorted({*old, *new})
         if len(words) == 1:
             return 1.0
-        counts = [[values.count(word) for word in words] for values in (old, new)]
+        counts = [[count[word] for word in words] for count in counted]
         return float(stats.chi2_contingency(counts).pvalue)
     return float(stats.ks_2samp(one, other).pvalue)
 
 
 def _columns(rows: "Rows") -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    """The values of each column; those that are missing, which some programs write as NaN, are left out."""
+    found: dict[str, list[str]] = {name: [] for name in rows.names if name}
     for row in rows:
         for name, text in row.items():
-            if text != "":
+            if text.lower() not in ("", "nan"):
                 found.setdefault(name, []).append(text)
     return found
 
@@ -210,6 +216,7 @@ class Rows:
 
     Attributes:
         begin: Where the rows begin, in bytes: 0 where the file is shorter than what was asked for.
+        names: The columns of the header; empty where each row has its own.
     """
 
     def __init__(self, path: Path, begin: int | None) -> None:
@@ -218,23 +225,24 @@ class Rows:
             size = file.seek(0, os.SEEK_END)
             self.begin = begin if begin is not None and begin <= size else 0
             file.seek(0)
-            self._header = file.readline()
-            self._is_json = self._header.lstrip()[:1] == b"{"
+            header = file.readline()
+            self._is_json = header.lstrip()[:1] == b"{"
             if self.begin or self._is_json:
                 file.seek(self.begin)
             content = file.read()
             whole = content[: content.rfind(b"\n") + 1]
             if begin is None:
                 self.begin, whole = file.tell() - len(content) + len(whole), b""
-        self._lines = whole.decode("utf-8", "replace").splitlines()
+        self.names = [] if self._is_json else next(csv.reader([header.decode("utf-8-sig", "replace")]), [])
+        self._text = whole.decode("utf-8", "replace")
 
     def __iter__(self) -> Iterator[Mapping[str, str]]:
         if not self._is_json:
-            names = next(csv.reader([self._header.decode("utf-8", "replace")]), [])
-            rows = csv.DictReader(self._lines, names, restval="")
+            rows = csv.DictReader(io.StringIO(self._text, newline=""), self.names, restval="")
             yield from ({name: text for name, text in row.items() if name and text} for row in rows)
             return
-        for number, line in enumerate(self._lines, 1):
+        # Not by `splitlines`: texts within a row may hold what that takes for an end, such as U+2028.
+        for number, line in enumerate(self._text.split("\n"), 1):
             try:
                 row = json.loads(line) if line.strip() else {}
             except ValueError:
@@ -249,10 +257,8 @@ class Rows:
         Raises:
             ValueError: There is no such column, or a value is no finite number.
         """
-        if not self._is_json:
-            names = next(csv.reader([self._header.decode("utf-8", "replace")]), [])
-            if column not in names:
-                raise ValueError(f"{self.path} has no column {column!r}; columns: {', '.join(names) or 'none'}")
+        if not self._is_json and column not in self.names:
+            raise ValueError(f"{self.path} has no column {column!r}; columns: {', '.join(self.names) or 'none'}")
         for number, row in enumerate(self, 1):
             text = row.get(column, "")
             if text == "":
