@@ -1,23 +1,29 @@
 """Drift is found in files as people keep them, and makes an applied pipeline run, once for each reason."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.control.pipelines import triggers
+from fairlead.control.pipelines import drift, triggers
 from fairlead.control.pipelines.drift import Finding, look, request_of
-from fairlead.control.pipelines.triggers import Triggers, all_applied, check, keep
+from fairlead.control.pipelines.triggers import Triggers, all_applied, check, keep, remove
 from fairlead.errors import Conflict
+from fairlead.runtime.processes import descendants
 from fairlead.specs.pipeline import Detector, Drift, On
 from fairlead.state.snapshot import Phase
 from tests.cluster.test_triggers import applied, finish
+from tests.launch.pods import is_alive
+from tests.processes import Child
 from tests.waiting import until
 
 BY_COST = Drift(data="seen.csv", column="error", cost=20.0, window=50)
@@ -237,6 +243,75 @@ def test_data_that_differs_from_the_reference_is_run_for_once_until_it_changes(
     assert looked(Triggers(cluster.home, cluster), time.time()) == 0
     (work / "seen.csv").write_text(csv_of([1] * 101))
     assert looked(Triggers(cluster.home, cluster), time.time()) == 1
+
+
+def look_that_hangs(cluster: LocalCluster, work: Path) -> Triggers:
+    """A supervisor whose look for drift reads what nobody writes."""
+    work.mkdir()
+    kept(cluster, work)
+    os.mkfifo(work / "seen.csv")
+    supervisor = Triggers(cluster.home, cluster)
+    supervisor.look(time.time())
+    assert supervisor.is_looking
+    return supervisor
+
+
+def replaced(cluster: LocalCluster, work: Path) -> None:
+    other = applied(cluster, work, on=On(drift=replace(BY_COST, cost=2_000.0), every_s=600.0))
+    assert keep(cluster.home, replace(other, at=time.time()))
+    (work / "seen.csv").unlink()
+    (work / "seen.csv").write_text(csv_of([0] * 50 + [1] * 30))
+
+
+def removed(cluster: LocalCluster, _: Path) -> None:
+    assert remove(cluster.home, "default", "nightly")
+
+
+@pytest.mark.parametrize("change", [replaced, removed])
+def test_a_look_ends_with_what_it_was_for(
+    cluster: LocalCluster, tmp_path: Path, change: Callable[[LocalCluster, Path], None]
+) -> None:
+    supervisor = look_that_hangs(cluster, tmp_path / "work")
+    (one,) = descendants(os.getpid())
+    change(cluster, tmp_path / "work")
+    assert looked(supervisor, time.time()) == 0
+    assert one not in descendants(os.getpid())
+    assert not cluster.workloads()
+
+
+def test_a_look_that_does_not_end_is_ended_and_tried_again(
+    cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with patch.object(triggers, "DRIFT_LOOK_S", 0.3):
+        supervisor = look_that_hangs(cluster, tmp_path / "work")
+    assert looked(supervisor, time.time()) == 0
+    assert "looking at seen.csv had not ended after" in caplog.text
+    (tmp_path / "work" / "seen.csv").unlink()
+    assert looked(supervisor, time.time()) == 0
+    ((_, state),) = all_applied(cluster.home)
+    assert state["drift_said"].endswith("seen.csv: No such file or directory")
+    (tmp_path / "work" / "seen.csv").write_text(csv_of([0] * 50 + [1] * 30))
+    time.sleep(0.11)
+    assert looked(supervisor, time.time()) == 1
+
+
+def test_a_look_ends_with_its_supervisor(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "seen.csv")
+    request = json.dumps(asdict(request_of(BY_COST, tmp_path)))
+    looker = [sys.executable, "-m", drift.__name__]
+    program = (
+        "import os, subprocess, sys\n"
+        f"looking = subprocess.Popen([*{looker!r}, str(os.getpid())], stdin=subprocess.PIPE)\n"
+        f"looking.stdin.write({request.encode()!r})\nlooking.stdin.close()\n"
+        "print(looking.pid, flush=True)\nsys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with Child[bytes]([sys.executable, "-c", program], **pipes) as supervisor:
+        assert supervisor.stdout is not None
+        looking = int(supervisor.stdout.readline())
+        assert looking in descendants(supervisor.pid)
+        supervisor.kill()
+    until(lambda: not is_alive(looking), "end of the look")
 
 
 def test_a_file_or_a_column_that_is_not_there_is_refused_when_it_is_applied(

@@ -1,6 +1,7 @@
-"""Looks for drift in a file, as a program of its own: ``python -m fairlead.control.pipelines.drift < REQUEST``.
+"""Looks for drift in a file, as a program of its own: ``python -m fairlead.control.pipelines.drift PARENT < REQUEST``.
 
-Files may be long and the libraries that compare them heavy, which a supervisor has neither time nor room for.
+Files may be long and the libraries that compare them heavy, which a supervisor has neither time nor room for. It ends
+with that supervisor, the process PARENT.
 """
 
 import csv
@@ -18,6 +19,7 @@ from typing import Any
 
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.staleness import staleness
+from fairlead.runtime.processes import die_with_parent
 from fairlead.specs.pipeline import Detector, Drift
 
 # The package river, which brings scipy.
@@ -278,4 +280,5 @@ def _text(value: object) -> str:
 
 
 if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
     json.dump(asdict(look(Request(**json.load(sys.stdin)))), sys.stdout)

@@ -4,6 +4,7 @@ One file says what was applied, another how far it is. The second is written aft
 what it was for: whoever was killed in between finds the run and submits no second one.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 
 # Times of a schedule are whole minutes, and data is looked at as often as it says.
 LOOK_S = 1.0
+# A look for drift that takes longer, as on a file system that does not answer, is ended and tried again.
+DRIFT_LOOK_S = 3_600.0
+KILLED_S = 1.0
 LABEL = "trigger"
 DRIFT = "drift-"
 # Of the newest finished runs of this machine so many are asked whether they are a pipeline's.
@@ -166,10 +170,14 @@ class Look:
 
     Attributes:
         process: Who looks.
+        at: When what is looked for was applied; what is applied since then is another.
+        until: When it is ended, by the monotonic clock.
         cycle: What is kept when it has ended: which training rows count from, and what was known then.
     """
 
     process: subprocess.Popen[bytes]
+    at: float
+    until: float
     cycle: Mapping[str, Any]
 
 
@@ -191,7 +199,10 @@ class Triggers:
             return 0
         self._look_at = time.monotonic() + LOOK_S
         submitted = 0
-        for place in _places(self._home):
+        places = _places(self._home)
+        for key in self._looks.keys() - {place.stem for place in places}:
+            self._end_look(key)
+        for place in places:
             try:
                 applied = _read(place)
                 if applied is not None:
@@ -211,6 +222,9 @@ class Triggers:
 
     def _look(self, applied: Applied, state: dict[str, Any], now: float) -> int:
         submitted = 0
+        looking = self._looks.get(applied.key)
+        if looking is not None and looking.at != applied.at:
+            self._end_look(applied.key)
         if applied.pipeline.schedule is not None:
             submitted += self._by_time(applied, applied.pipeline.schedule, state, now)
         on = applied.pipeline.on
@@ -264,7 +278,10 @@ class Triggers:
                 self._start_look(applied, watched, state)
             return 0
         if looking.process.poll() is None:
-            return 0
+            if time.monotonic() < looking.until:
+                return 0
+            self._end_look(applied.key)
+            raise ClusterError(f"on.drift: looking at {watched.data} had not ended after {DRIFT_LOOK_S:g} s")
         del self._looks[applied.key]
         with looking.process as process:
             assert process.stdout is not None
@@ -273,8 +290,18 @@ class Triggers:
             raise ClusterError(f"looking for drift ended with exit code {process.returncode}")
         found = Finding(**json.loads(told))
         if found.problem is not None:
+            self._keep(applied, state, drift_said=found.problem)
             raise ClusterError(f"on.drift: {found.problem}")
         return self._act_on(found, looking, applied, state, now)
+
+    def _end_look(self, key: str) -> None:
+        """End a look whose result nobody waits for any more."""
+        process = self._looks.pop(key).process
+        process.kill()
+        assert process.stdout is not None
+        process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may read from a place that is gone
+            process.wait(KILLED_S)
 
     def _start_look(self, applied: Applied, watched: Drift, state: dict[str, Any]) -> None:
         signature = _signature(
@@ -293,7 +320,7 @@ class Triggers:
             fresh, begin, is_new = state.get("drift_fresh_now"), None, over.status.phase is Phase.SUCCEEDED
         wanted = drift.request_of(watched, applied.base, begin=begin, fresh=fresh, is_new=is_new)
         looking = subprocess.Popen(
-            [sys.executable, "-m", drift.__name__],
+            [sys.executable, "-m", drift.__name__, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd="/",
@@ -308,7 +335,8 @@ class Triggers:
             "drift_is_new": is_new,
             "drift_looked": signature,
         }
-        self._looks[applied.key] = Look(process=looking, cycle=cycle)
+        until = time.monotonic() + DRIFT_LOOK_S
+        self._looks[applied.key] = Look(process=looking, at=applied.at, until=until, cycle=cycle)
 
     def _act_on(self, found: Finding, look: Look, applied: Applied, state: dict[str, Any], now: float) -> int:
         changes = {
