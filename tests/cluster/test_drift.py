@@ -230,6 +230,25 @@ def test_a_training_that_failed_is_tried_again_when_staleness_has_cost_as_much_a
     assert looked(Triggers(cluster.home, cluster), time.time()) == 1
 
 
+def test_who_was_killed_before_it_kept_what_was_found_still_runs_for_what_comes_after(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "seen.csv").write_text(csv_of([0] * 50 + [1] * 30))
+    kept(cluster, work)
+    with patch.object(Triggers, "_keep", side_effect=OSError("killed")):
+        looked(Triggers(cluster.home, cluster), time.time())
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 0  # it is not over
+    finish(cluster, cluster.workloads()[0])
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 0
+    with (work / "seen.csv").open("a") as file:
+        file.write("".join(f"{number},0\n" for number in range(50)))
+        file.write("".join(f"{number},1\n" for number in range(25)))
+    assert looked(Triggers(cluster.home, cluster), time.time()) == 1
+    assert len(cluster.workloads()) == 2
+
+
 def test_data_that_differs_from_the_reference_is_run_for_once_until_it_changes(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -314,10 +314,15 @@ class Triggers:
             return
         is_new = bool(state.get("drift_is_new", True))
         fresh, begin = state.get("drift_fresh"), state.get("drift_begin", 0)
+        number = int(state.get("drift_number", 0))
         if trained:
             # What it made is in use from here on; where it made nothing, the model is what it was.
             assert over is not None
             fresh, begin, is_new = state.get("drift_fresh_now"), None, over.status.phase is Phase.SUCCEEDED
+            label = over.spec.labels.get(LABEL, "")
+            if label.startswith(DRIFT):
+                # Whoever submitted it may have died before it kept that number.
+                number = max(number, int(label.rpartition("-")[2]))
         wanted = drift.request_of(watched, applied.base, begin=begin, fresh=fresh, is_new=is_new)
         looking = subprocess.Popen(
             [sys.executable, "-m", drift.__name__, str(os.getpid())],
@@ -334,19 +339,20 @@ class Triggers:
             "drift_fresh": fresh,
             "drift_is_new": is_new,
             "drift_looked": signature,
+            "drift_number": number,
         }
         until = time.monotonic() + DRIFT_LOOK_S
         self._looks[applied.key] = Look(process=looking, at=applied.at, until=until, cycle=cycle)
 
     def _act_on(self, found: Finding, look: Look, applied: Applied, state: dict[str, Any], now: float) -> int:
-        changes = {
+        changes: dict[str, Any] = {
             **look.cycle,
             "drift_begin": found.begin,
             "drift_fresh_now": found.fresh,
             "drift_said": found.said,
         }
         if found.is_due:
-            number = int(state.get("drift_number", 0)) + 1
+            number = changes["drift_number"] + 1
             self._submit(applied, f"{DRIFT}{applied.at:.0f}-{number}", f"drift: {found.said}", now)
             changes["drift_number"] = number
         self._keep(applied, state, **changes)
