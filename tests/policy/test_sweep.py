@@ -15,8 +15,9 @@ from fairlead.specs.search_space import Value
 from fairlead.specs.sweep import Sweep, values_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, child_uid
+from fairlead.state.reasons import Code
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Snapshot, Workload
-from tests.builders import status
+from tests.builders import BECAUSE, status
 
 SPACE = "parameters: {x: 0.0..1.0, y: 1..8, z: a | b}"
 Loss = Callable[[Mapping[str, Value], int], float]
@@ -46,6 +47,7 @@ class World:
     loss: Loss = bowl
     steps: int = 27
     fails: Callable[[int], bool] = lambda _: False
+    diverges: Callable[[int], bool] = lambda _: False
     trials: dict[str, Workload] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     now: float = 1_000_000_000.0
@@ -98,6 +100,8 @@ class World:
             self.trials[name] = replace(trial, progress=progress)
             if self.fails(int(name)):
                 self._end(name, Phase.FAILED)
+            elif self.diverges(int(name)):
+                self._end(name, Phase.FAILED, Code.LOSS_NOT_FINITE)
             elif step >= self.steps:
                 self._end(name, Phase.SUCCEEDED)
 
@@ -110,8 +114,9 @@ class World:
             self.step()
         raise AssertionError("the sweep does not end")
 
-    def _end(self, name: str, phase: Phase) -> None:
-        self.trials[name] = replace(self.trials[name], status=status(phase), intent=Intent.STOP)
+    def _end(self, name: str, phase: Phase, code: Code = BECAUSE.code) -> None:
+        ended = status(phase, reason=replace(BECAUSE, code=code))
+        self.trials[name] = replace(self.trials[name], status=ended, intent=Intent.STOP)
 
     @property
     def detail(self) -> SweepDetail:
@@ -174,6 +179,19 @@ def test_failed_trials_are_told_and_end_the_sweep_only_beyond_max_failed() -> No
     world = World(spec(max_failed="2"), fails=lambda number: number % 2 == 1)
     assert world.run() is Phase.FAILED
     assert "3 trials failed, more than `max_failed`, 2; the first was rates-1" in world.sweep.status.reason.message
+
+
+def test_a_search_goes_on_when_many_of_its_trials_diverge() -> None:
+    world = World(spec(max_failed="2"), diverges=lambda number: number != 7)
+    assert world.run() is Phase.SUCCEEDED
+    assert len(world.trials) == 12
+    assert "12 of 12 trials are over (11 failed); best loss " in world.sweep.status.reason.message
+    world = World(spec(max_failed="2"), diverges=lambda number: number % 2 == 0, fails=lambda number: number % 2 == 1)
+    assert world.run() is Phase.FAILED
+    assert "3 trials failed, more than `max_failed`, 2; the first was rates-1" in world.sweep.status.reason.message
+    world = World(spec(max_failed="2"), diverges=lambda _: True)
+    assert world.run() is Phase.FAILED
+    assert "12 of 12 trials are over (12 failed), and none succeeded" in world.sweep.status.reason.message
 
 
 def test_a_trial_that_never_reported_its_objective_has_failed() -> None:

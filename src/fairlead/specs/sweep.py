@@ -156,7 +156,7 @@ class Sweep:
         trials: How many; None for all combinations, which have to be finite.
         parallel: How many at once; None for as many as there is room for.
         prune: None to let every trial end by itself.
-        max_failed: The sweep has failed when more trials than this have.
+        max_failed: The sweep has failed when more trials than this have, not counting those that diverged.
         seed: Other values with another one.
     """
 

@@ -193,10 +193,13 @@ def _end(
     """Return how the sweep ends, if it does now."""
     spec, said = sweep.spec, _say_best(sweep, history, detail)
     done = _progress(detail, spec, history)
-    if len(detail.failed) > spec.max_failed:
-        first = family.children[str(detail.failed[0])]
+    # A loss that is not finite is what some parameters come to, as a search has to find out; the program is sound.
+    failed = [family.children[str(number)] for number in detail.failed]
+    failed = [each for each in failed if each.status.reason.code is not Code.LOSS_NOT_FINITE]
+    if len(failed) > spec.max_failed:
+        first = failed[0]
         message = (
-            f"{plural(len(detail.failed), 'trial')} failed, more than `max_failed`, {spec.max_failed}; the first was "
+            f"{plural(len(failed), 'trial')} failed, more than `max_failed`, {spec.max_failed}; the first was "
             f"{first.spec.name}: {_failure(spec, first)}"
         )
         remedy = f"`fairlead logs {first.spec.name}` shows its output; then `fairlead resume {spec.name}` goes on."

@@ -226,7 +226,7 @@ SWEEP = Section(
         Key(
             name="max_failed",
             kind=WHOLE,
-            doc="The sweep has failed when more trials than this have.",
+            doc="The sweep has failed when more trials than this have, not counting those that diverged.",
             attributes=("max_failed",),
             example="3",
             also=("max_failed_trials", "max_failed_trial_count", "max_failures", "failures"),
