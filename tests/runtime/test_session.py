@@ -7,15 +7,18 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from fairlead.runtime import session
 from fairlead.runtime.checkpoint import directory, randomness
 from fairlead.runtime.checkpoint.problems import at_the_root, clause, may_pass
+from fairlead.runtime.checkpoint.saving import Saver
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import CheckpointMismatch, LossNotFinite, Misuse, StoreUnavailable
 from fairlead.runtime.session import Run, Stopped, run
@@ -499,6 +502,26 @@ def test_no_state_is_saved_of_a_loss_that_is_read_late(open_run: Callable[..., R
     with pytest.raises(LossNotFinite, match="at step 2"):
         train()
     assert steps_in(to) == []
+
+
+def test_a_save_under_way_is_ended_before_a_program_whose_last_loss_was_not_finite(
+    open_run: Callable[..., Run], to: Path
+) -> None:
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.5)
+        made(*arguments)
+
+    def train() -> None:
+        with open_run() as run:
+            run.resume(state={})
+            run.progress(1, loss=OnDevice(1.0))
+            run.checkpoint(1, force=True)
+            run.progress(2, loss=OnDevice(float("nan")))
+
+    made = Saver._make
+    with patch.object(Saver, "_make", slowly), pytest.raises(LossNotFinite, match="at step 2"):
+        train()
+    assert steps_in(to) == [1]
 
 
 def test_the_last_loss_of_a_program_is_read_before_what_it_ends_with_is_saved(

@@ -399,7 +399,11 @@ class Run:
     def _finish(self, error: BaseException | None) -> None:
         if error is None:
             self._reporter.look()
-            self._refuse_bad_loss()
+            try:
+                self._refuse_bad_loss()
+            except LossNotFinite as bad:
+                self._finish(bad)
+                raise
         if self._saver is None:
             return
         if error is None:
