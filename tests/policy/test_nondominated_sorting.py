@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 
 from hypothesis import given
@@ -12,7 +13,7 @@ from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord, TrialState, front
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.search_space import Value
-from fairlead.specs.sweep import Sweep
+from fairlead.specs.sweep import MAX_TRIALS, Sweep
 
 SPACE = "{x0: 0.0..1.0, x1: 0.0..1.0, x2: 0.0..1.0, x3: 0.0..1.0, x4: 0.0..1.0}"
 Scores = list[tuple[float, float]]
@@ -83,8 +84,11 @@ def test_trials_at_the_ends_of_a_front_have_endless_room_around_them() -> None:
     ]
 
 
-@given(scores=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=40))
-def test_the_front_is_all_that_no_other_beats(scores: list[tuple[int, int, int]]) -> None:
+@given(
+    scores=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=40)
+    | st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=40)
+)
+def test_the_front_is_all_that_no_other_beats(scores: list[tuple[int, ...]]) -> None:
     trials = [
         TrialRecord(number=number, values={}, state=TrialState.SUCCEEDED, scores=tuple(map(float, each)))
         for number, each in enumerate(scores)
@@ -101,3 +105,13 @@ def test_the_front_is_all_that_no_other_beats(scores: list[tuple[int, int, int]]
     kept = best_of_all(trials, len(unbeaten))
     assert {each.number for each in kept} == unbeaten
     assert len(best_of_all(trials, 5)) == min(5, len(trials))
+
+
+def test_the_front_of_as_many_trials_as_a_sweep_has_takes_no_time() -> None:
+    trials = [
+        TrialRecord(number=number, values={}, state=TrialState.SUCCEEDED, scores=(number, MAX_TRIALS - number))
+        for number in range(MAX_TRIALS)
+    ]
+    began = time.monotonic()
+    assert front(trials) == trials
+    assert time.monotonic() - began < 3.0

@@ -73,7 +73,9 @@ def front(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     kept: list[TrialRecord] = []
     # Whoever beats another comes before it in this order, and so does one of the front that beats both.
     for each in ended:
-        if not any(_beats(other.scores, each.scores) for other in kept):
+        # Of two objectives the last of the front is the best in the second.
+        rivals = kept[-1:] if len(each.scores) == 2 else kept
+        if not any(_beats(other.scores, each.scores) for other in rivals):
             kept.append(each)
     return kept
 
