@@ -31,7 +31,7 @@ from fairlead.specs.workload import WorkloadSpec
 @json_option
 @cluster_options
 def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | None, team: str, json_: bool) -> None:
-    """Let the pipelines of FILES run by themselves: by their `schedule`, or when the data of `on` changes.
+    """Let the pipelines of FILES run by themselves: by their `schedule`, or when the data of `on` changes or drifts.
 
     They run on this machine while somebody uses it: a supervisor stays for them, and after a reboot any command starts
     one. One that has neither is submitted if any of its steps would run. A FILE of `-` is the standard input.
