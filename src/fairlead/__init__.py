@@ -5,6 +5,7 @@ Importing this package costs nothing: each name is loaded at its first use.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 # Type checkers take it for true by its name; `typing` itself would double what this import costs.
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from fairlead.sweeps import SweepHandle as SweepHandle
 
 __version__ = "0.1.0"
+
+OLDEST = (3, 11)
+"""The Python that programs need for `run`; ranks start in older ones too."""
 
 _HOMES = {
     "Pipeline": "fairlead.pipelines",
@@ -62,6 +66,12 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'fairlead' has no attribute {name!r}")
+    if home == "fairlead.runtime.session" and sys.version_info < OLDEST:
+        # Only a pod's interpreter comes here: no older one could have installed the package.
+        ours, theirs = ".".join(map(str, OLDEST)), ".".join(map(str, sys.version_info[:3]))
+        raise ImportError(
+            f"fairlead.{name} needs Python {ours} or newer, and this is {theirs}; use an image that has one"
+        )
     return getattr(import_module(home), name)
 
 

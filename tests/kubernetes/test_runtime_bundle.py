@@ -252,6 +252,16 @@ def test_the_program_imports_fairlead_without_having_it_installed(tmp_path: Path
     assert out.startswith(f"0| {container.runtime}/fairlead/__init__.py")
 
 
+def test_a_program_whose_python_is_too_old_for_its_checkpoints_is_told_so(container: Container) -> None:
+    container.program("import fairlead", "with fairlead.run() as run: print(run.rank)")
+    code, out = container.run("python3 program.py")
+    if container.python == sys.executable:
+        assert (code, out) == (0, "0| 0\n")
+    else:
+        assert code == 1
+        assert "0! ImportError: fairlead.run needs Python 3.11 or newer, and this is 3.9." in out
+
+
 def test_the_reporter_tells_progress_events_and_signs_of_life(container: Container) -> None:
     pod_dir = container.pod_dir
     pod_dir.mkdir(parents=True)
