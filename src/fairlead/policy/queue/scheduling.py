@@ -4,7 +4,9 @@ In their turn (``turns``) runs are placed as long as they fit. One that does not
 the ends of others allow (``timeline``), if the rules give it a promise; others that come later may pass it only where
 they are gone by then, or leave free what it needs: EASY backfilling (Lifka, JSSPP 1995) with one promise, conservative
 backfilling (Mu'alem and Feitelson, TPDS 2001) with one for everybody. Nobody passes one of whose start nothing is
-known, except X
+known, except into room that it could never use. Some may be stopped for it (``preemption``), if the queue as it will be
+afterwards gives it their room (``aftermath``).
+
 A run that is as large as one that found no room, and stays as long, is not tried again in the same pass. So a pass
 costs a placement for each run that starts and for each shape that does not, and a walk in time for each promise.
 """
