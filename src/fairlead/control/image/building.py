@@ -23,7 +23,7 @@ from fairlead.control.image.content import (
 )
 from fairlead.control.image.layers import File, make_layer
 from fairlead.control.image.packages import MACHINES, fetch_packages, own_files
-from fairlead.control.image.references import Reference
+from fairlead.control.image.references import Reference, is_digest
 from fairlead.control.image.registry import Registry
 from fairlead.errors import ClusterError
 
@@ -80,6 +80,13 @@ def pull_base(registry: Registry, reference: Reference, platform: str, directory
         NotFound: There is none of that name.
         ClusterError: It has nothing for the platform, or parts that no image of ours can have.
     """
+    try:
+        return _pull_base(registry, reference, platform, directory)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(f"{reference} is described in a way that is none of an image: {error!r}.") from error
+
+
+def _pull_base(registry: Registry, reference: Reference, platform: str, directory: Path) -> Base:
     kind, data = registry.manifest(reference.repository, reference.version)
     if kind in (INDEX, DOCKER_INDEX):
         digest = _of_platform(json.loads(data), platform, reference)
@@ -90,6 +97,8 @@ def pull_base(registry: Registry, reference: Reference, platform: str, directory
 
     def blob(described: Mapping[str, Any], media_type: str) -> Blob:
         digest = str(described["digest"])
+        if not is_digest(digest):  # it becomes the name of a file
+            raise ClusterError(f"{reference} names a part by {digest!r}, and not by sha256: and 64 digits.")
         place = directory / digest.replace(":", "-")
 
         def fetch() -> Path:

@@ -42,6 +42,11 @@ class Reference:
         return replace(self, tag=None, digest=digest)
 
 
+def is_digest(text: str) -> bool:
+    """Return whether a text names content by its SHA-256."""
+    return _DIGEST.fullmatch(text) is not None
+
+
 def read_reference(text: str, *, tag: str = "latest") -> Reference:
     """Read a name as people write it; without a registry it is one of Docker Hub.
 

@@ -148,9 +148,9 @@ class Registry:
     ) -> Response:
         """Ask, a second time with a token where the registry wants one, or a new one."""
         answer = self._once(method, path, scope, headers, body, stream)
-        if answer.status == 401:
+        if answer.status == 401 and self._is_ours(answer.url or path):
             challenge = answer.headers.get("WWW-Authenticate", "")
-            answer.release_conn()
+            answer.drain_conn()
             self._authorization[scope] = self._authorize(challenge, scope)
             answer = self._once(method, path, scope, headers, body, stream)
         if answer.status < 300 or answer.status in allowed:
@@ -174,10 +174,17 @@ class Registry:
     ) -> Response:
         url = path if "://" in path else self._root + path
         told = dict(headers or {})
-        # An upload may go to another host, which is not told who we are to this one.
-        if scope in self._authorization and urlsplit(url).netloc == urlsplit(self._root).netloc:
+        if scope in self._authorization and self._is_ours(url):
             told["Authorization"] = self._authorization[scope]
         return self._send(method, url, told, body, stream=stream)
+
+    def _is_ours(self, url: str) -> bool:
+        """Return whether an address is the registry's own.
+
+        An upload may go to another host, and a download be answered by one. It is not told who we are to this one, nor
+        may it say where the login is to be shown; no more does this host without TLS where it has that.
+        """
+        return urlsplit(urljoin(self._root, url))[:2] == urlsplit(self._root)[:2]
 
     def _send(
         self,
@@ -207,6 +214,11 @@ class Registry:
             raise NotAllowed(
                 f"{self.name} wants to know who asks. Log in with `docker login {self.name}`: the login is looked for "
                 "where that leaves it."
+            )
+        if self._login is not None and self._root.startswith("https:") and not asked["realm"].startswith("https:"):
+            raise NotAllowed(
+                f"{self.name} wants the login shown to {asked['realm']}, without TLS, where others can read it. Its "
+                "realm has to begin with https://."
             )
         service = {"service": asked["service"]} if "service" in asked else {}
         scopes = scope.split()
