@@ -42,7 +42,7 @@ def test_every_answer_has_the_headers_that_keep_it_apart(world: World) -> None:
                 assert "unsafe" not in policy
                 assert "frame-ancestors 'none'" in policy
                 assert "Access-Control-Allow-Origin" not in answer.headers
-                assert answer.headers["Referrer-Policy"] == "no-referrer"
+                assert answer.headers["Referrer-Policy"] == "same-origin"
 
     serving(world.cluster.home.path, ask)
 

@@ -1,7 +1,7 @@
 """A page that asks who reads: nothing is shown without a token that the cluster knows."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,9 +9,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fairlead.cluster.listing import PagedClient
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.errors import NotAllowed
+from fairlead.errors import ClusterError, NotAllowed
 from fairlead.state.snapshot import Phase
-from fairlead.web import visitors
+from fairlead.web import server, visitors
 from fairlead.web.addresses import MENU
 from fairlead.web.server import Page
 from fairlead.web.visitors import COOKIE, Admission, Identity, read_identity
@@ -21,12 +21,23 @@ Client = TestClient[Any, Any]
 GOOD = "abc.def-_~+/=="
 
 
-def serving(world: World, ask: Callable[[Client], Awaitable[None]], known: dict[str, str] | None = None) -> list[str]:
-    """Serve the page of a state directory to those who are known; tells the namespaces that were opened."""
+def serving(
+    world: World,
+    ask: Callable[[Client], Awaitable[None]],
+    known: dict[str, str] | None = None,
+    trouble: Sequence[str] = (),
+) -> list[str]:
+    """Serve the page of a state directory to those who are known; tells the namespaces that were opened.
+
+    Args:
+        trouble: While it has something, nobody can be asked who reads.
+    """
     names = {GOOD: "ada"} if known is None else known
     opened: list[str] = []
 
     def name(identity: Identity) -> str:
+        if trouble:
+            raise ClusterError(trouble[0])
         if identity.token not in names:
             raise NotAllowed("The cluster does not know this token, or not any more.")
         return names[identity.token]
@@ -138,6 +149,54 @@ def test_another_site_can_neither_sign_somebody_in_nor_out(world: World) -> None
             assert answer.status == 405
 
     assert serving(world, ask) == []
+
+
+def test_browsers_may_say_of_the_pages_own_forms_where_they_come_from(world: World) -> None:
+    """By the policy `no-referrer` they would say ``Origin: null``, which is refused."""
+
+    async def ask(client: Client) -> None:
+        async with client.get("/") as answer:
+            assert answer.headers["Referrer-Policy"] == "same-origin"
+        own = {"Origin": str(client.make_url("")).rstrip("/"), "Sec-Fetch-Site": "same-origin"}
+        async with client.post("/sign-in", data={"token": GOOD}, headers=own, allow_redirects=False) as answer:
+            assert answer.status == 303
+
+    serving(world, ask)
+
+
+def test_signing_out_ends_what_is_open_elsewhere(world: World) -> None:
+    async def ask(client: Client) -> None:
+        async with client.get("/live", headers=bearer()) as stream:
+            while not (await stream.content.readline()).startswith(b"data: "):
+                pass
+            async with client.post("/sign-out", headers=bearer(), allow_redirects=False) as answer:
+                assert answer.status == 303
+            await asyncio.wait_for(stream.read(), 5)
+
+    serving(world, ask)
+
+
+def test_a_page_stays_open_while_the_cluster_cannot_be_asked_who_reads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visitors, "CHECK_S", -1.0)
+    monkeypatch.setattr(server, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(server, "HEARTBEAT_S", 0.01)
+    known, trouble = {GOOD: "ada"}, list[str]()
+
+    async def ask(client: Client) -> None:
+        async with client.get("/live", headers=bearer()) as stream:
+            while not (await stream.content.readline()).startswith(b"data: "):
+                pass
+            trouble.append("The API server starts.")
+            async with client.get("/", headers=bearer()) as answer:
+                assert answer.status == 503
+            trouble.clear()
+            world.run("second", Phase.RUNNING)
+            while b"second" not in (line := await stream.content.readline()):
+                assert not line.startswith(b"event: gone")
+
+    serving(world, ask, known, trouble)
 
 
 def test_a_token_that_does_not_hold_any_more_ends_what_it_showed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,8 @@ MOST_STREAMS = 64
 LEAST_S = 0.4
 # A line that says nothing, by which a connection that is gone is noticed.
 HEARTBEAT_S = 15.0
+# An open page waits so long when the cluster cannot be asked who its reader is.
+ASK_AGAIN_S = 5.0
 GRACE_S = 0.5
 PROBES = ("/livez", "/readyz")
 STATIC = {"app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
@@ -135,6 +137,11 @@ class Page:
         return response
 
     async def _sign_out(self, request: web.Request) -> web.Response:
+        """End all that is open for the token, and have it kept nowhere."""
+        assert self._visitors is not None, "the address is there only then"
+        identity = identity_of(request.headers, request.cookies)
+        if identity is not None:
+            await self._visitors.forget(identity)
         response = _moved("/")
         response.del_cookie(COOKIE, path="/")
         return response
@@ -198,7 +205,12 @@ class Page:
         address, digest = request.query.get("view", "/"), request.query.get("digest", "")
         while not visitor.is_over:
             # A token that does not hold any more ends the stream.
-            if await self._visitor(request) is not visitor:
+            found = await self._visitor(request)
+            if isinstance(found, web.Response) and found.status == 503:  # whether it does, nobody can tell now
+                await response.write(b": still\n\n")
+                await asyncio.sleep(ASK_AGAIN_S)
+                continue
+            if found is not visitor:
                 await response.write(b"event: gone\ndata: {}\n\n")
                 return
             changed.clear()

@@ -150,6 +150,10 @@ class Visitors:
         visitor.used_at = time.monotonic()
         return visitor
 
+    async def forget(self, identity: Identity) -> None:
+        """End what an identity has open, and keep its token no more."""
+        await self._drop(identity.key)
+
     async def close(self) -> None:
         """End everything."""
         for key in tuple(self._visitors):
