@@ -30,8 +30,8 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 SERVED_TIMEOUT_S = 30.0
 GIB = 1024**3
 GPUS = 8
-OPERATED: set[str] = set()
-"""Namespaces in which an operator of these tests had its account."""
+OPERATED: set[tuple[str, str]] = set()
+"""API servers and namespaces in which an operator of these tests had its account."""
 
 HARMLESS = {
     "allowPrivilegeEscalation": False,
@@ -58,7 +58,7 @@ def operating(access: Access, namespace: str, **settings: Any) -> Iterator[Opera
 
 def an_operator(access: Access, namespace: str, **settings: Any) -> Operator:
     installed = FixedToken(token_of(Client(access), namespace, OPERATOR))
-    OPERATED.add(namespace)
+    OPERATED.add((access.server, namespace))
     client = Client(replace(access, credentials=installed), Limits(patience_s=8.0))
     pods = PodSettings(runtime=bundle_name())
     given: dict[str, Any] = {"watch_namespace": namespace, "listen": ("127.0.0.1", 0), **settings}
