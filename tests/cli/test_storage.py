@@ -151,6 +151,7 @@ def test_a_supervisor_that_starts_on_a_full_disk_waits_for_room(desk: Path, disk
     assert cluster.find("late").status.phase is not Phase.SUCCEEDED
     (disk / "filler").unlink()
     until(lambda: cluster.find("late").status.phase is Phase.SUCCEEDED)
+    until(cluster.supervisor_pid, "number of the supervisor, which had no room for it at its start")
     cluster.close()
 
 

@@ -90,7 +90,7 @@ def _serve_when_there_is_room(home: Home, lock: int, *, is_ahead: bool) -> bool:
             home.sign_lock(lock, os.getpid())
             cluster = LocalCluster(home, is_loops=True)
             try:
-                _serve(home, cluster, is_ahead=is_ahead)
+                _serve(home, cluster, lock=lock, is_ahead=is_ahead)
             finally:
                 cluster.close()
             return True
@@ -106,7 +106,7 @@ def _serve_when_there_is_room(home: Home, lock: int, *, is_ahead: bool) -> bool:
             time.sleep(TROUBLE_WAIT_S)
 
 
-def _serve(home: Home, cluster: LocalCluster, *, is_ahead: bool = False) -> None:
+def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, is_ahead: bool = False) -> None:
     stopping = False
 
     def stop(_number: int, _frame: object) -> None:
@@ -146,13 +146,19 @@ def _serve(home: Home, cluster: LocalCluster, *, is_ahead: bool = False) -> None
                     log.error("%s", told)
                 if not isinstance(error, NoRoom) and time.monotonic() - told_at > PATIENCE_S:
                     raise
+                if isinstance(error, NoRoom):
+                    with contextlib.suppress(ClusterError):
+                        cluster.store.relieve()  # what its log repeats is room too, which the next step may need
                 live, changed, unfinished, wait_s = 0, False, True, TROUBLE_WAIT_S
-            if not told and time.monotonic() >= reserve_at:
+            # Without a reserve the log must not grow: what it takes is all the room there is.
+            if not told and (time.monotonic() >= reserve_at or not home.reserve.exists()):
                 with contextlib.suppress(ClusterError):
                     # While there is room: on a full disk what the log still holds may be more than the reserve. Any
                     # trouble that lasts is the next step's, which has patience.
                     cluster.store.relieve()
                 hold_reserve(home)
+                if lock is not None:
+                    home.sign_lock(lock, os.getpid())  # a full disk may not have taken it at the start
                 reserve_at = time.monotonic() + RESERVE_EVERY_S
             if unfinished:
                 idle_since, idle_exit_s = time.monotonic(), IDLE_EXIT_S

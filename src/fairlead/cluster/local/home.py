@@ -98,7 +98,7 @@ class Home:
 
     @staticmethod
     def sign_lock(lock: int, pid: int) -> None:
-        """Write whose the supervisor's lock is."""
+        """Write whose the supervisor's lock is, if there is room."""
         text = str(pid).encode()
         # Over what is there, which needs no room on a full disk.
         with contextlib.suppress(OSError):
