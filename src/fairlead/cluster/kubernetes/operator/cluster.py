@@ -386,6 +386,8 @@ class KubernetesCluster:
         pods: tuple[Pod, ...] = ()
         if is_leaf(run):
             pods = self.view.members(found)
+            if self._ledger is not None and run.status.phase.is_final:
+                self._ledger.settle(found)  # nothing writes what it cost after this
             cost = None if self._ledger is None else self._ledger.cost_of(run, pods, time.time())
             status = training_status(run, pods, generation=found.generation, before=found.conditions, cost=cost)
         else:
