@@ -4,18 +4,13 @@ It needs a Python from 3.11 on and nothing else. The package of the runtime is t
 to it what only drivers need, and what reads `.gitignore` files, which say what is no code of a step.
 """
 
-import base64
-import hashlib
 import importlib.util
-import io
-import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fairlead.specs
-from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.manifests.runtime_bundle import EPOCH
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import archived, name_of, render_archive
 from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.pipeline import VARIABLE
 
@@ -57,12 +52,8 @@ def bundle() -> bytes:
         paths += sorted((root / folder).rglob("*.py"))
     files = {f"fairlead/{path.relative_to(root).as_posix()}": path for path in paths}
     files |= {path.relative_to(ignores.parent).as_posix(): path for path in sorted(ignores.rglob("*.py"))}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        archive.writestr(zipfile.ZipInfo("__main__.py", date_time=EPOCH), _MAIN, zipfile.ZIP_DEFLATED)
-        for name, path in files.items():
-            archive.writestr(zipfile.ZipInfo(name, date_time=EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+    content = {name: path.read_bytes() for name, path in files.items()}
+    return archived({"__main__.py": _MAIN.encode(), **content})
 
 
 def _reader_of_ignore_files() -> Path:
@@ -76,19 +67,9 @@ def _reader_of_ignore_files() -> Path:
 @cache
 def bundle_name() -> str:
     """The name of the ConfigMap, which changes with the content."""
-    return f"fairlead-driver-{hashlib.sha256(bundle()).hexdigest()[:12]}"
+    return name_of(bundle(), "driver")
 
 
 def render_bundle(namespace: str) -> dict[str, Any]:
     """The ConfigMap that holds the driver; never changed, as its name stands for its content."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": bundle_name(),
-            "namespace": namespace,
-            "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "driver"},
-        },
-        "immutable": True,
-        "binaryData": {FILE: base64.b64encode(bundle()).decode()},
-    }
+    return render_archive(bundle(), "driver", FILE, namespace)

@@ -13,7 +13,7 @@ PAGE_PORT = 8080
 PORT = 80
 REPLICAS = 2
 PLACE = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where every client in a pod looks for the certificate and the namespace."""
+"""The place where every client in a pod looks for the certificate and the namespace."""
 _SELECTOR = {"app.kubernetes.io/name": PAGE}
 
 

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ MOST_BYTES = 1024 * 1024  # of all a ConfigMap holds
 _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
 # What programs import of the package itself.
 _BESIDE = ("__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "xgboost.py")
-EPOCH = (1980, 1, 1, 0, 0, 0)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @cache
@@ -32,28 +33,43 @@ def bundle() -> bytes:
     files |= {f"fairlead/{name}": (root / name).read_bytes() for name in _BESIDE}
     for path in sorted(package.rglob("*.py")):
         files[f"fairlead/{path.relative_to(root).as_posix()}"] = path.read_bytes()
+    return archived(files)
+
+
+def archived(files: Mapping[str, bytes]) -> bytes:
+    """Pack files by their names into a zip archive, with the same bytes for the same files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name, date_time=EPOCH), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name, date_time=_EPOCH), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
 def bundle_name() -> str:
     """The name of the ConfigMap, which changes with the content."""
-    return f"fairlead-runtime-{hashlib.sha256(bundle()).hexdigest()[:12]}"
+    return name_of(bundle(), "runtime")
 
 
 def render_bundle(namespace: str) -> dict[str, Any]:
     """The ConfigMap that holds the runtime; never changed, as its name stands for its content."""
+    return render_archive(bundle(), "runtime", FILE, namespace)
+
+
+def name_of(archive: bytes, what: str) -> str:
+    """Name the ConfigMap of an archive after what it is and what is in it."""
+    return f"fairlead-{what}-{hashlib.sha256(archive).hexdigest()[:12]}"
+
+
+def render_archive(archive: bytes, what: str, file: str, namespace: str) -> dict[str, Any]:
+    """Render the ConfigMap that holds an archive as a file of that name."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": bundle_name(),
+            "name": name_of(archive, what),
             "namespace": namespace,
-            "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "runtime"},
+            "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: what},
         },
         "immutable": True,
-        "binaryData": {FILE: base64.b64encode(bundle()).decode()},
+        "binaryData": {file: base64.b64encode(archive).decode()},
     }
