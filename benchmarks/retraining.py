@@ -69,7 +69,7 @@ def show(found: dict[tuple[int, str, str], list[float]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What each model would have got wrong.
+    """The mistakes that each model would have made.
 
     Attributes:
         mistakes: By the look before which a model was trained: 0 or 1 for each later row.

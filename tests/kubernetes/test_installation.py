@@ -280,7 +280,7 @@ def installed(fresh: ControlPlane) -> Iterator[tuple[Command, Answer]]:
 
 
 class TestAnInstallation:
-    """What one installation shows, in this order: each takes its time to make and to take away."""
+    """Look at one installation, in this order: each takes its time to make and to take away."""
 
     def test_a_second_one_changes_nothing_and_says_so(
         self, fresh: ControlPlane, installed: tuple[Command, Answer]

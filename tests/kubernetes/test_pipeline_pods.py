@@ -133,7 +133,7 @@ def spec(text: str = CHAIN) -> Pipeline:
 
 
 def tasks(lines: list[str], text: str = CHAIN) -> dict[str, Task]:
-    """What the output of a driver tells of each task."""
+    """Read from the output of a driver what became of each task."""
     said = [LogLine(at=float(at), attempt=0, rank=0, stream="o", text=line) for at, line in enumerate(lines)]
     return {task.name: task for each in read_told(spec(text), said).steps.values() for task in each}
 

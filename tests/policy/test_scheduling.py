@@ -210,7 +210,7 @@ def test_a_team_at_its_quota_waits_and_holds_up_nobody() -> None:
 
 
 def test_nobody_is_stopped_for_room_that_is_kept_for_a_run_further_ahead() -> None:
-    """What `big` waits for is not known, so that whatever is freed on a node that it could use is kept for it."""
+    """Nobody knows what `big` waits for, so whatever is freed on a node that it could use is kept for it."""
     held = (
         running("scavenger", "n0", range(1), priority=-1, team="idle"),
         running("ending", "n0", range(1, 2), expected_duration_s=1020.0),

@@ -539,7 +539,7 @@ def triggered(pipeline: Pipeline, hours: Sequence[int] = ()) -> object:
 
 
 def drifted(pipeline: Pipeline) -> object:
-    """What is found in two files of which the losses of one grow more than those of the other."""
+    """Look for drift in two files of which the losses of one grow more than those of the other."""
     assert pipeline.on is not None
     assert pipeline.on.drift is not None
     with tempfile.TemporaryDirectory() as place:
