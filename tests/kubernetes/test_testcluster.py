@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.error
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,25 @@ os.kill(os.getpid(), signal.SIGKILL)
     until(lambda: not left(), "end of its servers")
     leftovers.sweep()
     assert not Path(home).exists()
+
+
+def test_several_sweeps_at_once_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, groups = tmp_path / "logs", tmp_path / "cgroups" / "memory"
+    logs.mkdir()
+    for number in range(20):
+        name = f"{leftovers.PREFIX}{number}"
+        (groups / name / "0").mkdir(parents=True)
+        for pod in range(50):
+            (logs / f"{name}-{pod}.log").symlink_to(tmp_path / name / f"{pod}.log")
+    monkeypatch.setattr(leftovers, "BASE", tmp_path)
+    monkeypatch.setattr(leftovers, "CGROUPS", tmp_path / "cgroups")
+    monkeypatch.setattr(leftovers, "NAMESPACES", tmp_path / "namespaces")
+    monkeypatch.setattr(leftovers, "CONTAINER_LOGS", logs)
+    with ThreadPoolExecutor(max_workers=5) as threads:
+        for sweep in [threads.submit(leftovers.sweep) for _ in range(5)]:
+            sweep.result(timeout=60)
+    assert not list(logs.iterdir())
+    assert not list(groups.iterdir())
 
 
 def test_what_users_did_is_in_the_audit_log() -> None:

@@ -23,8 +23,10 @@ BASE = Path("/tmp")
 
 PREFIX = "fairlead-testcluster-"
 LOCK = "alive"
+SWEEP_LOCK = "fairlead-leftovers.lock"
 NAMESPACES = Path("/var/run/netns")
 CGROUPS = Path("/sys/fs/cgroup")
+CONTAINER_LOGS = Path("/var/log/containers")
 KEEP_LOGS_S = 24 * 3600
 
 
@@ -33,9 +35,15 @@ def new_home() -> Path:
 
 
 def sweep() -> None:
-    """Take away what dead clusters left, but for logs that were kept less than a day ago."""
+    """Take away what dead clusters left, but for logs that were kept less than a day ago; one process at a time."""
+    with (BASE / SWEEP_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _sweep()
+
+
+def _sweep() -> None:
     for home in BASE.glob(f"{PREFIX}*"):
-        with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+        with contextlib.suppress(FileNotFoundError):  # a cluster that stops removes its own
             if (home / LOCK).exists() and not _is_held(home / LOCK):
                 remove(home, keep_logs=False)
             elif not (home / LOCK).exists() and time.time() - home.stat().st_mtime > KEEP_LOGS_S:
@@ -143,7 +151,8 @@ def _remove_files_elsewhere(home: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             Path((task / "address").read_text().removeprefix("unix://")).unlink(missing_ok=True)
         for result in Path("/var/lib/cni/results").glob(f"*-{task.name}-*"):
-            result.unlink()
-    for link in Path("/var/log/containers").glob("*.log"):
-        if link.is_symlink() and link.readlink().is_relative_to(home):
-            link.unlink()
+            result.unlink(missing_ok=True)
+    for link in CONTAINER_LOGS.glob("*.log"):
+        with contextlib.suppress(FileNotFoundError):  # the kubelet of another cluster removes what is its own
+            if link.is_symlink() and link.readlink().is_relative_to(home):
+                link.unlink(missing_ok=True)
