@@ -42,6 +42,12 @@ def test_a_file_that_is_no_spec_is_refused_in_words(
     assert ended.out == ""
 
 
+def test_a_page_has_one_port(call: Call) -> None:
+    ended = call("ui", "--sign-in", "--listen", "127.0.0.1:8080", "--port", "7700")
+    assert ended.code == 2
+    assert "leave --port out" in ended.err
+
+
 @pytest.mark.parametrize(("command", "code"), [("run", 5), ("plan", 5), ("validate", 2), ("render", 2)])
 def test_a_missing_file_is_named(call: Call, command: str, code: int) -> None:
     ended = call(command, "missing.yaml")

@@ -1,11 +1,13 @@
 """Mistakes that are certain are told at submission; nothing that may do well is refused."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.cluster.preflight import command_problem, workdir_problem
+from fairlead.specs.serving import PREDICTOR_SERVER, Replica
 from tests.builders import training
 
 ENV = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/root"}
@@ -92,6 +94,22 @@ def test_the_path_is_that_of_the_run(project: Path) -> None:
     (project / "tool").rename(project / "bin" / "mine")
     assert command_problem(training(run="mine"), project, ENV) is not None
     assert command_problem(training(run="mine", env={"PATH": "bin:/usr/bin"}), project, ENV) is None
+
+
+def test_a_predictor_is_refused_where_its_python_lacks_what_serves_it(project: Path) -> None:
+    bare = project / "bare"
+    bare.mkdir()
+    (bare / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (bare / "python").chmod(0o755)
+    env = {"PATH": f"{bare}:/usr/bin:/bin"}
+    replica = Replica(name="cats-1", run=PREDICTOR_SERVER, service="cats", predictor="cats:Cats")
+    problem = command_problem(replica, project, env)
+    assert problem is not None
+    assert problem.startswith(f"the Python of 'python', {bare}/python, has no aiohttp and no numpy")
+    assert "pip install 'fairlead[serve]' numpy" in problem
+    assert command_problem(replica, project, ENV) is None
+    assert command_problem(replace(replica, setup="pip install fairlead"), project, env) is None
+    assert command_problem(replace(replica, predictor="", run="python train.py"), project, env) is None
 
 
 def test_a_package_that_says_where_its_modules_are_is_let_be(project: Path) -> None:

@@ -7,9 +7,10 @@ let be: a command for a shell, one that a ``setup`` step may still install, a mo
 import difflib
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,10 +43,15 @@ SHELLS = ("bash", "sh", "dash", "zsh")
 # Not by importing it: finding a top-level module runs no code of its own.
 FIND = (
     "import importlib.util, sys\n"
-    "try: found = importlib.util.find_spec(sys.argv[1])\n"
-    "except Exception: found = True\n"
-    f"sys.exit({ABSENT} if found is None else 0)"
+    "def find(name):\n"
+    "    try: return importlib.util.find_spec(name)\n"
+    "    except Exception: return True\n"
+    "absent = [name for name in sys.argv[1:] if find(name) is None]\n"
+    "print(*absent)\n"
+    f"sys.exit({ABSENT} if absent else 0)"
 )
+# What the server of a predictor imports before anything of the predictor's own.
+SERVED_BY = ("aiohttp", "numpy", "prometheus_client")
 
 
 class Invocation(NamedTuple):
@@ -169,6 +175,7 @@ def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -
     return (
         _program_problem(asked.program, workdir, env)
         or _script_problem(asked, workdir, env)
+        or (_server_problem(asked, workdir, env) if isinstance(spec, Replica) and spec.predictor else None)
         or _module_problem(asked, workdir, env)
     )
 
@@ -256,27 +263,45 @@ def _module_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) ->
     top = module.partition(".")[0]
     if _looks_in_workdir(asked, env) and _entries_of(top, workdir):
         return _submodule_problem(module, workdir)
-    flags = [flag for flag in asked.flags if not re.fullmatch("-[a-zA-Z]*[iv][a-zA-Z]*", flag)]
-    try:
-        ended = subprocess.run(
-            [asked.program, *flags, "-c", FIND, top],
-            cwd=workdir,
-            env={**env, "PATH": os.pathsep.join(_path(workdir, env))},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=ASK_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None  # it may yet do well by itself
-    if ended.returncode != ABSENT:
+    if not _absent_modules(asked, (top,), workdir, env):
         return None
     near = _near(top, [name.partition(".")[0] for name in _names(workdir)])
     return (
         f"the Python of {asked.program!r} has no module {top!r}, and {workdir} has none{near}. Install it there, "
         "activate the environment that has it, or install it in a `setup` step"
     )
+
+
+def _server_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
+    absent = _absent_modules(asked, SERVED_BY, workdir, env)
+    if not absent:
+        return None
+    return (
+        f"the Python of {asked.program!r}, {shutil.which(asked.program, path=os.pathsep.join(_path(workdir, env)))}, "
+        f"has no {' and no '.join(absent)}, which a predictor is served with. `pip install 'fairlead[serve]' numpy` "
+        "there, activate the environment that has them, or install them in a `setup` step"
+    )
+
+
+def _absent_modules(asked: Invocation, names: Sequence[str], workdir: Path, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The modules of these, top-level ones, that the command's own interpreter does not find; none where it cannot be
+    asked."""
+    flags = [flag for flag in asked.flags if not re.fullmatch("-[a-zA-Z]*[iv][a-zA-Z]*", flag)]
+    try:
+        ended = subprocess.run(
+            [asked.program, *flags, "-c", FIND, *names],
+            cwd=workdir,
+            env={**env, "PATH": os.pathsep.join(_path(workdir, env))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_S,
+            check=False,
+            text=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()  # it may yet do well by itself
+    return tuple(ended.stdout.split()) if ended.returncode == ABSENT else ()
 
 
 def _submodule_problem(module: str, workdir: Path) -> str | None:

@@ -18,21 +18,21 @@ NEEDED = ("aiohttp", "jinja2")
 
 
 @click.command()
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, help=f"Port on 127.0.0.1; {PORT} by default, 0 for any."
-)
+@click.option("--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; {PORT} by default, 0 for any.")
 @click.option(
     "--sign-in", is_flag=True, help="Ask who reads: show each reader what their own token may see on Kubernetes."
 )
 @click.option("--listen", metavar="HOST:PORT", help="Address for a page with --sign-in, such as 0.0.0.0:8080.")
 @json_option
 @cluster_options
-def ui(target: Target, port: int, sign_in: bool, listen: str | None, json_: bool) -> None:
+def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json_: bool) -> None:
     """Serve a page that shows runs, the queue, the cluster, teams and costs, until Ctrl-C.
 
     It only reads, and answers on this machine only. --json prints its address and process once it answers. On
     Kubernetes it shows what your own rights let you see, with the runs of one namespace.
     """
+    if listen is not None and port is not None:
+        raise click.UsageError("--listen has a port of its own; leave --port out.")
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise Conflict(
@@ -55,7 +55,7 @@ def ui(target: Target, port: int, sign_in: bool, listen: str | None, json_: bool
         if not sign_in or not host or not given.isdigit() or int(given) > 65535:
             raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080, and --sign-in with it.")
         port = int(given)
-    listening = listen_on(port, host)
+    listening = listen_on(PORT if port is None else port, host)
     address = f"http://{host}:{listening.getsockname()[1]}/"
 
     def tell() -> None:
