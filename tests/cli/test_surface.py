@@ -16,6 +16,7 @@ WITHOUT_JSON = {
     "operator",
     "exec",
     "prices",
+    "keys",
     "image",
     "metrics",
     "model",

@@ -20,8 +20,9 @@ from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.serving import detail_of
 from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.resources import Resources
-from fairlead.specs.serving import Canary, Scale, Serving
+from fairlead.specs.serving import Access, Canary, Scale, Serving
 from fairlead.specs.training import Training
+from fairlead.state.access_keys import new_key
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.home import end_everything
 from tests.waiting import until
@@ -183,14 +184,19 @@ class Visitor:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.answers: Counter[tuple[int, str]] = Counter()
+        self.headers: dict[str, str] = {}
 
     def ask(self) -> None:
+        self.asked()
+
+    def asked(self) -> int:
         host = str(gateway_url(self.desk.cluster.home)).removeprefix("http://")
         connection = http.client.HTTPConnection(host, timeout=30.0)
-        connection.request("GET", "/hello/asked")
+        connection.request("GET", "/hello/asked", headers=self.headers)
         reply = connection.getresponse()
         self.answers[reply.status, reply.read().decode()] += 1
         connection.close()
+        return reply.status
 
     def ask_until(self, is_so: Callable[[], bool]) -> None:
         for _ in range(5_000):
@@ -252,6 +258,44 @@ def test_what_was_measured_of_requests_bounds_how_many_may_be_there(desk: Desk) 
     visitor.ask_until(lambda: told_most_in_flight(desk) is not None)
     assert told_most_in_flight(desk) >= 4
     assert set(visitor.answers) == {(200, "r1")}
+
+
+def test_an_endpoint_with_access_opens_to_a_key_as_long_as_there_is_one(desk: Desk) -> None:
+    serving, visitor = desk.serve(access=Access(teams=("search",), requests_per_minute=10_000)), Visitor(desk)
+    until(lambda: desk.num_ready(serving) == 1)
+    visitor.headers = {"X-API-Key": "guessed"}
+    until(lambda: visitor.asked() == 403)
+    text, key = new_key("search", "ci", 0.0)
+    _, other = new_key("ads", "ci", 0.0)
+    for each in (key, other):
+        desk.cluster.add_access_key(each)
+    with pytest.raises(Conflict, match="Team search has a key ci"):
+        desk.cluster.add_access_key(key)
+    desk.cluster.nudge()
+    visitor.headers = {"Authorization": f"Bearer {text}"}
+    until(lambda: visitor.asked() == 200)
+    state = b"".join(path.read_bytes() for path in desk.cluster.home.path.rglob("*") if path.is_file())
+    assert key.sha256.encode() in state
+    assert text.encode() not in state
+    assert other.sha256 not in (desk.cluster.home.serving / "routes.json").read_text()
+    desk.cluster.remove_access_key("search", "ci")
+    with pytest.raises(NotFound, match="Team search has no key ci; it has: none"):
+        desk.cluster.remove_access_key("search", "ci")
+    desk.cluster.nudge()
+    until(lambda: visitor.asked() == 403)
+
+
+def test_endpoints_with_access_are_closed_while_the_keys_cannot_be_read(desk: Desk) -> None:
+    text, key = new_key("default", "ci", 0.0)
+    desk.cluster.add_access_key(key)
+    serving, visitor = desk.serve(access=Access()), Visitor(desk)
+    visitor.headers = {"X-API-Key": text}
+    until(lambda: desk.num_ready(serving) == 1)
+    until(lambda: visitor.asked() == 200)
+    desk.cluster.home.access_keys.write_text("{")
+    desk.cluster.nudge()
+    until(lambda: visitor.asked() == 403)
+    assert desk.num_ready(serving) == 1
 
 
 def told_most_in_flight(desk: Desk) -> Any:

@@ -22,7 +22,7 @@ def service(
     """A service of routes.json with one revision, r1, of these replicas, unless revisions are given."""
     told = revisions if revisions is not None else [revision("r1", *replicas)]
     return {
-        "path": "/m", "hosts": ["m.localhost"], "keys": [], "timeout_s": LIMIT_S, "idempotent": False,
+        "path": "/m", "hosts": ["m.localhost"], "keys": None, "timeout_s": LIMIT_S, "idempotent": False,
         "max_concurrency": None, "max_queue": 100, "revisions": told, "failure": None, **more,
     }  # fmt: skip
 
@@ -154,7 +154,7 @@ class Replica:
     """A server whose answers say what it was asked.
 
     Paths: /echo says the request back; /slow waits for `go`; /stream sends a piece for each `go`; /status/N; /fail ends
-    the connection without an answer.
+    the connection without an answer; /tokens/N answers as a text generator that used so many.
     """
 
     def __init__(self, name: str) -> None:
@@ -185,10 +185,12 @@ class Replica:
                 if word[0] == "stream":
                     self._stream()
                     return
-                told = {
+                told: dict[str, Any] = {
                     "replica": outer.name, "method": self.command, "path": self.path, "body": body.decode("latin-1"),
                     "headers": {key.lower(): value for key, value in self.headers.items()},
                 }  # fmt: skip
+                if word[0] == "tokens":
+                    told = {"choices": [{"text": '{"total_tokens": 0}'}], "usage": {"total_tokens": int(word[1])}}
                 data = json.dumps(told).encode()
                 self.send_response(int(word[1]) if word[0] == "status" else 200)
                 self.send_header("Content-Length", str(len(data)))

@@ -8,7 +8,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.gateway.routes import Backend, Key, RevisionRoute, Routes, ServiceRoute, read_routes
 
 WHOLE = {
-    "path": "/m", "hosts": ["m.localhost"], "keys": [{"sha256": "a" * 64, "team": "t", "requests_per_second": 2.5}],
+    "path": "/m", "hosts": ["m.localhost"], "keys": [{"sha256": "a" * 64, "team": "t"}],
     "timeout_s": 30, "idempotent": True, "max_concurrency": 4, "max_queue": 7, "failure": None, "later": "unknown",
     "revisions": [
         {"name": "r3", "weight": 2, "shadow": False, "replicas": [{"id": "u-0", "url": "http://127.0.0.1:8001"}]}
@@ -18,7 +18,7 @@ WHOLE = {
 
 def test_all_of_it_is_read() -> None:
     route = ServiceRoute(
-        "m", "/m", ("m.localhost",), (Key("a" * 64, "t", 2.5),), 30.0, True, 4, 7,
+        "m", "/m", ("m.localhost",), (Key("a" * 64, "t"),), 30.0, True, 4, 7,
         (RevisionRoute("r3", 2, False, (Backend("u-0", "127.0.0.1", 8001),)),), None,
     )  # fmt: skip
     told = {"version": 1, "wake": "/run/wake", "services": {"m": WHOLE}}
@@ -34,7 +34,8 @@ def test_all_of_it_is_read() -> None:
         ({"hosts": "m"}, "m: `hosts` has to be a list of texts; it is 'm'"),
         ({"hosts": ["M"]}, "m: `hosts` has to be small letters; it is 'M'"),
         ({"keys": [{"sha256": "A" * 64}]}, f"m: `sha256` has to be 64 hex digits; it is {'A' * 64!r}"),
-        ({"keys": [{"sha256": "a" * 64, "requests_per_second": 0}]}, "m: `requests_per_second` has to be null or"),
+        ({"requests_per_minute": 0}, "m: `requests_per_minute` has to be null or a positive number; it is 0"),
+        ({"tokens_per_minute": 1.5}, "m: `tokens_per_minute` has to be null or a positive number; it is 1.5"),
         ({"timeout_s": "5"}, "m: `timeout_s` has to be a positive number of seconds; it is '5'"),
         ({"idempotent": 1}, "m: `idempotent` has to be true or false; it is 1"),
         ({"max_concurrency": 0}, "m: `max_concurrency` has to be null or a positive number; it is 0"),

@@ -52,6 +52,7 @@ from fairlead.specs.sweep import Sweep, values_of
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.specs.workload import renamed
+from fairlead.state.access_keys import AccessKey
 from fairlead.state.plan import Change
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.state.snapshot import Gpu, Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Spending, Workload
@@ -727,7 +728,8 @@ def routed(serving: Serving) -> object:
     """What the gateway is told of an endpoint."""
     endpoint = Endpoint(serving)
     endpoint.run(5)
-    return routes(endpoint.snapshot(), {})
+    keys = [AccessKey(team=team, name="k", sha256=team * 64, created_at=0.0) for team in ("a", "b")]
+    return routes(endpoint.snapshot(), {}, keys)
 
 
 @dataclass(frozen=True)
@@ -804,6 +806,9 @@ EFFECTS["Serving"] = [
     Effect("canary.metric.margin", "5%", "40%", Tried(pairs=100), {**SCORED, **LAX, "canary.metric.below": 0.5}),
     Effect("canary.confidence", "95%", "99%", Tried(pairs=16, worse=10), {"canary.within": "1h"}),
     Effect("canary.within", "1m", "1h", Tried()),
+    Effect("access.teams", ["a"], ["a", "b"], routed),
+    Effect("access.requests_per_minute", 10, 20, routed, {"access.teams": ["a"]}),
+    Effect("access.tokens_per_minute", None, 20, routed, {"access.teams": ["a"]}),
     Effect("timeout", "30s", "60s", routed),
     Effect("ready_within", "30s", "90s", Asked(changes=True, broken=True)),
     Effect("max_concurrency", None, 4, routed),

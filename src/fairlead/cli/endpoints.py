@@ -13,6 +13,7 @@ from fairlead.policy.serving.canary import judge_canary
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload
+from fairlead.text.quantities import plural
 
 LOOK_S = 0.2
 NUDGE_S = 1.0
@@ -38,9 +39,18 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
         "revision": None if detail.serving is None else f"r{detail.serving}",
         "replicas": {"ready": detail.ready, "wanted": detail.wanted},
         "canary": _canary_json(serving),
+        "access": _access_json(cluster, serving),
         "requests_per_second": None if demand is None else demand.rate(time.time()),
         "in_flight": None if demand is None else demand.in_flight,
     }
+
+
+def _access_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, Any] | None:
+    """Tell who may ask it, and with how many keys; None where everybody may."""
+    if serving.spec.access is None or not isinstance(cluster, LocalCluster):
+        return None
+    teams = serving.spec.teams_with_access
+    return {"teams": list(teams), "keys": sum(each.team in teams for each in cluster.access_keys())}
 
 
 def _canary_json(serving: Workload[Serving]) -> dict[str, Any] | None:
@@ -66,6 +76,9 @@ def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[
     found = endpoint_json(cluster, workload)
     rate = found["requests_per_second"]
     facts = [("url", found["url"] or "-"), ("revision", found["revision"] or "-")]
+    access = found["access"]
+    if access is not None:
+        facts.append(("access", f"{plural(access['keys'], 'key')} of {', '.join(access['teams'])}"))
     return facts if rate is None else [*facts, ("requests", f"{rate:.3g}/s, {found['in_flight']} in flight")]
 
 
@@ -106,6 +119,10 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
             url = cluster.endpoint_url(now)
             if url is not None:
                 message(f"{name} serves {asked.name} at {url}")
+                access = _access_json(cluster, now)
+                if access is not None and not access["keys"]:
+                    (team, *_) = access["teams"]
+                    message(f"It refuses every request until there is a key: `fairlead keys create NAME --team {team}`")
                 message(f"`fairlead status {name}` shows it, `fairlead stop {name}` ends it.")
                 return 0
         why = now.status.reason.message

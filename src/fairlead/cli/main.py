@@ -24,6 +24,7 @@ SECTIONS = {
         "suspend": ("intents", "Pause runs and release what they hold."),
         "resume": ("resume", "Continue suspended, stopped or failed runs."),
         "rollback": ("rollback", "Let an endpoint go back to an earlier revision."),
+        "keys": ("keys", "Make and revoke keys of teams for endpoints."),
         "delete": ("intents", "Stop runs and delete their records and files."),
         "prune": ("prune", "Delete finished runs that are old."),
     },

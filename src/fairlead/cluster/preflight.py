@@ -34,6 +34,7 @@ OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
 NO_GATEWAY = {
     "replicas": "there is no gateway on a cluster, which would count requests; give one number, such as 2",
     "canary": "there is no gateway on a cluster, which would give a revision its share of the requests; remove it",
+    "access": "there is no gateway on a cluster, which would ask for keys; remove it",
     "timeout": "there is no gateway on a cluster, which would end requests; remove it, and have the server end them",
     "max_concurrency": "there is no gateway on a cluster, where requests would wait; remove it",
     "max_queue": "there is no gateway on a cluster, where requests would wait; remove it",
@@ -141,6 +142,7 @@ def endpoint_problem(spec: Serving) -> str | None:
     is_asked = {
         "replicas": spec.most_replicas is not None,
         "canary": spec.canary is not None,
+        "access": spec.access is not None,
         "timeout": spec.timeout_s != default.timeout_s,
         "max_concurrency": spec.max_concurrency is not None,
         # A predictor's own server lets so many wait, too.

@@ -3,36 +3,79 @@
 import hashlib
 import hmac
 import math
+from collections import deque
 
 from fairlead.gateway.messages import Refused, Request
-from fairlead.gateway.routes import Key
+from fairlead.gateway.routes import Key, ServiceRoute
 
 KEY_FIELDS = (b"authorization", b"x-api-key")
 """Where a key may stand; with keys on, neither is passed on to a replica."""
+MINUTE_S = 60
 
 
-class TokenBucket:
-    """Lets a rate of requests through, and after a quiet while a second's worth at once, but at least one."""
+class MinuteCount:
+    """Counts the last 60 seconds by the second, so that no minute has more than is allowed, wherever it begins."""
 
-    __slots__ = ("_at", "_level", "rate")
+    __slots__ = ("_seconds", "total")
 
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate
-        self._level = max(1.0, rate)
-        self._at = now
+    def __init__(self) -> None:
+        self.total = 0
+        self._seconds: deque[list[int]] = deque()
 
-    def take(self, now: float) -> float:
-        """Take one token: 0.0 when there was one, else the seconds until there is."""
-        self._level = min(max(1.0, self.rate), self._level + (now - self._at) * self.rate)
-        self._at = now
-        if self._level >= 1.0:
-            self._level -= 1.0
+    def add(self, amount: int, now: float) -> None:
+        """Count something now."""
+        second = int(now)
+        if self._seconds and self._seconds[-1][0] == second:
+            self._seconds[-1][1] += amount
+        else:
+            self._seconds.append([second, amount])
+        self.total += amount
+
+    def wait_s(self, most: int, now: float) -> float:
+        """Return in how many seconds there is room for more below `most`; 0.0 where there is now."""
+        while self._seconds and self._seconds[0][0] + 1 + MINUTE_S <= now:
+            self.total -= self._seconds.popleft()[1]
+        left = self.total
+        if left < most:
             return 0.0
-        return (1.0 - self._level) / self.rate
+        for second, amount in self._seconds:
+            left -= amount
+            if left < most:
+                return second + 1 + MINUTE_S - now
+        return float(MINUTE_S)
 
 
-def team_of(request: Request, keys: tuple[Key, ...]) -> Key:
-    """The key that a request shows.
+class TeamUse:
+    """Requests and tokens that one team has had of a service in the last minute."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = MinuteCount()
+        self.tokens = MinuteCount()
+
+    def begin(self, team: str, route: ServiceRoute, now: float) -> None:
+        """Count one request of the team.
+
+        Raises:
+            Refused: 429 while the team has had as much as it may.
+        """
+        for most, counted, what in (
+            (route.requests_per_minute, self.requests, "requests"),
+            (route.tokens_per_minute, self.tokens, "tokens"),
+        ):
+            wait_s = 0.0 if most is None else counted.wait_s(most, now)
+            if wait_s > 0.0:
+                raise Refused(
+                    429,
+                    f"team {team} has had its {most} {what} of this minute",
+                    retry_after_s=max(1, math.ceil(wait_s)),
+                )
+        self.requests.add(1, now)
+
+
+def team_of(request: Request, keys: tuple[Key, ...]) -> str:
+    """The team whose key a request shows.
 
     Raises:
         Refused: 401 when it shows none, 403 when it shows one that is not among these.
@@ -50,24 +93,4 @@ def team_of(request: Request, keys: tuple[Key, ...]) -> Key:
             found = key
     if found is None:
         raise Refused(403, "this key is not one of the service's")
-    return found
-
-
-def allow(key: Key, buckets: dict[str, TokenBucket], now: float) -> None:
-    """Count one request of a team.
-
-    Raises:
-        Refused: 429 while the team asks more often than it may.
-    """
-    if key.requests_per_second is None:
-        return
-    bucket = buckets.get(key.team)
-    if bucket is None or bucket.rate != key.requests_per_second:
-        bucket = buckets[key.team] = TokenBucket(key.requests_per_second, now)
-    wait_s = bucket.take(now)
-    if wait_s > 0.0:
-        raise Refused(
-            429,
-            f"team {key.team} may ask {key.requests_per_second:g} times a second",
-            retry_after_s=max(1, math.ceil(wait_s)),
-        )
+    return found.team

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fairlead.gateway import heads
-from fairlead.gateway.access import allow, team_of
+from fairlead.gateway.access import TeamUse, team_of
 from fairlead.gateway.access_log import Entry
 from fairlead.gateway.messages import (
     CHUNKED,
@@ -22,6 +22,7 @@ from fairlead.gateway.messages import (
     read_response,
 )
 from fairlead.gateway.services import Given, Service
+from fairlead.gateway.token_usage import TokenUsage
 from fairlead.gateway.wire import Lost, TooMuch, Wire
 
 if TYPE_CHECKING:
@@ -239,15 +240,19 @@ class Conversation:
         """
         route = service.route
         self.deadline = start + route.timeout_s
-        if route.keys:
-            key = team_of(request, route.keys)
-            entry.team = key.team
-            allow(key, service.buckets, start)
+        use: TeamUse | None = None
+        if route.keys is not None:
+            entry.team = team_of(request, route.keys)
+            use = service.use_of(entry.team)
+            use.begin(entry.team, route, start)
+        is_metered = use is not None and route.tokens_per_minute is not None
         if request.length > self._door.most_body:
             raise Refused(413, f"the body has {request.length} bytes; at most {self._door.most_body} are taken")
         expect = request.single.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
             raise Refused(417, "only `Expect: 100-continue` is known")
+        if is_metered and request.upgrade:
+            raise Refused(400, "tokens are counted here, which a WebSocket does not show: ask without `Upgrade`")
         service.arrive(entry.began)
         self._counted = True
         service.shed()
@@ -267,6 +272,7 @@ class Conversation:
             failed = True
             counted = abandoned = False
             response: Response | None = None
+            usage: TokenUsage | None = None
             try:
                 try:
                     upstream = await self._door.connect(given.replica)
@@ -280,7 +286,8 @@ class Conversation:
                     prefix=service.prefix if path is not request.path else b"",
                     remote=self._remote.encode(),
                     request_id=request_id,
-                    keyed=bool(route.keys),
+                    keyed=use is not None,
+                    metered=is_metered,
                     backend=b"%b:%d" % (given.replica.backend.host.encode(), given.replica.backend.port),
                 )
                 upstream.mark()
@@ -313,7 +320,10 @@ class Conversation:
                 if response.status == 101:
                     await self._tunnel(upstream, request, response, request_id, entry)
                     return False
-                keep = await self._relay(upstream, request, response, body.done, request_id, entry, route.timeout_s)
+                usage = TokenUsage(response) if is_metered else None
+                keep = await self._relay(
+                    upstream, request, response, body.done, request_id, entry, route.timeout_s, usage
+                )
                 reusable = response.keep_alive and not upstream.buffer
                 return keep
             except Malformed as error:
@@ -322,6 +332,8 @@ class Conversation:
                 abandoned = not self._late  # the client went away: says nothing of the revision, but that it was slow
                 raise
             finally:
+                if usage is not None and use is not None:
+                    use.tokens.add(usage.total(body.read), self._loop.time())
                 if upload is not None:
                     reusable = reusable and upload.done()
                     upload.cancel()
@@ -415,7 +427,7 @@ class Conversation:
 
     async def _relay(
         self, upstream: Wire, request: Request, response: Response, whole: bool, request_id: bytes, entry: Entry,
-        timeout_s: float,
+        timeout_s: float, usage: TokenUsage | None,
     ) -> bool:  # fmt: skip
         """Pass the answer on as it comes; `whole`: the request has come to its end. Whether the client's connection can
         be kept.
@@ -432,6 +444,8 @@ class Conversation:
         try:
             piece = body.at_hand() if not body.done else b""
             entry.bytes_out = len(piece)
+            if usage is not None:
+                usage.add(piece)
             first = chunk(piece) if as_chunks and piece else piece
             wire.write(head + first)
             while not body.done:
@@ -439,6 +453,8 @@ class Conversation:
                 piece = await body.piece()
                 if piece:
                     entry.bytes_out += len(piece)
+                    if usage is not None:
+                        usage.add(piece)
                     self.deadline = self._loop.time() + timeout_s
                     wire.write(chunk(piece) if as_chunks else piece)
         except Lost:

@@ -15,6 +15,7 @@ _OURS = frozenset(
      b"x-forwarded-proto", b"x-forwarded-prefix", b"x-fairlead-shadow")
 )  # fmt: skip
 _OURS_AND_KEYS = _OURS | frozenset(KEY_FIELDS)
+_CODING = frozenset((b"accept-encoding",))
 _OF_RESPONSE = frozenset((b"content-length", b"x-request-id"))
 
 
@@ -25,7 +26,15 @@ def request_id_of(request: Request) -> bytes:
 
 
 def forwarded(
-    request: Request, *, path: bytes, prefix: bytes, remote: bytes, request_id: bytes, keyed: bool, backend: bytes
+    request: Request,
+    *,
+    path: bytes,
+    prefix: bytes,
+    remote: bytes,
+    request_id: bytes,
+    keyed: bool,
+    backend: bytes,
+    metered: bool = False,
 ) -> bytes:
     """The head for a replica, but for its last fields: those of the body and the empty line.
 
@@ -34,9 +43,12 @@ def forwarded(
         remote: The client's address.
         keyed: The fields in which keys may stand are ours and not passed on.
         backend: Host and port, for a client of HTTP/1.0 that names no host.
+        metered: The tokens of the answer are counted, so that it is not to be compressed.
     """
     single, hops = request.single, request.hops
     ours = _OURS_AND_KEYS if keyed else _OURS
+    if metered:
+        ours |= _CODING
     lines = [b"%b %b%b HTTP/1.1\r\n" % (request.method, path, request.query)]
     traced = _TRACEPARENT.fullmatch(single.get(b"traceparent", b"")) is not None
     for low, name, value in request.fields:

@@ -18,11 +18,10 @@ _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One that may ask: the SHA-256 of its key in hexadecimal digits, and its team's rate or None for any."""
+    """One that may ask: the SHA-256 of its key in hexadecimal digits, and its team."""
 
     sha256: str
     team: str
-    requests_per_second: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,9 @@ class ServiceRoute:
     """A service as its requests meet it.
 
     Attributes:
-        keys: Who may ask; with none, anybody may.
+        keys: Who may ask, which may be nobody; None where anybody may.
+        requests_per_minute: That each team may begin within any 60 seconds; None for any number.
+        tokens_per_minute: That a team may have had of the last 60 seconds for another request to begin.
         timeout_s: From arrival to the first byte of the answer, waiting included, and between two pieces of it.
         idempotent: Whether a request that may have been begun can be begun again elsewhere.
         max_concurrency: Requests that one replica answers at a time, or None for any number.
@@ -85,7 +86,7 @@ class ServiceRoute:
     name: str
     path: str | None
     hosts: tuple[str, ...]
-    keys: tuple[Key, ...]
+    keys: tuple[Key, ...] | None
     timeout_s: float
     idempotent: bool
     max_concurrency: int | None
@@ -95,6 +96,8 @@ class ServiceRoute:
     canary: CanaryRoute | None = None
     places: float = 1.0
     most_in_flight: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +164,25 @@ class _Reader:
                 self._take(each, "hosts", "", lambda v: isinstance(v, str) and _HOST.fullmatch(v), "small letters")
                 for each in self._list(told, "hosts", wrap="hosts")
             ),
-            keys=tuple(self._key(each) for each in self._list(told, "keys")),
+            keys=None if told.get("keys") is None else tuple(self._key(each) for each in self._list(told, "keys")),
             timeout_s=float(self._take(told, "timeout_s", 60.0, _positive, "a positive number of seconds")),
             idempotent=self._take(told, "idempotent", False, lambda v: isinstance(v, bool), "true or false"),
-            max_concurrency=self._take(
-                told, "max_concurrency", None, lambda v: v is None or (_whole(v) and v > 0), "null or a positive number"
-            ),
+            max_concurrency=self._limit(told, "max_concurrency"),
             max_queue=self._take(told, "max_queue", 100, _whole, "a whole number, at least 0"),
             revisions=tuple(self._revision(each) for each in self._list(told, "revisions")),
             failure=self._take(told, "failure", None, lambda v: v is None or isinstance(v, str), "null or a text"),
             canary=self._canary(told.get("canary")),
             places=float(self._take(told, "places", 1.0, _positive, "a positive number")),
-            most_in_flight=self._take(
-                told, "most_in_flight", None, lambda v: v is None or (_whole(v) and v > 0), "null or a positive number"
-            ),
-        )  # fmt: skip
+            most_in_flight=self._limit(told, "most_in_flight"),
+            requests_per_minute=self._limit(told, "requests_per_minute"),
+            tokens_per_minute=self._limit(told, "tokens_per_minute"),
+        )
+
+    def _limit(self, told: dict[str, Any], key: str) -> int | None:
+        limit: int | None = self._take(
+            told, key, None, lambda v: v is None or (_whole(v) and v > 0), "null or a positive number"
+        )
+        return limit
 
     def _canary(self, told: Any) -> CanaryRoute | None:
         if told is None:
@@ -196,7 +203,6 @@ class _Reader:
         return Key(
             self._take(told, "sha256", "", lambda v: isinstance(v, str) and _SHA256.fullmatch(v), "64 hex digits"),
             self._take(told, "team", "", lambda v: isinstance(v, str), "a text"),
-            self._take(told, "requests_per_second", None, lambda v: v is None or _positive(v), "null or positive"),
         )  # fmt: skip
 
     def _revision(self, told: dict[str, Any]) -> RevisionRoute:

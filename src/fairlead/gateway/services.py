@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from fairlead.gateway.access import TokenBucket
+from fairlead.gateway.access import TeamUse
 from fairlead.gateway.canaries import Pairs
 from fairlead.gateway.messages import Refused, Request, Response
 from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
@@ -126,7 +126,7 @@ class Service(Generic[T]):
         self.route = route
         self.name = route.name
         self.tally = ServiceTally()
-        self.buckets: dict[str, TokenBucket] = {}
+        self.uses: dict[str, TeamUse] = {}
         self.revisions: list[Revision[T]] = []
         self.waiting: deque[asyncio.Future[Given[T]]] = deque()
         self._turns = 0
@@ -162,6 +162,13 @@ class Service(Generic[T]):
         if self.has_replicas():
             self.tally.wake = None
         return list(before.values())
+
+    def use_of(self, team: str) -> TeamUse:
+        """Return the latest use of one team that has a key."""
+        use = self.uses.get(team)
+        if use is None:
+            use = self.uses[team] = TeamUse()
+        return use
 
     def arrive(self, epoch: float) -> None:
         """Count a request that has come."""

@@ -80,7 +80,7 @@ class Shadows:
             backend = given.replica.backend
             head = heads.forwarded(
                 request, path=path, prefix=service.prefix if path is not request.path else b"",
-                remote=remote.encode(), request_id=request_id, keyed=bool(service.route.keys),
+                remote=remote.encode(), request_id=request_id, keyed=service.route.keys is not None,
                 backend=b"%b:%d" % (backend.host.encode(), backend.port),
             )  # fmt: skip
             data = b"%bX-Fairlead-Shadow: 1\r\n%b%b" % (head, heads.framing(request), body)

@@ -81,6 +81,11 @@ CANARY_METRIC_RULES: Constraints = {
     "below": Limit(low=-1e12, high=1e12),
     "margin": MARGIN,
 }
+ACCESS_RULES: Constraints = {
+    "requests_per_minute": Limit(low=1, high=10_000_000, whole=True),
+    "tokens_per_minute": Limit(low=1, high=1_000_000_000, whole=True),
+}
+TEAMS_MOST = 100
 # A step has at least one request in a thousand, and at most half of all: as many go to the old revision beside it.
 LEAST_STEP, MOST_STEP, STEPS_MOST = 0.001, 0.5, 20
 
@@ -228,6 +233,35 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Teams that may ask an endpoint, by keys which are made by a command and are in no spec.
+
+    Attributes:
+        teams: Whose keys open it; empty for its own team's.
+        requests_per_minute: That each team may begin within any minute; None for any number.
+        tokens_per_minute: That each team may have within a minute, before another request begins; None for any number.
+    """
+
+    teams: tuple[str, ...] = ()
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, ACCESS_RULES)
+        if len(self.teams) > TEAMS_MOST:
+            yield "teams", f"there are {len(self.teams)}; give at most {TEAMS_MOST}"
+        for number, team in enumerate(self.teams):
+            problem = NAME.problem(team)
+            if problem is not None:
+                yield "teams", problem
+            elif team in self.teams[:number]:
+                yield "teams", f"{quote(team)} is there twice; remove one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica(Training):
     """One server of an endpoint: a gang whose program is not meant to end.
 
@@ -266,6 +300,7 @@ class Serving:
         scale: Where ``most_replicas`` is more; else its default.
         batching: Of a predictor; its default with a command.
         canary: The trial of a new revision before it takes over; None for none.
+        access: Whose requests are answered; None for everybody's.
         timeout_s: Seconds in which a request is to be answered.
         ready_within_s: Seconds in which a new revision's replica has to be ready.
         max_concurrency: Requests that one replica is given at once; None for no bound.
@@ -286,6 +321,7 @@ class Serving:
     batching: Batching = field(default_factory=Batching)
     rollout: Rollout = field(default_factory=Rollout)
     canary: Canary | None = None
+    access: Access | None = None
     timeout_s: float = 60.0
     ready_within_s: float = 600.0
     max_concurrency: int | None = None
@@ -310,6 +346,11 @@ class Serving:
     def most(self) -> int:
         """The most replicas that there may be, not counting those of a rollout."""
         return self.replicas if self.most_replicas is None else self.most_replicas
+
+    @property
+    def teams_with_access(self) -> tuple[str, ...]:
+        """Return the teams whose keys open it; none where it needs no key."""
+        return () if self.access is None else self.access.teams or (self.team,)
 
     @property
     def unused(self) -> tuple[str, ...]:

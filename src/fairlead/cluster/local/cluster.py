@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.team import Team
+    from fairlead.state.access_keys import AccessKey
     from fairlead.state.demand import Demand
     from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, Plan
@@ -436,6 +437,32 @@ class LocalCluster:
 
         url, name = gateway_url(self.home), public_names(self.snapshot()).get(workload.uid)
         return None if url is None or name is None else f"{url}/{name}/"
+
+    def access_keys(self) -> "tuple[AccessKey, ...]":
+        """Return the keys of all teams."""
+        from fairlead.cluster.local.access_keys import read_keys  # here and not above: only endpoints have any
+
+        return read_keys(self.home.access_keys)
+
+    def add_access_key(self, key: "AccessKey") -> None:
+        """Keep a key.
+
+        Raises:
+            Conflict: The team has one of that name.
+        """
+        from fairlead.cluster.local.access_keys import add_key
+
+        add_key(self.home.access_keys, key)
+
+    def remove_access_key(self, team: str, name: str) -> None:
+        """Keep a key no longer.
+
+        Raises:
+            NotFound: The team has none of that name.
+        """
+        from fairlead.cluster.local.access_keys import remove_key
+
+        remove_key(self.home.access_keys, team, name)
 
     def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
         return self.update(workload.uid, spec, version=workload.version)

@@ -16,10 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fairlead.cluster.local.access_keys import read_keys
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
+from fairlead.state.access_keys import AccessKey
 from fairlead.state.demand import CanaryTraffic, Demand, Interval, RevisionTraffic, Second
 from fairlead.state.snapshot import Snapshot
 
@@ -69,7 +71,7 @@ class Endpoints:
         urls = {
             uid: f"http://127.0.0.1:{port_for(self._home, pod.workload_uid, pod.attempt)}" for uid, pod in pods.items()
         }
-        found = {**routes(snapshot, urls), "wake": os.fspath(self._home.socket)}
+        found = {**routes(snapshot, urls, self._keys()), "wake": os.fspath(self._home.socket)}
         if found != self._written:
             self._home.serving.mkdir(mode=0o700, exist_ok=True)
             write_json(self._home.serving / "routes.json", found)
@@ -78,6 +80,14 @@ class Endpoints:
             self._watch()
         else:
             self._stop()
+
+    def _keys(self) -> tuple[AccessKey, ...]:
+        """Return the keys of all teams; none where they cannot be read, so that nobody gets in who may not."""
+        try:
+            return read_keys(self._home.access_keys)
+        except (ClusterError, OSError) as error:
+            log.error("endpoints with `access` are closed: %s", error)
+            return ()
 
     def _watch(self) -> None:
         """Start a gateway where none lives; one that ends again and again is started ever later."""

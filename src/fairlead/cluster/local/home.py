@@ -87,6 +87,11 @@ class Home:
         return self.path / "serving"
 
     @property
+    def access_keys(self) -> Path:
+        """Hashes of the keys by which teams may ask endpoints."""
+        return self.path / "access-keys.json"
+
+    @property
     def has_triggers(self) -> bool:
         """Return whether anything is to be run by itself."""
         return self.triggers.is_dir() and any(name.endswith(".json") for name in os.listdir(self.triggers))

@@ -8,6 +8,7 @@ from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.serving import ServingDetail, detail_of, failure_of, replicas_of, share_of_canary
 from fairlead.policy.serving.rollout import ReplicaState
 from fairlead.specs.serving import Serving
+from fairlead.state.access_keys import AccessKey
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
 Backend = dict[str, str]
@@ -42,11 +43,12 @@ def ready_pods(snapshot: Snapshot) -> dict[str, Pod]:
     return {pod.workload_uid: pod for pod in snapshot.pods if pod.ready and not pod.phase.is_final}
 
 
-def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
+def routes(snapshot: Snapshot, urls: Mapping[str, str], keys: Sequence[AccessKey] = ()) -> dict[str, Any]:
     """Return the routes of all endpoints that are not over.
 
     Args:
         urls: Of pods that listen, by uid.
+        keys: Of all teams.
     """
     names, families = public_names(snapshot), families_of(snapshot)
     pods = ready_pods(snapshot)
@@ -61,7 +63,7 @@ def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
         services[name] = {
             "path": f"/{name}",
             "hosts": [f"{name}.localhost"],
-            "keys": [],
+            **_access(spec, keys),
             "timeout_s": spec.timeout_s,
             "idempotent": spec.idempotent,
             "max_concurrency": spec.max_concurrency,
@@ -73,6 +75,18 @@ def routes(snapshot: Snapshot, urls: Mapping[str, str]) -> dict[str, Any]:
             "failure": failure_of(parent, family.children),
         }
     return {"version": 1, "services": services}
+
+
+def _access(spec: Serving, keys: Sequence[AccessKey]) -> dict[str, Any]:
+    """Return whose requests are answered, and how many; where there is no key yet, nobody's."""
+    if spec.access is None:
+        return {"keys": None}
+    teams = spec.teams_with_access
+    return {
+        "keys": [{"sha256": each.sha256, "team": each.team} for each in keys if each.team in teams],
+        "requests_per_minute": spec.access.requests_per_minute,
+        "tokens_per_minute": spec.access.tokens_per_minute,
+    }
 
 
 def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence[Backend]]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from fairlead.specs import serving, training
+from fairlead.specs.constraints import NAME
 from fairlead.specs.tables.field_types import (
     DURATION,
     FACTOR,
@@ -210,6 +211,37 @@ CANARY = Section(
     ),
 )
 
+ACCESS = Section(
+    type=serving.Access,
+    rules=serving.ACCESS_RULES,
+    keys=(
+        Key(
+            name="teams",
+            kind=ListField(item=TEXT, most=serving.TEAMS_MOST, rule=NAME),
+            doc="Teams whose keys open it; its own team when left out.",
+            attributes=("teams",),
+            example="[search, ads]",
+            also=("team", "allow", "allowed", "allowed_teams", "users", "keys", "api_keys"),
+        ),
+        Key(
+            name="requests_per_minute",
+            kind=WHOLE,
+            doc="Requests that each team may begin within any minute.",
+            attributes=("requests_per_minute",),
+            example="600",
+            also=("rpm", "requests", "rate_limit", "rate", "qps", "requests_per_second"),
+        ),
+        Key(
+            name="tokens_per_minute",
+            kind=WHOLE,
+            doc="Tokens of requests and answers that each team may have in a minute before its next request begins.",
+            attributes=("tokens_per_minute",),
+            example="100000",
+            also=("tpm", "tokens", "token_limit", "token_rate", "max_tokens_per_minute"),
+        ),
+    ),
+)
+
 CAPACITY = Section(
     type=training.Capacity,
     rules=training.CAPACITY_RULES,
@@ -320,6 +352,14 @@ SERVING = Section(
             attributes=("canary",),
             example="{steps: [5%, 25%, 50%], latency: 250ms}",
             also=("canaries", "progressive", "analysis", "canary_traffic_percent", "canaryTrafficPercent"),
+        ),
+        Key(
+            name="access",
+            kind=ACCESS,
+            doc="Only requests with a team's key are answered, and only so many; `{}` for its own team's.",
+            attributes=("access",),
+            example="{teams: [search], requests_per_minute: 600}",
+            also=("auth", "authentication", "api_keys", "keys", "rate_limit", "rate_limits", "quota"),
         ),
         Key(
             name="timeout",

@@ -144,6 +144,7 @@ def endpoint_rules() -> list[Rule]:
     tests = {
         "replicas": "type(self.spec.replicas) == int",
         "canary": "false",
+        "access": "false",
         # As the default is written: to read any duration costs more than older API servers allow.
         "timeout": f"self.spec.timeout == '{format_duration(default.timeout_s)}'",
         "max_concurrency": "false",

@@ -1,0 +1,81 @@
+"""The keys of this machine's endpoints: a file in the state directory, with their hashes only."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from fairlead.errors import ClusterError, Conflict, NotFound
+from fairlead.runtime.podfiles import read_json, write_json
+from fairlead.state.access_keys import AccessKey
+
+Keys = tuple[AccessKey, ...]
+
+
+def read_keys(path: Path) -> Keys:
+    """Return all keys, oldest first.
+
+    Raises:
+        ClusterError: The file cannot be read: no endpoint may be opened by half of it.
+    """
+    try:
+        found = read_json(path)
+        if found is None:
+            if path.exists():
+                raise ValueError("it is no JSON")
+            return ()
+        return tuple(AccessKey(**each) for each in found["keys"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClusterError(f"{path} cannot be read: {error}. Remove it and make new keys.") from error
+
+
+def add_key(path: Path, key: AccessKey) -> None:
+    """Keep a key.
+
+    Raises:
+        Conflict: The team has one of that name.
+    """
+
+    def with_it(keys: Keys) -> Keys:
+        if any((each.team, each.name) == (key.team, key.name) for each in keys):
+            raise Conflict(
+                f"Team {key.team} has a key {key.name}. Give another name, or `fairlead keys revoke {key.name}` first."
+            )
+        return (*keys, key)
+
+    _change(path, with_it)
+
+
+def remove_key(path: Path, team: str, name: str) -> None:
+    """Keep a key no longer.
+
+    Raises:
+        NotFound: The team has none of that name.
+    """
+
+    def without(keys: Keys) -> Keys:
+        left = tuple(each for each in keys if (each.team, each.name) != (team, name))
+        if len(left) == len(keys):
+            names = ", ".join(each.name for each in keys if each.team == team) or "none"
+            raise NotFound(f"Team {team} has no key {name}; it has: {names}.")
+        return left
+
+    _change(path, without)
+
+
+def _change(path: Path, of: Callable[[Keys], Keys]) -> None:
+    with _locked(path.with_suffix(".lock")):
+        write_json(path, {"version": 1, "keys": [asdict(each) for each in of(read_keys(path))]})
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one command at a time change the file."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

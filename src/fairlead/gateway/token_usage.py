@@ -1,0 +1,48 @@
+"""Counts the tokens of an answer as it passes: by its `usage`, as OpenAI's API has it, or else by an estimate."""
+
+import re
+
+from fairlead.gateway.messages import Response
+
+BYTES_PER_TOKEN = 4
+"""English text has about so many; of an answer that does not tell its tokens."""
+KEPT_BYTES = 4096
+"""`usage` is looked for in so much of the answer's begin and of its end."""
+_TOTAL = re.compile(rb'"total_tokens"\s*:\s*([0-9]{1,9})(?![0-9])')
+_EVENT = b"\ndata:"
+
+
+class TokenUsage:
+    """The tokens of one answer. What a model writes cannot pass for `usage`: within JSON its quotes are escaped."""
+
+    __slots__ = ("_begin", "_end", "_events", "_is_stream", "_length")
+
+    def __init__(self, response: Response) -> None:
+        kind = next((value for low, _, value in response.fields if low == b"content-type"), b"")
+        self._is_stream = kind.lower().startswith(b"text/event-stream")
+        self._begin = b""
+        self._end = b"\n"
+        self._length = 0
+        self._events = 0
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece of the body."""
+        if self._is_stream:
+            self._events += (self._end[-len(_EVENT) + 1 :] + piece).count(_EVENT)
+        if len(self._begin) < KEPT_BYTES:
+            self._begin += piece[: KEPT_BYTES - len(self._begin)]
+        self._end = (self._end + piece[-KEPT_BYTES:])[-KEPT_BYTES:]
+        self._length += len(piece)
+
+    def total(self, bytes_in: int) -> int:
+        """Return the tokens of request and answer.
+
+        Args:
+            bytes_in: Of the request's body. Without `usage` four bytes count as a token, and so does an event of a
+                stream.
+        """
+        found = _TOTAL.findall(self._end) or _TOTAL.findall(self._begin)
+        if found:
+            return int(found[-1])
+        answered = self._events if self._is_stream else self._length // BYTES_PER_TOKEN
+        return bytes_in // BYTES_PER_TOKEN + answered

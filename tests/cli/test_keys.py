@@ -1,0 +1,40 @@
+"""Keys of teams, as commands make, list and revoke them."""
+
+import json
+from pathlib import Path
+
+from fairlead.state.access_keys import hash_of
+from tests.cli.conftest import Call
+
+
+def test_a_key_is_shown_once_and_kept_as_its_hash(call: Call, desk: Path) -> None:
+    made = call("keys", "create", "ci", "--team", "search")
+    text = made.out.strip()
+    assert text.startswith("fl-")
+    assert "It is not shown again" in made.err
+    kept = (desk / "home" / "access-keys.json").read_text()
+    assert text not in kept
+    assert hash_of(text) in kept
+    (listed,) = json.loads(call("keys", "list", "--json").out)
+    assert (listed["team"], listed["name"]) == ("search", "ci")
+    assert text not in call("keys", "list").out
+
+
+def test_a_key_that_was_revoked_is_gone(call: Call) -> None:
+    call("keys", "create", "ci")
+    again = call("keys", "create", "ci")
+    assert again.code == 6
+    assert "Team default has a key ci" in again.err
+    assert call("keys", "create", "ci", "--team", "ads").code == 0
+    assert "are refused from now on" in call("keys", "revoke", "ci").err
+    missing = call("keys", "revoke", "ci")
+    assert missing.code == 5
+    assert "it has: none" in missing.err
+    assert [each["team"] for each in json.loads(call("keys", "list", "--json").out)] == ["ads"]
+
+
+def test_a_name_that_is_none_is_refused(call: Call) -> None:
+    for arguments in (("Not one",), ("ci", "--team", "A B")):
+        refused = call("keys", "create", *arguments)
+        assert refused.code == 2
+        assert "is not a name" in refused.err
