@@ -472,3 +472,21 @@ def test_a_log_that_cannot_be_written_back_just_now_does_not_end_the_supervisor(
     finally:
         cluster.close()
     assert asked
+
+
+def test_what_a_run_used_is_what_the_next_asks_for_and_a_kill_at_that_raises_it(desk: Desk) -> None:
+    amounts = Resources(cpu_milli=500, memory_auto=True)
+    needs = "import time; x = bytearray({} << 20); time.sleep(0.3)"
+    first = desk.ended(desk.submit(script(desk, needs.format(100)), resources=amounts))
+    used = first.status.used
+    assert used is not None
+    assert 100 * 2**20 < used.memory_bytes < 200 * 2**20
+    second = desk.ended(desk.submit(script(desk, needs.format(250)), resources=amounts))
+    assert second.status.phase is Phase.SUCCEEDED
+    sized = [event for event in desk.cluster.events(second.uid) if event.type == "Sized"]
+    assert [event.reason.message.partition(": ")[2] for event in sized] == ["1.2 times what train used in its last run"]
+    if limits.enforcement().parent is not None:
+        asked = second.spec.resources.memory_bytes
+        assert asked is not None
+        assert asked > 250 * 2**20
+        assert second.status.attempt >= 1

@@ -76,7 +76,7 @@ def describe_default(key: Key, owner: Section) -> str:
         return "-"
     values = default_of(key, owner.type)
     assert MISSING not in values, key.name
-    if all(value is None for value in values):
+    if values[0] is None and not any(values):
         return "-"
     told = key.kind.render(values[0] if len(values) == 1 else values)
     return f"`{str(told).lower() if isinstance(told, bool) else told}`"

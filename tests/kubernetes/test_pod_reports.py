@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_last_words, read_report
 from fairlead.cluster.local.pod_files import progress_of
 from fairlead.runtime.reporting import MOST_EXIT_BYTES, MOST_REPORT_BYTES, exit_code, pack_exit, pack_report
+from fairlead.state.snapshot import Usage
 
 
 def a_rank(rank: int, code: int | None = 0, *, signal: int | None = None, at: float = 1.0, tail: Any = ()) -> Any:
@@ -141,3 +142,13 @@ def test_output_is_the_sign_of_life_of_ranks_that_report_nothing(tmp_path: Path)
     assert report is not None
     assert report.active_at == (tmp_path / "output.log").stat().st_mtime
     assert report.progress is None
+
+
+def test_a_pod_says_the_most_that_it_used() -> None:
+    record = a_record(a_rank(0), a_rank(1), usage={"memory_bytes": 5, "cpu_milli": 7})
+    ending = read_ending(a_pod(pack_exit(record).decode(), code=0), ranks=range(2))
+    assert ending is not None
+    assert ending.usage == Usage(memory_bytes=5, cpu_milli=7, ranks=2)
+    older = read_ending(a_pod(pack_exit(a_record(a_rank(0))).decode(), code=0), ranks=range(1))
+    assert older is not None
+    assert older.usage is None

@@ -263,6 +263,8 @@ EFFECTS["Training"] = [
     Effect("resources.gpu", None, "A100:2", Played(seconds=5)),
     Effect("resources.cpu", 1, 2, Played(seconds=5)),
     Effect("resources.memory", "1Gi", "2Gi", Played(seconds=5)),
+    Effect("resources.cpu", 1, "auto", Played(seconds=5)),
+    Effect("resources.memory", "1Gi", "auto", Played(seconds=5)),
     Effect("resources.shm", None, "2Gi", kubernetes_pod),
     Effect("resources.sharing", ["mps"], ["time-slicing"], Played(nodes=SHARED, seconds=5), {"resources.gpu": 0.5}),
     Effect("capacity.spot", None, True, kubernetes_pod),
@@ -781,6 +783,7 @@ EFFECTS["Serving"] = [
         replace(each, seen=as_replica(each.seen))
         for each in EFFECTS["Training"]
         if {name.split(".")[0] for name in (each.key, *each.beside, *each.along)} <= set(OF_REPLICAS)
+        and each.after != "auto"
     ),
     Effect("name", "a", "b", routed),
     Effect("model", None, "model.bin", as_replica(local_pod)),

@@ -50,6 +50,8 @@ def run_json(workload: AnyWorkload) -> dict[str, Any]:
         "active_s": active_until(workload.status, time.time()),
         "finished_at": workload.status.finished_at,
         "last_failure": None if workload.status.last_failure is None else asdict(workload.status.last_failure),
+        "requests": None if workload.status.requests is None else asdict(workload.status.requests),
+        "used": None if workload.status.used is None else asdict(workload.status.used),
         "warning": None if (wrong := warning_of(workload, time.time())) is None else asdict(wrong),
         "progress": None if workload.progress is None else asdict(workload.progress),
         **own,

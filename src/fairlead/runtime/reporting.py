@@ -41,6 +41,9 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
             for each in ranks
         ],
     }
+    usage = record.get("usage")
+    if usage is not None:
+        packed["usage"] = [usage["memory_bytes"], usage["cpu_milli"]]
     hang = {each["rank"]: each["hang"] for each in ranks if each.get("hang") is not None}
     if hang:
         packed["hang"] = [[rank, *_whereabouts(at)] for rank, at in hang.items()]

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
-from fairlead.runtime import podfiles, podlog, processes, ranks, stacks, trial
+from fairlead.runtime import podfiles, podlog, processes, ranks, stacks, trial, usage
 from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
 TYPE_CHECKING = False
@@ -99,6 +99,7 @@ class Shim:
         self._tick_at = 0.0
         self._supervisor_at = 0.0
         self._num_oom_kills = processes.num_oom_kills(self._cgroup)
+        self._usage = usage.Usage()
 
     def run(self, warm: Warm | None, why: str | None) -> bool:
         if not self._claim():
@@ -208,6 +209,7 @@ class Shim:
         """Starts all ranks; True in a rank that was forked."""
         plan = plan_launch(self._pod["command"], self._pod["launch"], self._pod["env"])
         python = None if isinstance(plan, Exec) else plan.interpreter
+        self._usage.begin()
         if isinstance(plan, Exec):
             why = plan.why
         elif warm is None and why is None:
@@ -328,6 +330,7 @@ class Shim:
             self._follow_stop()
             self._look_for_supervisor(now)
             self._log.tick(time.time())
+        self._usage.look(now)
         for stream in self._pipes.values():
             stream.tick(time.time())
 
@@ -348,7 +351,7 @@ class Shim:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -356,6 +359,7 @@ class Shim:
             rank = self._alive.pop(pid, None)
             if rank is None:
                 continue  # an orphan of a rank
+            self._usage.ended(rank, used.ru_maxrss)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             code = None if number is not None else os.WEXITSTATUS(status)
             ended = {"rank": rank, "exit_code": code, "signal": number, "at": time.time()}
@@ -469,7 +473,9 @@ class Shim:
         ]
         for each in exits if self._stacks is not None else ():
             each["hang"] = self._whereabouts(each["rank"])
-        record = {"setup_failed": setup_failed, "message": message, "ranks": exits, "tail": list(tail)}
+        record: dict[str, Any] = {"setup_failed": setup_failed, "message": message, "ranks": exits, "tail": list(tail)}
+        if message is None:
+            record["usage"] = self._usage.record()
         self._release_room()
         self._keep("exit.json", {"at": time.time(), **record})
 

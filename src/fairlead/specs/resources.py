@@ -63,7 +63,9 @@ class Resources:
     Attributes:
         gpu: GPUs of each node; None for no GPU.
         cpu_milli: Thousandths of a core; None lets the cluster choose and show it in the plan.
+        cpu_auto: Cores follow what runs of its kind used; ``cpu_milli`` holds until that is known.
         memory_bytes: Memory request and limit; None for no limit.
+        memory_auto: Memory follows what runs of its kind used, and grows after a kill at the limit.
         shm_bytes: Size of /dev/shm; None for the cluster's default.
         sharing: Ways in which the GPU may be shared, each once; empty for any that suits the run. With them a request
             for one GPU with so much memory is one for a part that has it.
@@ -74,9 +76,16 @@ class Resources:
     memory_bytes: int | None = None
     shm_bytes: int | None = None
     sharing: tuple[Sharing, ...] = ()
+    cpu_auto: bool = False
+    memory_auto: bool = False
 
     def __post_init__(self) -> None:
         enforce(self._problems())
+
+    @property
+    def is_auto(self) -> bool:
+        """Return whether anything of it follows what runs of its kind used."""
+        return self.cpu_auto or self.memory_auto
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, RESOURCES_RULES)

@@ -385,6 +385,8 @@ class Serving:
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, SERVING_RULES)
+        if self.resources.is_auto:
+            yield "resources", "`auto` is for runs that end; give replicas an amount, such as `memory: 4Gi`"
         yield from env_problems(self.env)
         yield from labels_problems(self.labels)
         yield from (("env", f"{quote(name)} is set for each replica; remove it") for name in SET if name in self.env)

@@ -41,6 +41,7 @@ class Code(StrEnum):
     RESUMED = "Resumed"
     SPEC_CHANGED = "SpecChanged"
     NAME_TAKEN = "NameTaken"
+    SIZED = "Sized"
     REPORTED = "Reported"
     CODE_EDITED = "CodeEdited"
     CHECKPOINT_LATE = "CheckpointLate"

@@ -1,7 +1,7 @@
 """The present state: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard
 
@@ -237,6 +237,34 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The greatest use of one node by a pod, or by any pod of a run.
+
+    Attributes:
+        memory_bytes: At any moment.
+        cpu_milli: Thousandths of a core in its busiest minute, or over all of a shorter life.
+        ranks: Ranks on the node.
+    """
+
+    memory_bytes: int
+    cpu_milli: int
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """The amounts that a run asks for by what others of its kind used; None leaves what its spec says.
+
+    Attributes:
+        why: Where they come from, as a sentence.
+    """
+
+    memory_bytes: int | None = None
+    cpu_milli: int | None = None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """A place that is kept for one member of a gang until it starts there."""
 
@@ -258,6 +286,7 @@ class Pod:
         exits: How its ranks ended; complete when ``phase`` is Succeeded or Failed.
         message: What the cluster says of it, such as why it could not start, or does not while it is still tried.
         ready: Of a replica, whether it answered its probe when last asked.
+        usage: The most that it used, once it is over; None where nobody measured it.
     """
 
     uid: str
@@ -275,6 +304,7 @@ class Pod:
     exits: tuple[RankExit, ...] = ()
     message: str | None = None
     ready: bool = False
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +345,8 @@ class Status:
         halted: Of a parent, the uids of the children that were unfinished when it was stopped; they resume with it.
         spot_there: Of a run with ``spot: auto``, whether spot had room for it when last looked at; None until it had.
         spot_since: Since when that is so; None until spot had room for it.
+        requests: Of a run with ``auto`` resources, what it asks for; None until that is decided.
+        used: The most that any of its pods used, of those that are over; None where nobody measured it.
     """
 
     phase: Phase
@@ -348,6 +380,8 @@ class Status:
     halted: tuple[str, ...] = ()
     spot_there: bool | None = None
     spot_since: float | None = None
+    requests: Requests | None = None
+    used: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,13 +432,31 @@ def is_leaf(workload: AnyWorkload) -> TypeGuard[Workload]:
     return isinstance(workload.spec, LEAVES)
 
 
+def with_requests(spec: Training, requests: Requests | None) -> Training:
+    """Return a run's spec with what was decided that it asks for."""
+    if requests is None or (requests.memory_bytes is None and requests.cpu_milli is None):
+        return spec
+    asked = spec.resources
+    memory = asked.memory_bytes if requests.memory_bytes is None else requests.memory_bytes
+    cpu = asked.cpu_milli if requests.cpu_milli is None else requests.cpu_milli
+    return replace(spec, resources=replace(asked, memory_bytes=memory, cpu_milli=cpu))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A run that succeeded: ``took_s`` from its first start to its end."""
+    """A run that succeeded.
+
+    Attributes:
+        took_s: From its first start to its end.
+        at: When it ended.
+        used: The most that any of its pods used; None where nobody measured it.
+    """
 
     team: str
     name: str
     took_s: float
+    at: float = 0.0
+    used: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

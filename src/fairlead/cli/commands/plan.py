@@ -17,12 +17,13 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
+from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
 from fairlead.policy.queue.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Status, Workload, is_leaf
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Status, Workload, is_leaf, with_requests
 
 if TYPE_CHECKING:
     from fairlead.control.pipelines.preview import Preview
@@ -109,6 +110,7 @@ def plan(
                         "change": change,
                         **said,
                         "starts_at": starts_at if waits else None,
+                        **({} if status.requests is None else {"requests": asdict(status.requests)}),
                         **({} if expected is None else {"expected": asdict(expected)}),
                         "costs": [asdict(cost) for cost in costs],
                         "spec": render(_shown(spec)),
@@ -121,6 +123,8 @@ def plan(
         print(to_yaml(_shown(spec), form="short"))
         for note in () if is_pipeline(spec) else admitted.notes:  # they are of the driver, which nobody has written
             print(f"chosen: {note}")
+        if status.requests is not None:
+            print(f"chosen: {status.requests.why}")
         _print_splits(cluster, replace(request, spec=spec))
         if run is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
@@ -230,6 +234,7 @@ def decide_on(cluster: ClusterClient, asked: Sequence[AnyWorkload], now: float) 
         snapshot = cluster.snapshot()
     except NotAllowed as error:
         return [(_fresh(str(error), now), None)] * len(asked)
+    asked = [_sized(run, snapshot) for run in asked]
     uids = {run.uid for run in asked}
     others = (run for run in snapshot.workloads if run.uid not in uids)
     parents = (run for run in asked if not is_leaf(run))
@@ -237,6 +242,14 @@ def decide_on(cluster: ClusterClient, asked: Sequence[AnyWorkload], now: float) 
     told = outlook(snapshot, now)
     starts = {each.run.uid: each.start for each in told.queue}
     return [(told.statuses.get(run.uid, run.status), starts.get(run.uid)) for run in asked]
+
+
+def _sized(run: AnyWorkload, snapshot: Snapshot) -> AnyWorkload:
+    """The run with what it would ask for by what others of its kind used, which the pass before its start decides."""
+    if not is_leaf(run) or not is_unsized(run):
+        return run
+    requests = requests_of(run.spec, snapshot.completed, snapshot.nodes)
+    return replace(run, spec=with_requests(run.spec, requests), status=replace(run.status, requests=requests))
 
 
 def describe_outcome(name: str, status: Status, starts_at: float | None) -> list[str]:

@@ -34,7 +34,14 @@ from fairlead.policy.kinds.progress import describe_progress, progress_of
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, RankExit, Workload, is_leaf
 from fairlead.text.money import describe_microusd
-from fairlead.text.quantities import describe_duration, describe_nodes, describe_resources, plural
+from fairlead.text.quantities import (
+    describe_cpu,
+    describe_duration,
+    describe_memory,
+    describe_nodes,
+    describe_resources,
+    plural,
+)
 
 if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
@@ -207,6 +214,12 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     facts = [what, *_common_facts(workload)]
     each = describe_resources(spec.resources)
     facts.append(("ranks", f"{_size(workload)} with {each}; attempt {state.attempt}"))
+    if state.requests is not None:
+        facts.append(("asks for", state.requests.why))
+    if state.used is not None:
+        facts.append(
+            ("used", f"{describe_memory(state.used.memory_bytes)}, {describe_cpu(state.used.cpu_milli)} at most")
+        )
     facts.append(("submitted", describe_time(workload.created_at)))
     if starts_at is not None:
         facts.append(("will start", describe_start(starts_at)))

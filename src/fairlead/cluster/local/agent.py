@@ -20,7 +20,7 @@ from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.code.trees import Settled
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
-from fairlead.cluster.local.pod_files import NewEvents, read_events, read_exits, read_progress, read_series
+from fairlead.cluster.local.pod_files import NewEvents, read_events, read_exits, read_progress, read_series, read_usage
 from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.probes import Probes
@@ -312,6 +312,7 @@ def _finished(pod: Pod, ended: dict[str, Any], started: dict[str, Any] | None) -
         exits=exits,
         message=ended.get("message"),
         ready=False,
+        usage=read_usage(ended),
     )
 
 

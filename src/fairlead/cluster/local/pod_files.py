@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
-from fairlead.state.snapshot import Progress, RankExit, Whereabouts
+from fairlead.state.snapshot import Progress, RankExit, Usage, Whereabouts
 
 SERIES = "rank-0.series.jsonl"
 
@@ -35,6 +35,15 @@ def read_exits(ended: dict[str, Any]) -> tuple[RankExit, ...]:
         )
         for rank in ended.get("ranks") or ()
     )
+
+
+def read_usage(ended: dict[str, Any]) -> Usage | None:
+    """Read the most that the processes of a pod used, from its ``exit.json``; None where it does not say."""
+    used = ended.get("usage")
+    if used is None:
+        return None
+    ranks = len(ended.get("ranks") or ())
+    return Usage(memory_bytes=int(used["memory_bytes"]), cpu_milli=int(used["cpu_milli"]), ranks=ranks)
 
 
 def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:

@@ -52,6 +52,7 @@ from fairlead.state.snapshot import (
     PodPhase,
     Progress,
     Status,
+    Usage,
     Workload,
     is_leaf,
 )
@@ -397,7 +398,7 @@ class Store:
         with self._transaction():
             seen = self._db.execute(
                 "UPDATE pods SET phase = ?, final = ?, started_at = ?, active_at = ?, exits = ?, message = ?, "
-                "event_offsets = ?, ready = ? WHERE uid = ? AND final = 0",
+                "event_offsets = ?, ready = ?, usage = ? WHERE uid = ? AND final = 0",
                 (
                     pod.phase,
                     int(pod.phase.is_final),
@@ -407,6 +408,7 @@ class Store:
                     pod.message,
                     row.event_offsets,
                     int(pod.ready),
+                    None if pod.usage is None else dump(pod.usage),
                     pod.uid,
                 ),
             )
@@ -551,12 +553,15 @@ class Store:
         return tuple(each for each in self._known_completed.values() if each is not None)
 
     def _completed(self, uid: str) -> Completed | None:
-        team, name, took = self._db.execute(
-            "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at') "
-            "FROM workloads WHERE uid = ?",
+        team, name, took, at, used = self._db.execute(
+            "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at'), "
+            "json_extract(status, '$.finished_at'), json_extract(status, '$.used') FROM workloads WHERE uid = ?",
             (uid,),
         ).fetchone()
-        return None if took is None else Completed(team=team, name=name, took_s=float(took))
+        if took is None:
+            return None
+        usage = None if used is None else load(Usage, used)
+        return Completed(team=team, name=name, took_s=float(took), at=float(at), used=usage)
 
     def active_uids(self) -> set[str]:
         """Workloads that are unfinished or asked for something, or have live pods."""
@@ -897,7 +902,7 @@ class Store:
     def _create(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
         self._db.execute(
             f"INSERT OR IGNORE INTO pods ({POD}, final, share) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0, 0, ?)",
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0, NULL, 0, ?)",
             (
                 f"{workload_uid}-{order.attempt}-{order.index}",
                 workload_uid,
@@ -991,6 +996,8 @@ class Store:
                 self._db.execute("ALTER TABLE pods ADD COLUMN share INTEGER")
             if "ready" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
                 self._db.execute("ALTER TABLE pods ADD COLUMN ready INTEGER NOT NULL DEFAULT 0")
+            if "usage" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
+                self._db.execute("ALTER TABLE pods ADD COLUMN usage TEXT")
             if "kind" not in {row[1] for row in self._db.execute("PRAGMA table_info(workloads)")}:
                 for each in UPGRADE.split(";\n"):
                     self._db.execute(each)

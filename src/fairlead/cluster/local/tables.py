@@ -10,12 +10,25 @@ from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.specs.formats.serialization import workload_spec
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
-from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Pod, PodPhase, Progress, RankExit, Status, Workload
+from fairlead.state.snapshot import (
+    AnyWorkload,
+    Grant,
+    Intent,
+    Pod,
+    PodPhase,
+    Progress,
+    RankExit,
+    Status,
+    Usage,
+    Workload,
+    with_requests,
+)
 
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
 # 5: what was told of budgets. 6: workloads of other kinds, and their children. 7: indexes by which few are found among
-# many that are over. 8: endpoints, and which pods are ready. 9: models.
-SCHEMA_VERSION = 9
+# many that are over. 8: endpoints, and which pods are ready. 9: models. 10: the most that a pod
+# used.
+SCHEMA_VERSION = 10
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,
@@ -30,7 +43,7 @@ CREATE TABLE pods (
     uid TEXT PRIMARY KEY, workload_uid TEXT NOT NULL, attempt INTEGER NOT NULL, idx INTEGER NOT NULL,
     node TEXT NOT NULL, "grant" TEXT NOT NULL, phase TEXT NOT NULL, final INTEGER NOT NULL, created_at REAL NOT NULL,
     started_at REAL, terminating_since REAL, kill_at REAL, active_at REAL, exits TEXT NOT NULL, message TEXT,
-    event_offsets TEXT NOT NULL, share INTEGER, ready INTEGER NOT NULL DEFAULT 0
+    event_offsets TEXT NOT NULL, share INTEGER, ready INTEGER NOT NULL DEFAULT 0, usage TEXT
 );
 CREATE INDEX pods_of_workload ON pods (workload_uid, attempt);
 CREATE INDEX live_pods ON pods (final) WHERE final = 0;
@@ -66,7 +79,7 @@ ACTIVE = f"SELECT uid FROM workloads WHERE {WANTED} UNION SELECT workload_uid FR
 WORKLOAD = "uid, spec, intent, version, status, progress, created_at, kind, parent"
 POD = (
     'uid, workload_uid, attempt, idx, node, "grant", phase, created_at, started_at, terminating_since, active_at, '
-    "exits, message, kill_at, event_offsets, ready"
+    "exits, message, kill_at, event_offsets, ready, usage"
 )
 
 
@@ -85,12 +98,13 @@ def workload_of(row: tuple[object, ...]) -> AnyWorkload:
         spec = _spec(str(text))
     except InvalidSpec as error:
         raise ClusterError(_unreadable(str(uid), str(kind), str(text), error)) from error
+    state = with_detail(str(kind), upgraded(load(Status, str(status))))
     return Workload(
         uid=str(uid),
-        spec=spec,
+        spec=with_requests(spec, state.requests) if isinstance(spec, Training) else spec,
         intent=Intent(str(intent)),
         version=int(str(version)),
-        status=with_detail(str(kind), upgraded(load(Status, str(status)))),
+        status=state,
         progress=progress_of(progress),
         created_at=float(str(created_at)),
         parent=None if parent is None else str(parent),
@@ -142,6 +156,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         kill,
         offs,
         ready,
+        usage,
     ) = row
     pod = Pod(
         uid=str(uid),
@@ -158,6 +173,7 @@ def pod_of(row: tuple[object, ...]) -> PodRow:
         exits=load_all(RankExit, str(exits)),
         message=None if message is None else str(message),
         ready=bool(ready),
+        usage=None if usage is None else load(Usage, str(usage)),
     )
     return PodRow(pod=pod, kill_at=_time(kill), event_offsets=str(offs))
 

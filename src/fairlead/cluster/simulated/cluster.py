@@ -39,6 +39,7 @@ from fairlead.state.snapshot import (
     Status,
     Workload,
     is_leaf,
+    with_requests,
 )
 
 
@@ -285,10 +286,12 @@ class SimulatedCluster:
         workload = replace(
             workload, status=status, intent=change.intent or workload.intent, version=workload.version + 1
         )
+        if isinstance(workload.spec, Training):
+            workload = replace(workload, spec=with_requests(workload.spec, status.requests))
         self._state.keep(workload)
         if status.phase is Phase.SUCCEEDED and change.status is not None and status.started_at is not None:
             took_s = self.clock.now() - status.started_at
-            ended = Completed(team=workload.spec.team, name=workload.spec.name, took_s=took_s)
+            ended = Completed(team=workload.spec.team, name=workload.spec.name, took_s=took_s, at=self.clock.now())
             state.completed = (*state.completed[1 - MOST_COMPLETED :], ended)
         if change.event is not None:
             self._state.record(workload, change.event, self.clock.now())

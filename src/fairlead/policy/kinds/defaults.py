@@ -40,7 +40,8 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
         share = max(1, min(spec.ranks_on_each_node * 1000, largest // members))
         of_ranks = share == spec.ranks_on_each_node * 1000
         why = "one core for each rank" if of_ranks else f"an equal share of {describe_cpu(largest)}"
-        notes.append(f"resources.cpu: {describe_cpu(share)}{describe_of_each(spec)} ({why})")
+        until = " until it is known what such runs use" if spec.resources.cpu_auto else ""
+        notes.append(f"resources.cpu: {describe_cpu(share)}{describe_of_each(spec)} ({why}){until}")
         spec = replace(spec, resources=replace(spec.resources, cpu_milli=share))
     if spec.checkpoint.to is None:
         notes.append("checkpoint.to: the run's own directory on this cluster")

@@ -13,6 +13,7 @@ from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
 from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import Again, GiveUp, longest_wait_s, retry, retry_refused
+from fairlead.policy.kinds.right_sizing import more_memory, size, used_by
 from fairlead.policy.queue.budgets import run_overspent, team_overspent
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
@@ -20,7 +21,7 @@ from fairlead.specs.quantities import format_duration
 from fairlead.specs.training import DECADE_S, Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Requests, Snapshot, Workload
 from fairlead.text.quantities import describe_duration, plural
 
 # The other ranks of a failed gang wait in a collective that cannot end; they get this long to write their last lines.
@@ -42,6 +43,9 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
             return _settle(workload, pods, now)
     if intent is not Intent.RUN:
         return _obey(workload, live, now)
+    sized = size(workload, snapshot.completed, snapshot.nodes) if workload.spec.resources.is_auto else None
+    if sized is not None:
+        return sized
     deadline = _deadline(workload, live, now)
     if deadline is not None:
         return deadline
@@ -151,6 +155,7 @@ def _watch(
     """Follow a gang that is starting or running."""
     status = workload.status
     own = tuple(pod for pod in pods if pod.attempt == status.attempt)
+    used = used_by(workload, own)
     failure = diagnose(workload.gang, own, snapshot.nodes, workload.progress, now)
     if failure is None and len(own) < workload.gang.nodes:
         gone = Reason(code=Code.POD_LOST, message=f"{plural(workload.gang.nodes - len(own), 'pod')} of it vanished")
@@ -158,14 +163,19 @@ def _watch(
     if failure is not None and failure.blame is Blame.QUOTA:
         return _withdraw(workload, live, failure.reason, now)
     if failure is not None:
+        larger = more_memory(workload, snapshot.nodes) if failure.reason.code is Code.OUT_OF_MEMORY else None
+        if larger is not None:
+            # It was given too little, which is no failure of its own.
+            counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}
+            return after_failure(workload, live, failure, Again(at=now, **counts), now, requests=larger, used=used)
         verdict = retry(workload.spec, status, failure, workload.progress, now)
-        return after_failure(workload, live, failure, verdict, now)
+        return after_failure(workload, live, failure, verdict, now, used=used)
     must_leave = reclaim(workload.spec, live, snapshot.nodes)
     if must_leave is not None:
         why = must_leave.reason
         return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
-        return change_to(workload, move(status, *_outcome(workload, now), now))
+        return change_to(workload, move(status, *_outcome(workload, now), now, used=used))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.gang.world_size, "rank")
         message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
@@ -217,14 +227,23 @@ def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
 
 
 def after_failure(
-    workload: Workload, live: tuple[Pod, ...], failure: Failure, verdict: Again | GiveUp, now: float
+    workload: Workload,
+    live: tuple[Pod, ...],
+    failure: Failure,
+    verdict: Again | GiveUp,
+    now: float,
+    **changes: object,
 ) -> Change:
-    """Return the change of a gang that failed: it restarts or has failed for good, as a verdict says."""
+    """Return the change of a gang that failed: it restarts or has failed for good, as a verdict says.
+
+    Args:
+        changes: Further fields of its status.
+    """
     progress = workload.progress
     reached = [step for step in (progress.step if progress else None, workload.status.failed_step) if step is not None]
     step = max(reached, default=None)
     counters = {"program_failures": verdict.program_failures, "disruptions": verdict.disruptions}
-    remember = {"last_failure": failure.reason, "failed_step": step, **counters}
+    remember = {"last_failure": failure.reason, "failed_step": step, **counters, **changes}
     if isinstance(verdict, GiveUp):
         remedy = failure.remedy(workload.spec.name, is_over=True)
         reason = replace(failure.reason, message=f"{failure.reason.message}; {verdict.why}", remedy=remedy)
@@ -237,7 +256,10 @@ def after_failure(
     again = "restarts at once" if wait <= 0 else f"restarts in {describe_duration(wait)}"
     since = None if progress is None else progress.checkpoint_step
     origin = "" if since is None else f" from its checkpoint of step {since}"
-    remedy = failure.remedy(workload.spec.name, is_over=False)
+    requests = changes.get("requests")
+    if isinstance(requests, Requests):
+        origin += f" with {requests.why}"
+    remedy = None if requests else failure.remedy(workload.spec.name, is_over=False)
     reason = replace(failure.reason, message=f"{failure.reason.message}; it {again}{origin}", remedy=remedy)
     status = move(
         workload.status, Phase.RESTARTING, reason, now,
@@ -311,7 +333,7 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change:
         after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
     if after is not Phase.FAILED and _all_ended_well(workload, pods):
         after, reason = _outcome(workload, now)
-        return change_to(workload, move(status, after, reason, now))
+        return change_to(workload, move(status, after, reason, now, used=used_by(workload, pods)))
     step = workload.progress.stopped_step if workload.progress is not None else None
     lost = checkpoints.unsaved(workload.progress)
     if step is not None:

@@ -240,6 +240,28 @@ CPU = Single(
     schema=_any_of({"type": "number", "minimum": 0}, _pattern(f"{quantities.CPU}|{quantities.NUMBER}")),
 )
 
+
+def or_auto(kind: Single) -> Single:
+    """Return a kind of value that may be ``auto`` too, which parses to the value, None then, and whether it is."""
+
+    def parse(text: str) -> tuple[Any, bool]:
+        return (None, True) if text == "auto" else (kind.parse(text), False)
+
+    def render(value: tuple[Any, bool]) -> Plain:
+        return "auto" if value[1] else kind.render(value[0])
+
+    return Single(
+        what=f"{kind.what} or `auto`",
+        tags=kind.tags,
+        parse=parse,
+        render=render,
+        schema={"anyOf": [*kind.schema["anyOf"], {"type": "string", "pattern": "^(?:auto)$"}]},
+    )
+
+
+SIZE_OR_AUTO = or_auto(SIZE)
+CPU_OR_AUTO = or_auto(CPU)
+
 GPU = Single(
     what="a number of GPUs, or model, memory and count joined by `:`",
     tags=ANY,

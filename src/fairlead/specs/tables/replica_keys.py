@@ -1,9 +1,11 @@
 """Every key of a Replica, as a cluster keeps it. Nobody writes one: an endpoint submits them."""
 
+from dataclasses import replace
+
 from fairlead.specs import serving
 from fairlead.specs.constraints import NAME, Text
 from fairlead.specs.tables.field_types import TEXT, WHOLE, Key, Section, name_key
-from fairlead.specs.tables.serving_keys import CAPACITY
+from fairlead.specs.tables.serving_keys import CAPACITY, RESOURCES
 from fairlead.specs.tables.training_keys import TRAINING
 from fairlead.specs.training import TRAINING_RULES
 
@@ -23,7 +25,8 @@ def _of_a_run() -> tuple[Key, ...]:
         attributes=("capacity",),
         example="{spot: true}",
     )
-    return tuple(capacity if name == "capacity" else found[name] for name in _KEPT)
+    found |= {"capacity": capacity, "resources": replace(found["resources"], kind=RESOURCES)}
+    return tuple(found[name] for name in _KEPT)
 
 
 REPLICA = Section(

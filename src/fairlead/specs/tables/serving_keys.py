@@ -5,10 +5,12 @@ from dataclasses import replace
 from fairlead.specs import serving, training
 from fairlead.specs.constraints import NAME
 from fairlead.specs.tables.field_types import (
+    CPU,
     DURATION,
     FACTOR,
     FLAG,
     SHARE,
+    SIZE,
     SPAN,
     TEXT,
     WHOLE,
@@ -18,6 +20,7 @@ from fairlead.specs.tables.field_types import (
     name_key,
 )
 from fairlead.specs.tables.training_keys import CAPACITY as TRAINING_CAPACITY
+from fairlead.specs.tables.training_keys import RESOURCES as TRAINING_RESOURCES
 from fairlead.specs.tables.training_keys import TRAINING
 
 SCALE = Section(
@@ -258,6 +261,17 @@ CAPACITY = Section(
     ),
 )
 
+# Replicas do not end, so that nothing is learnt of what they use.
+RESOURCES = replace(
+    TRAINING_RESOURCES,
+    keys=tuple(
+        replace(key, kind=plain, doc=f"{key.doc.partition('; `auto`')[0]}.", attributes=key.attributes[:1])
+        if (plain := {"cpu": CPU, "memory": SIZE}.get(key.name)) is not None
+        else key
+        for key in TRAINING_RESOURCES.keys
+    ),
+)
+
 _DOCS = {
     "labels": "Names and values of your own, which its replicas have too.",
     "setup": "Shell commands run once for each replica before its first start.",
@@ -274,6 +288,7 @@ def _of_a_run(*names: str) -> tuple[Key, ...]:
     return tuple(
         replace(
             found[name],
+            kind=RESOURCES if name == "resources" else found[name].kind,
             doc=_DOCS.get(name, found[name].doc),
             example=_EXAMPLES.get(name, found[name].example),
             required=False,

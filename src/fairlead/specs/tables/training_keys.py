@@ -4,13 +4,14 @@ from fairlead.specs import resources, training
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.tables import pod_fields as podfields
 from fairlead.specs.tables.field_types import (
-    CPU,
+    CPU_OR_AUTO,
     DOLLARS,
     DURATION,
     EVERY,
     FLAG,
     GPU,
     SIZE,
+    SIZE_OR_AUTO,
     SPAN,
     SPOT,
     TEXT,
@@ -41,17 +42,19 @@ RESOURCES = Section(
         ),
         Key(
             name="cpu",
-            kind=CPU,
-            doc="Cores of each node, such as 4, 0.5 or 500m; the cluster chooses when left out.",
-            attributes=("cpu_milli",),
+            kind=CPU_OR_AUTO,
+            doc="Cores of each node, such as 4 or 500m; the cluster chooses when left out; `auto` goes by what runs of "
+            "its name used.",
+            attributes=("cpu_milli", "cpu_auto"),
             example="4",
             also=("cpus", "vcpu", "vcpus", "num_cpus", "core", "cores", "cpu_count", "num_cores"),
         ),
         Key(
             name="memory",
-            kind=SIZE,
-            doc="Memory of each node, request and limit in one, such as 16Gi; no limit when left out.",
-            attributes=("memory_bytes",),
+            kind=SIZE_OR_AUTO,
+            doc="Memory of each node, request and limit in one, such as 16Gi; no limit when left out; `auto` goes by "
+            "what runs of its name used.",
+            attributes=("memory_bytes", "memory_auto"),
             example="16Gi",
             also=("mem", "ram", "memory_gb", "memory_limit"),
         ),

@@ -59,7 +59,10 @@ def is_known(kind: Single) -> bool:
     """Tell whether ``single_rules`` knows what a kind of value means."""
     if kind.choices is not None or kind.tags == kinds.NUMERIC or _is_number_or_word(kind):
         return True
-    return kind in (kinds.TEXT, kinds.FLAG, kinds.SPOT, kinds.TAINT, kinds.GPU, kinds.SPAN) or id(kind) in _QUANTITIES
+    return kind in (kinds.TEXT, kinds.FLAG, kinds.SPOT, kinds.TAINT, kinds.GPU, kinds.SPAN) or id(kind) in {
+        *_QUANTITIES,
+        *_OR_AUTO,
+    }
 
 
 def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
@@ -89,6 +92,10 @@ def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
         return _span_rules(limits, give)
     if _is_number_or_word(kind):
         return _number_or_word_rules(kind, limits[0], give)
+    if id(kind) in _OR_AUTO:
+        first, *others = _quantity_rules(_OR_AUTO[id(kind)], limits, give)
+        # The others say nothing of a text that is no such quantity.
+        return [{**first, "rule": f'{_WORD} == "auto" || {first["rule"]}'}, *others]
     return _quantity_rules(kind, limits, give)
 
 
@@ -297,6 +304,9 @@ _QUANTITIES = {
     ),
     id(kinds.GPU_COUNT): (NUMBER, " is not a number"),
 }
+
+
+_OR_AUTO = {id(kinds.SIZE_OR_AUTO): kinds.SIZE, id(kinds.CPU_OR_AUTO): kinds.CPU}
 
 
 def _between(value: str, limit: Limit, *, point: bool) -> str:

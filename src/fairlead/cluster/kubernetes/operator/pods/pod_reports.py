@@ -5,7 +5,7 @@ What is not ours in either, or is damaged, is told as nothing: a program may wri
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.cluster.local.pod_files import progress_of
@@ -13,7 +13,7 @@ from fairlead.runtime.reporting import FORM
 from fairlead.specs.overlay import RANKS
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Progress, RankExit, Whereabouts
+from fairlead.state.snapshot import Progress, RankExit, Usage, Whereabouts
 
 SIGKILL = 9
 
@@ -52,11 +52,13 @@ class Ending:
     Attributes:
         exits: How its ranks ended; of a large pod the first that failed.
         message: Why no rank was started; None when they were.
+        usage: The most that its processes used; None where it does not say.
     """
 
     exits: tuple[RankExit, ...] = ()
     message: str | None = None
     setup_failed: bool = False
+    usage: Usage | None = None
 
 
 def read_last_words(pod: Mapping[str, Any]) -> Progress | None:
@@ -90,7 +92,8 @@ def read_ending(pod: Mapping[str, Any], *, ranks: range) -> Ending | None:
         return None
     content = _object(ended.get("message") or "")
     if content is not None:
-        return _ending(content, out_of_memory=ended.get("reason") == "OOMKilled")
+        is_oom = ended.get("reason") == "OOMKilled"
+        return replace(_ending(content, out_of_memory=is_oom), usage=_usage(content.get("usage"), len(ranks)))
     at, code = _moment(ended.get("finishedAt")), int(ended.get("exitCode") or 0)
     is_oom = ended.get("reason") == "OOMKilled"
     number = SIGKILL if is_oom else int(ended.get("signal") or 0) or (code - 128 if code > 128 else 0)
@@ -136,6 +139,14 @@ def _ending(content: Mapping[str, Any], *, out_of_memory: bool) -> Ending:
 def _hang(content: Mapping[str, Any]) -> list[list[Any]]:
     given = content.get("hang") or ()
     return [each for each in given if isinstance(each, list) and len(each) == 4]
+
+
+def _usage(given: Any, ranks: int) -> Usage | None:
+    try:
+        memory, cpu = given
+        return Usage(memory_bytes=int(memory), cpu_milli=int(cpu), ranks=ranks)
+    except (ValueError, TypeError):  # a pod that an older version started says nothing of it
+        return None
 
 
 def _progress(report: Any) -> Progress | None:

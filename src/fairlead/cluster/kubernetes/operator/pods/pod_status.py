@@ -98,6 +98,7 @@ def observe_pod(
         heard_at=heard_at or pod.started_at,
         exits=ending.exits if ending is not None and keeps else (),
         message=message,
+        usage=ending.usage if ending is not None and keeps else None,
         ready=pod.ready and phase is PodPhase.RUNNING and told_at is None and pod.told_at is None,
     )
 

@@ -29,7 +29,7 @@ from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
-from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload, with_requests
 
 Object = dict[str, Any]
 Spec = TypeVar("Spec", bound=WorkloadSpec)
@@ -198,6 +198,8 @@ def read_workload(content: Object) -> AnyObject:
             edited = of_said(state.spec, said(spec))
         if edited:
             state = replace(state, status=updated_status(state.status))
+        if isinstance(spec, Training):
+            spec = with_requests(spec, state.status.requests)
         workload = Workload(
             uid=metadata["uid"],
             spec=spec,

@@ -158,7 +158,10 @@ class SnapshotCache:
         if found is not None and status is not None and status.phase is Phase.SUCCEEDED:
             began, over = status.started_at, status.finished_at
             if began is not None and over is not None:
-                ended = over, Completed(team=found.namespace, name=found.name, took_s=over - began)
+                ended = (
+                    over,
+                    Completed(team=found.namespace, name=found.name, took_s=over - began, at=over, used=status.used),
+                )
         if ended != self._ended.get(uid):
             self._completed = None
             if ended is None:
