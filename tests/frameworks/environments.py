@@ -18,9 +18,12 @@ WANTED = {
     "deepspeed": ("deepspeed==0.19.8",),
     "jax": ("jax[cpu]==0.10.2",),
     "lightgbm": ("lightgbm==4.7.0",),
+    "mlflow": ("mlflow==3.17.2",),
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2"),
     "ray": ("ray==2.60.0",),
     "tensorflow": ("tensorflow-cpu==2.21.0",),
+    "tensorboard": ("tensorboard==2.21.0",),
+    "wandb": ("wandb==0.31.0",),
     "xgboost": ("xgboost-cpu==3.2.0",),
 }
 INSTALL_TIMEOUT_S = 600.0

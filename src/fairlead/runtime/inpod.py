@@ -5,8 +5,8 @@ instructions, becomes its shim, and leaves a record of the end as the container'
 what the ranks say of themselves to its standard output, one line each; it has a twentieth of a core, so nothing is
 imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes another command with what a rank of that
 directory's pod was given. `try PLACE` writes to an object store. `tracker COMMAND...` starts XGBoost's
-tracker and becomes a command, `mpi COMMAND...` MPI's process manager. `await FILE` and `receive FILE` bring a working
-directory onto a volume.
+tracker and becomes a command, `mpi COMMAND...` MPI's process manager. `export` sends metrics on, which nobody but the
+shim asks for. `await FILE` and `receive FILE` bring a working directory onto a volume.
 """
 
 from __future__ import annotations
@@ -51,11 +51,15 @@ def main() -> None:
         from fairlead.runtime import process_manager
 
         process_manager.main(sys.argv[2:])
+    if sys.argv[1:] == ["export"]:
+        from fairlead.runtime.experiment_tracking import exporter
+
+        exporter.main()
     if len(sys.argv) == 3 and sys.argv[1] in ("await", "receive"):
         sys.exit(take_in(sys.argv[1], sys.argv[2]))
     forms = (
         "run | report DIRECTORY | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... | mpi COMMAND... "
-        "| await FILE | receive FILE"
+        "| export | await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
 
@@ -115,6 +119,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "setup": environ.get("FAIRLEAD_SETUP"),
         "trial": [library, "try"],
         "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"]},
+        "export": [library, "export"],
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,
         "ranks": of_ranks,

@@ -213,6 +213,7 @@ class Reporter:
             "throughput": throughput,
             "throughput_unit": unit,
             "metrics": {name: value for name, value in metrics.items() if value is not None},
+            **({"trackers": own} if (own := own_trackers()) else {}),
         }
 
     def _complain(self, error: OSError) -> None:
@@ -265,6 +266,17 @@ def detached(value: object) -> object:
     """The value without the graph that led to it, so that keeping it keeps nothing else alive."""
     detach = getattr(value, "detach", None)
     return detach() if callable(detach) else value
+
+
+def own_trackers() -> list[str]:
+    """Return which experiment trackers the program has a run of its own at, so that nothing is sent there twice."""
+    wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
+    found = ["wandb"] if getattr(wandb, "run", None) is not None else []
+    # Half imported by another thread it has no such function yet.
+    active_run = getattr(mlflow, "active_run", None)
+    if callable(active_run) and active_run() is not None:
+        found.append("mlflow")
+    return found
 
 
 def number(value: object) -> float | None:

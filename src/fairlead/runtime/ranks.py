@@ -33,8 +33,11 @@ def release_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def enter(parent: int, cgroup: str | None, out: int, err: int) -> None:
+def enter(parent: int, cgroup: str | None, out: int, err: int, given: int | None = None) -> None:
     """Makes a fork of the process `parent` an orderly beginning, but for its signal handlers, which stay held.
+
+    Args:
+        given: What it reads as its standard input; None for nothing.
 
     Raises:
         OSError: a step failed, for instance the cgroup is gone; the message is for the rank's standard error.
@@ -43,7 +46,7 @@ def enter(parent: int, cgroup: str | None, out: int, err: int) -> None:
     os.setsid()
     processes.die_with_parent(parent)
     null = os.open(os.devnull, os.O_RDWR)
-    for source, target in ((null, 0), (out, 1), (err, 2)):
+    for source, target in ((null if given is None else given, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
     os.closerange(3, _MAX_FD)
     if cgroup is not None:

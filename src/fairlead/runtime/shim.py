@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from fairlead.runtime.experiment_tracking.child import ExporterChild
     from fairlead.runtime.forking import Warm
     from fairlead.runtime.metric_lines import MetricLines
 
@@ -46,6 +47,9 @@ TICK_S = 2.0
 SUPERVISOR_PERIOD_S = 10.0
 ROOM_BYTES = 16 * 1024
 PLACE_ANSWER_S = 60.0
+# Beyond the ranks' ends, for the last metrics to get to where they are sent; less when the grace is over before.
+EXPORT_S = 11.0
+LEAST_EXPORT_S = 0.5
 _RETRY_S = 0.2
 _SETUP = -1
 
@@ -96,6 +100,7 @@ class Shim:
         self._is_taking_stacks = False
         self._stacks: dict[int, stacks.Taken] | None = None
         self._kill_at: float | None = None
+        self._exporter: ExporterChild | None = None
         self._tick_at = 0.0
         self._supervisor_at = 0.0
         self._num_oom_kills = processes.num_oom_kills(self._cgroup)
@@ -118,7 +123,9 @@ class Shim:
             self._write_parameters()
             if self._start(warm, why):
                 return True
+            self._exporter = self._start_exporter()
             self._watch()
+            self._finish_export()
             self._record(None, setup_failed=False)
             self._forget_stacks()
         self._log.close()
@@ -291,6 +298,45 @@ class Shim:
 
         return MetricLines(wanted["pattern"], self._dir, rank, time.time())
 
+    def _start_exporter(self) -> ExporterChild | None:
+        """Start what sends metrics on; None where nobody asked for that, or another pod has the first rank."""
+        first = next((each for each in self._pod["ranks"] if each["rank"] == 0), None)
+        if first is None or not self._pod.get("export"):
+            return None
+        from fairlead.runtime.experiment_tracking import choice
+
+        env = self._env_of(first)
+        names = choice.chosen(env)
+        if not names:
+            return None
+        from fairlead.runtime.experiment_tracking.child import ExporterChild
+
+        python: tuple[str, ...] = (sys.executable,)
+        if choice.WANDB in names:  # its package is one of the program's
+            found = shutil.which("python3", path=env.get("PATH")) or sys.executable
+            python = interpreter_for(self._pod["command"], env) or (found,)
+        exporter = ExporterChild((*python, *self._pod["export"]), env, self._pod["workdir"])
+        exporter.tick(self._cgroup)
+        return exporter
+
+    def _finish_export(self) -> None:
+        """Lets the last metrics be sent, for a few seconds at most."""
+        if self._exporter is None:
+            return
+        self._exporter.tick(self._cgroup)
+        bad = [each for each in self._exits.values() if each["exit_code"] != 0]
+        self._exporter.end("FINISHED" if not bad else "KILLED" if self._is_stopping else "FAILED")
+        now = time.monotonic()
+        deadline = now + EXPORT_S
+        while self._exporter.pid is not None and now < deadline:
+            if self._kill_at is not None:
+                deadline = min(deadline, max(self._kill_at, now + LEAST_EXPORT_S))
+            self._wait(min(0.2, max(0.0, deadline - now)))
+            now = time.monotonic()
+        self._exporter.kill()
+        while self._exporter.pid is not None or self._end_others():
+            self._wait(0.01)
+
     def _watch(self) -> None:
         """Until every rank has ended, none of the pod's processes is left and all they wrote is in the log."""
         self._follow_stop()
@@ -330,6 +376,8 @@ class Shim:
             self._follow_stop()
             self._look_for_supervisor(now)
             self._log.tick(time.time())
+            if self._exporter is not None and self._alive:
+                self._exporter.tick(self._cgroup)
         self._usage.look(now)
         for stream in self._pipes.values():
             stream.tick(time.time())
@@ -358,7 +406,9 @@ class Shim:
                 return
             rank = self._alive.pop(pid, None)
             if rank is None:
-                continue  # an orphan of a rank
+                if self._exporter is not None:
+                    self._exporter.reaped(pid)
+                continue  # or an orphan of a rank
             self._usage.ended(rank, used.ru_maxrss)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             code = None if number is not None else os.WEXITSTATUS(status)
@@ -449,9 +499,15 @@ class Shim:
     def _end_others(self) -> bool:
         """SIGKILL for what the ranks left behind; whether anything was."""
         others = {*processes.descendants(os.getpid()), *processes.members(self._cgroup)}
+        others -= self._of_exporter()
         processes.kill(list(others))
         self._reap()
         return any(_is_ours(pid) for pid in others)
+
+    def _of_exporter(self) -> set[int]:
+        """Return the processes that send metrics on, which end a little after the ranks."""
+        pid = None if self._exporter is None else self._exporter.pid
+        return set() if pid is None else {pid, *processes.descendants(pid)}
 
     def _signal(self, number: int) -> None:
         for pid in self._alive:

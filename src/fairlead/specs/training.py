@@ -68,6 +68,8 @@ ENV_NAME = Text(
 ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
 ENV_TOTAL = 262_144
 ENV_MOST = 250
+# What `FAIRLEAD_TRACKERS` chooses from, as the runtime has them.
+TRACKERS = ("mlflow", "wandb", "tensorboard")
 # Says of every object of Fairlead's whose it is.
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
@@ -419,10 +421,19 @@ def env_problems(env: Mapping[str, str]) -> Iterable[tuple[str, str]]:
             yield "env", f"{quote(name)}{SET_BY_US}"
         if (problem := ENV_VALUE.problem(value)) is not None:
             yield "env", f"the value of {quote(name)}: {problem}"
+        elif name == "FAIRLEAD_TRACKERS" and (strange := _strange_tracker(value)) is not None:
+            known = ", ".join(TRACKERS)
+            yield "env", f"FAIRLEAD_TRACKERS: {quote(strange)} is no tracker; give some of {known}, or none"
     if len(env) > ENV_MOST:
         yield "env", f"{len(env)} variables; give at most {ENV_MOST}"
     if sum(len(name) + len(value) for name, value in env.items()) > ENV_TOTAL:
         yield "env", f"more than {ENV_TOTAL} characters in all; put large values in a file"
+
+
+def _strange_tracker(value: str) -> str | None:
+    """The first word of a choice of trackers that names none; None where all do."""
+    words = [word.strip() for word in value.split(",")]
+    return None if value.strip() in ("", "none") else next((word for word in words if word not in TRACKERS), None)
 
 
 def label_problem(name: str, value: str) -> str | None:

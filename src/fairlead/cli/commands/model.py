@@ -1,7 +1,8 @@
 """``fairlead model``: versions of models, where they came from, and their stages."""
 
 import math
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +10,9 @@ from fairlead.cli.show import as_json, describe_time, json_option, message, tabl
 from fairlead.control.opening import open_local
 from fairlead.state.models import ModelVersion
 from fairlead.text.quantities import describe_memory
+
+if TYPE_CHECKING:
+    from fairlead.control.model_registry import RegisteredVersion
 
 DIGITS = 12
 
@@ -32,16 +36,24 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
     """Make a version of the model NAME from SOURCE.
 
     SOURCE is a run (its newest checkpoint; of a sweep its best trial's), run://RUN@best, run://RUN@STEP,
-    RUN/STEP.OUTPUT of a pipeline, or a path.
+    RUN/STEP.OUTPUT of a pipeline, or a path. Where MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI names a server, the
+    version is registered there too.
     """
+    from fairlead.control.model_registry import is_configured, register
     from fairlead.control.models import push as push_model
 
+    cluster = open_local()
     given = dict(_metric(each) for each in metrics)
-    version, is_new = push_model(open_local(), name, source, metrics=given, objective=objective)
+    version, is_new = push_model(cluster, name, source, metrics=given, objective=objective)
+    registered = None
+    if is_configured(os.environ):
+        registered = register(version, cluster.home.artefact(version.digest), os.environ)
     if json_:
-        print(as_json({**told(version), "new": is_new}))
+        print(as_json({**told(version), "new": is_new, "registered": _told_registered(registered)}))
         return
     print(version)
+    if registered is not None:
+        message(f"In the registry it is version {registered.version}: {registered.address}")
     if is_new:
         message(f"`fairlead model promote {version} --to production` gives it a stage.")
     else:
@@ -85,15 +97,24 @@ def list_(name: str | None, json_: bool) -> None:
 def promote(version: str, stage: str, json_: bool) -> None:
     """Give VERSION a stage, which a model has at most one version of.
 
-    VERSION is NAME@best, NAME@latest, NAME@3 or NAME@STAGE.
+    VERSION is NAME@best, NAME@latest, NAME@3 or NAME@STAGE. Where MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI names a
+    server, the stage is an alias there.
     """
+    from fairlead.control.model_registry import alias, is_configured
     from fairlead.control.models import promote as promote_model
 
-    now, before = promote_model(open_local(), version, stage)
+    cluster = open_local()
+    now, before = promote_model(cluster, version, stage)
+    registered = None
+    if is_configured(os.environ):
+        registered = alias(now, cluster.home.artefact(now.digest), stage, os.environ)
     if json_:
-        print(as_json({**told(now), "before": None if before is None else before.version}))
+        said = {"before": None if before is None else before.version, "registered": _told_registered(registered)}
+        print(as_json({**told(now), **said}))
         return
     print(f"{now} is {stage}")
+    if registered is not None:
+        message(f"In the registry {stage} is version {registered.version}: {registered.address}")
     if before is not None:
         message(f"{before} was before; `fairlead model promote {before} --to {stage}` goes back.")
 
@@ -130,6 +151,10 @@ def told(version: ModelVersion) -> dict[str, Any]:
         "goal": version.goal,
         "lineage": dict(version.lineage),
     }
+
+
+def _told_registered(found: "RegisteredVersion | None") -> dict[str, str] | None:
+    return None if found is None else {"name": found.name, "version": found.version, "address": found.address}
 
 
 def origin(version: ModelVersion) -> str:

@@ -12,6 +12,7 @@ from fairlead.cluster import contract
 from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
 from fairlead.runtime import process_manager, tracker, trial
+from fairlead.runtime.experiment_tracking import exporter
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.training import SET_BY_FRAMEWORK
@@ -60,6 +61,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
         "setup": spec.setup,
         "trial": [trial.__file__],
         "begin_by": {"xgboost": [tracker.__file__], "mpi": [process_manager.__file__]},
+        "export": [exporter.__file__],
         "setup_stamp": str(home.run(workload.uid) / stamp),
         "env": env,
         "ranks": [

@@ -1,0 +1,49 @@
+"""Tells which trackers a run's metrics are sent on to: those whose usual variables are set in its environment."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MLFLOW, WANDB, TENSORBOARD = "mlflow", "wandb", "tensorboard"
+NAMES = (MLFLOW, WANDB, TENSORBOARD)
+NONE = "none"
+SAID = {MLFLOW: "MLflow", WANDB: "Weights & Biases", TENSORBOARD: "TensorBoard"}
+# Which of those that are set up are used; all of them where it is not set.
+CHOICE = "FAIRLEAD_TRACKERS"
+TENSORBOARD_VARIABLE = "TENSORBOARD_LOGGING_DIR"
+_WANDB_OFF = ("disabled", "dryrun")
+_TRUE = ("true", "1", "yes")
+
+
+def chosen(env: Mapping[str, str]) -> list[str]:
+    """Return the names of the trackers that metrics are sent on to. A variable that is empty is not set."""
+    is_there = {
+        MLFLOW: bool(env.get("MLFLOW_TRACKING_URI")),
+        WANDB: _has_wandb(env),
+        TENSORBOARD: bool(env.get(TENSORBOARD_VARIABLE)),
+    }
+    wanted = words(env[CHOICE]) if env.get(CHOICE) else NAMES
+    return [name for name in NAMES if is_there[name] and name in wanted]
+
+
+def words(text: str) -> list[str]:
+    """The names in a choice, such as ``mlflow,wandb`` or ``none``."""
+    return [word.strip() for word in text.split(",")]
+
+
+def problem(text: str) -> str | None:
+    """Return what is wrong with a choice; None when nothing is."""
+    found = words(text)
+    strange = [word for word in found if word not in NAMES and found != [NONE]]
+    if not strange:
+        return None
+    return f"`{strange[0][:50]}` is no tracker; give {', '.join(NAMES)}, several with a comma between them, or {NONE}"
+
+
+def _has_wandb(env: Mapping[str, str]) -> bool:
+    mode = env.get("WANDB_MODE", "")
+    if mode in _WANDB_OFF or env.get("WANDB_DISABLED", "").lower() in _TRUE:
+        return False
+    return bool(mode or env.get("WANDB_API_KEY") or env.get("WANDB_PROJECT"))

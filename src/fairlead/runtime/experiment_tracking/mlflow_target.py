@@ -1,0 +1,101 @@
+"""A run of ours as a run of MLflow's, found again by a tag after every restart."""
+
+from __future__ import annotations
+
+import re
+import time
+
+from fairlead.runtime.experiment_tracking.mlflow_rest import Mlflow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from fairlead.runtime.experiment_tracking.target import About, Point
+
+TAG = "fairlead.run_uid"
+# What one request may hold of these.
+MOST_METRICS = 1_000
+MOST_PARAMETERS = 100
+MOST_VALUE = 6_000
+_STRANGE = re.compile(r"[^\w\-. :/]")
+
+
+class MlflowTarget:
+    """An MLflow server. A run that ``MLFLOW_RUN_ID`` names is used as it is, and its end is left to whoever made it."""
+
+    def __init__(self, env: Mapping[str, str], about: About) -> None:
+        self._server = Mlflow(env["MLFLOW_TRACKING_URI"], env)
+        self._env = env
+        self._about = about
+        self._given = env.get("MLFLOW_RUN_ID") or None
+        self._run: str | None = None
+
+    def hurry(self, timeout_s: float) -> None:
+        """Waits no longer than this for an answer from now on."""
+        self._server.timeout_s = timeout_s
+
+    def begin(self) -> str:
+        """Joins the run; MLflow's own link to it."""
+        run = self._given_run() if self._given is not None else self._own_run()
+        self._run = run["run_id"]
+        parameters = [
+            {"key": _name(name), "value": str(value)[:MOST_VALUE]} for name, value in self._about.parameters.items()
+        ]
+        if parameters:
+            self._server.post("runs/log-batch", {"run_id": self._run, "params": parameters[:MOST_PARAMETERS]})
+        return f"{self._server.address}/#/experiments/{run['experiment_id']}/runs/{self._run}"
+
+    def send(self, points: Sequence[Point]) -> None:
+        """Sends points; the server keeps one value of a metric, time and step once."""
+        metrics = [
+            {"key": _name(name), "value": value, "timestamp": int(at * 1000), "step": step or 0}
+            for at, step, values in points
+            for name, value in values.items()
+        ]
+        for begin in range(0, len(metrics), MOST_METRICS):
+            self._server.post("runs/log-batch", {"run_id": self._run, "metrics": metrics[begin : begin + MOST_METRICS]})
+
+    def end(self, status: str | None) -> None:
+        """Says how the run ended."""
+        if status is not None and self._given is None:
+            self._update(status, end_time=int(time.time() * 1000))
+
+    def _given_run(self) -> dict[str, Any]:
+        return dict(self._server.get("runs/get", run_id=self._given or "")["run"]["info"])
+
+    def _own_run(self) -> dict[str, Any]:
+        about = self._about
+        experiment = self._server.experiment(self._env)
+        found = self._server.find_run(experiment, TAG, about.uid)
+        if found is not None:
+            self._run = found["info"]["run_id"]
+            self._update("RUNNING")
+            return dict(found["info"])
+        tags = {
+            TAG: about.uid,
+            "fairlead.team": about.team,
+            "mlflow.runName": about.name,
+            "mlflow.source.name": about.command[:MOST_VALUE],
+            "mlflow.source.type": "JOB",
+            "mlflow.user": self._env.get("USER") or self._env.get("LOGNAME") or "",
+        }
+        made = self._server.post(
+            "runs/create",
+            {
+                "experiment_id": experiment,
+                "run_name": about.name,
+                "start_time": int(time.time() * 1000),
+                "tags": [{"key": key, "value": value} for key, value in tags.items() if value],
+            },
+        )
+        return dict(made["run"]["info"])
+
+    def _update(self, status: str, **more: object) -> None:
+        self._server.post("runs/update", {"run_id": self._run, "status": status, **more})
+
+
+def _name(name: str) -> str:
+    """A name that MLflow allows."""
+    return _STRANGE.sub("_", name)[:250]
