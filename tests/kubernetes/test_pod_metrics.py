@@ -12,7 +12,8 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.client.pod_metrics import gpus_of_pods, samples
+from fairlead.cluster.kubernetes.client.pod_metrics import gpus_of_pods
+from fairlead.cluster.kubernetes.dcgm import samples
 from fairlead.cluster.kubernetes.manifests.roles import render_binding, render_roles
 from fairlead.cluster.usages import GpuUsage
 from tests.kubernetes.test_accepted import applied

@@ -196,3 +196,32 @@ def test_statements_are_translated() -> None:
         "(id BIGSERIAL PRIMARY KEY, n BIGINT)"
     )
     assert without_password("postgresql://app:secret@db/x") == "postgresql://app:***@db/x"
+
+
+def test_idle_time_is_on_the_bill_of_the_pod_once_it_is_charged(ledger_place: str) -> None:
+    world = month(5)
+    one = next(
+        each
+        for each in (ended_of(world, life) for life in world.lives)
+        if Use.PRODUCTIVE in {interval.use for interval in each.held.intervals(each.progress, each.end_ms)}
+        and each.end_ms - each.held.pod.created_at * 1000 > HOUR_MS
+    )
+    ledger = UsageLedger(ledger_place)
+    begin, end = round(one.held.pod.created_at * 1000), one.end_ms
+    ledger.add_idle([(one.held.pod.uid, begin, end, 0.75)])
+    assert ledger.idle_of(one.held.pod.uid) == {}, "nobody has seen it yet"
+    ledger.write([one.held], [], begin)
+    for start in range(begin, end, 30_000):
+        ledger.add_idle([(one.held.pod.uid, start, min(start + 30_000, end), 0.75)])
+    ledger.write([], [one], end)
+    ledger.add_idle([(one.held.pod.uid, begin, end, 0.0)])
+    assert ledger.idle_of(one.held.pod.uid) == {}, "it is charged"
+    lengths: defaultdict[Use, int] = defaultdict(int)
+    for each in ledger.of_run(one.held.pod.workload_uid):
+        lengths[each.use] += each.end_ms - each.start_ms
+    plain: defaultdict[Use, int] = defaultdict(int)
+    for each in one.held.intervals(one.progress, end):
+        plain[each.use] += each.end_ms - each.start_ms
+    assert lengths[Use.PRODUCTIVE] + lengths[Use.IDLE_IN_RUN] == plain[Use.PRODUCTIVE]
+    assert lengths[Use.IDLE_IN_RUN] == pytest.approx(0.25 * plain[Use.PRODUCTIVE], rel=0.01)
+    ledger.close()

@@ -538,3 +538,21 @@ def test_the_last_loss_of_a_program_is_read_before_what_it_ends_with_is_saved(
     with pytest.raises(LossNotFinite, match="at step 2"):
         train()
     assert steps_in(to) == []
+
+
+def test_the_time_that_a_program_waits_for_data_and_for_saves_is_in_its_report(
+    open_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    def loader() -> Any:
+        for batch in range(3):
+            time.sleep(0.02)
+            yield batch
+
+    with open_run() as run:
+        run.resume(state={})
+        assert list(run.batches(loader())) == [0, 1, 2]
+        run.checkpoint(1, force=True)
+        run._reporter.fact(step=1)
+        report = read_report(tmp_path)
+        assert 0.06 <= report["loading_s"] < 10
+        assert 0 < report["saving_s"] < 10

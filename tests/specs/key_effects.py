@@ -35,6 +35,7 @@ from fairlead.control.pipelines.children import child_spec
 from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
 from fairlead.policy.decide import decide
+from fairlead.policy.kinds import idleness
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
 from fairlead.policy.serving.routes import routes
@@ -117,6 +118,16 @@ def kept_code(spec: Training) -> object:
 
 
 WORKS = Program(duration_s=30.0)
+
+
+def left_idle(spec: Training) -> object:
+    """What follows for a run that used a fifth of what it holds for twenty minutes."""
+    samples = [idleness.Sample(at=60.0 * minute, span_s=60.0, busy=0.2) for minute in range(1, 21)]
+    run = Workload(
+        uid=UID, spec=spec, intent=Intent.RUN, status=status(Phase.RUNNING, since=0.0), version=1, created_at=0.0,
+        idle=idleness.idleness(samples, spec.idle, 1200.0),
+    )  # fmt: skip
+    return idleness.act(run, (), (node(),), 1200.0) or idleness.reason(run, (node(),))
 
 
 @dataclass(frozen=True)
@@ -288,6 +299,9 @@ EFFECTS["Training"] = [
     Effect("expected_duration", "10s", "10h", SHORTEST, {"resources.gpu": 1}),
     Effect("deadline", "30h", "8h", ON_SPOT, {"capacity.spot": "auto", "expected_duration": "8h"}),
     Effect("stall_timeout", None, "10s", Played(program=Program(duration_s=300.0, step_s=1.0, hangs_after_s=5.0))),
+    Effect("idle.then", None, "suspend", left_idle),
+    Effect("idle.below", None, "10%", left_idle),
+    Effect("idle.for", None, "30m", left_idle),
     Effect("grace", "30s", "5s", local_pod),
     Effect("framework", None, "jax", local_pod),
     Effect("framework", "jax", "tensorflow", kubernetes_pod),

@@ -9,7 +9,7 @@ The statements are of SQLite, and of PostgreSQL after ``fairlead.cluster.postgre
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from fairlead.ledger.activity import activity
 from fairlead.ledger.bills import PriceChange, Stretch, priced_spans
-from fairlead.ledger.usage import DAY_MS, Holder, Interval, Use
+from fairlead.ledger.usage import DAY_MS, HOUR_MS, Holder, Interval, Use
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Pod, Progress
 
@@ -39,6 +39,9 @@ CREATE INDEX IF NOT EXISTS usage_by_day ON usage (day);
 CREATE INDEX IF NOT EXISTS usage_by_holder ON usage (holder);
 CREATE TABLE IF NOT EXISTS budget_notices (
     team TEXT NOT NULL, month TEXT NOT NULL, percent INTEGER NOT NULL, PRIMARY KEY (team, month, percent)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS idle_hours (
+    pod TEXT NOT NULL, hour INTEGER NOT NULL, idle_ms INTEGER NOT NULL, PRIMARY KEY (pod, hour)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS usage_days (
     day INTEGER NOT NULL, node TEXT NOT NULL, team TEXT NOT NULL, model TEXT NOT NULL, project TEXT NOT NULL,
@@ -106,12 +109,28 @@ def holder_of(uid: str, spec: Training, user: str = "") -> Holder:
     )
 
 
-def intervals_of(pod: Pod, holder: Holder, progress: Progress | None, end_ms: int, share: int) -> list[Interval]:
-    """Divide what a pod held up to an end, by use."""
+def intervals_of(
+    pod: Pod,
+    holder: Holder,
+    progress: Progress | None,
+    end_ms: int,
+    share: int,
+    idle_ms: Mapping[int, int] | None = None,
+) -> list[Interval]:
+    """Divide what a pod held up to an end, by use; ``idle_ms`` as in ``activity``."""
     return [
         Interval(node=pod.node, holder=holder, use=use, start_ms=start, end_ms=end, share=share)
-        for use, start, end in activity(pod, progress, end_ms)
+        for use, start, end in activity(pod, progress, end_ms, idle_ms)
     ]
+
+
+def idle_hours(start_ms: int, end_ms: int, busy: float) -> Iterator[tuple[int, int]]:
+    """Yield hours since 1970 with the milliseconds of them for which something was idle that was so busy."""
+    for hour in range(start_ms // HOUR_MS, -(-end_ms // HOUR_MS)):
+        length_ms = min(end_ms, (hour + 1) * HOUR_MS) - max(start_ms, hour * HOUR_MS)
+        idle_ms = round((1.0 - min(max(busy, 0.0), 1.0)) * length_ms)
+        if idle_ms > 0:
+            yield hour, idle_ms
 
 
 class LedgerTables:
@@ -144,6 +163,23 @@ class LedgerTables:
             "DO UPDATE SET unit_ms = usage_days.unit_ms + excluded.unit_ms",
             [(*key, unit_ms) for key, unit_ms in sums.items()],
         )
+
+    def add_idle(self, pod: str, start_ms: int, end_ms: int, busy: float) -> None:
+        """Keep how busy what a pod holds was measured to be in a time, which no other measurement covers."""
+        self._db.executemany(
+            "INSERT INTO idle_hours VALUES (?, ?, ?) ON CONFLICT (pod, hour) "
+            "DO UPDATE SET idle_ms = idle_hours.idle_ms + excluded.idle_ms",
+            [(pod, hour, idle_ms) for hour, idle_ms in idle_hours(start_ms, end_ms, busy)],
+        )
+
+    def idle_of(self, pod: str) -> dict[int, int]:
+        """Return for how long what a pod holds was idle, by hour, as ``activity`` takes it; of one that is open."""
+        rows = self._db.execute("SELECT hour, idle_ms FROM idle_hours WHERE pod = ?", (pod,)).fetchall()
+        return {int(hour): int(idle_ms) for hour, idle_ms in rows}
+
+    def forget_idle(self, pod: str) -> None:
+        """Forget what was measured of a pod that is charged."""
+        self._db.execute("DELETE FROM idle_hours WHERE pod = ?", (pod,))
 
     def set_price(self, price: Price) -> None:
         """Keep a price; one from the same moment is replaced."""

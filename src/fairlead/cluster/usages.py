@@ -13,12 +13,15 @@ class GpuUsage:
         name: UUID, with the instance of a part.
         busy: Share of the time in which it computes, from 0 to 1; None when it is not told.
         memory_bytes: In use; None when it is not told.
+        power_watts, temperature_celsius: Of the whole device; None when they are not told.
     """
 
     name: str
     model: str = ""
     busy: float | None = None
     memory_bytes: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

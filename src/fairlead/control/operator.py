@@ -31,6 +31,8 @@ from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller im
 from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import EndpointPublisher
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
+from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import EVERY_S as GPUS_S
+from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import GpuTelemetry
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.log_archive import LogArchive
 from fairlead.cluster.kubernetes.operator.runs.progress_polling import Listener
@@ -75,6 +77,7 @@ class OperatorSettings:
         keep_s: Seconds between looks for runs that need not be kept any longer.
         ledger: A file, or a URL ``postgresql://...``, for what pods hold and what that costs; None keeps none.
         costs_s: Seconds after which the costs that people read are renewed.
+        gpus_s: Seconds after which DCGM's exporters are asked again.
     """
 
     namespace: str
@@ -92,6 +95,7 @@ class OperatorSettings:
     keep_s: float = KEEP_S
     ledger: str | None = None
     costs_s: float = COSTS_S
+    gpus_s: float = GPUS_S
 
 
 class Operator:
@@ -128,10 +132,12 @@ class Operator:
                 progress_of=lambda uid: self.cluster.progress_of(uid),
                 pools=self._pools.specs,
             )
+        self._gpus = GpuTelemetry(self.view, self.ledger, every_s=settings.gpus_s)
         self.cluster = KubernetesCluster(
             client,
             view=self.view,
             ledger=self.ledger,
+            idle_of=self._gpus.idle_of,
             namespace=settings.watch_namespace,
             rules=POLICIES[settings.policy],
             outlook=self._askings.outlook,
@@ -145,7 +151,7 @@ class Operator:
             create_s=settings.lease_s - settings.deadline_s,
         )
         self._endpoints = EndpointPublisher(self.cluster, may_act=lambda: self.election.is_leader)
-        self._listener = Listener(self.cluster)
+        self._listener = Listener(self.cluster, devices=self._gpus.note)
         self._hindrances = StartBlockers(self.view)
         self._teller = EventRecorder(self.view, may_act=lambda: self.election.is_leader)
         self._teams = TeamKeeper(
@@ -275,6 +281,8 @@ class Operator:
             self._teams.act(self.agent, now)
             self._pools.act(self.agent)
         self._listener.listen(now, self.agent)
+        if self.cluster.shown is not None:
+            self._gpus.act(now, self.agent, self.cluster.shown)
         self._hindrances.act(now, self.agent)
         if self._costs is not None and self._budgets is not None:
             self._costs.act(self.agent, now)
@@ -305,7 +313,7 @@ class Operator:
         return all(cache.is_synced for cache in self.view.caches)
 
     def _metrics(self) -> str:
-        return operator_metrics(self._decided, is_leader=self.election.is_leader)
+        return operator_metrics(self._decided, is_leader=self.election.is_leader, gpus=self._gpus.held)
 
     def _numbers(self) -> Mapping[str, float]:
         now = time.monotonic()

@@ -1,9 +1,9 @@
 """Divides a pod's life, while it held its part of a node, by what it did, without gap or overlap."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from fairlead.ledger.usage import Use, milliseconds
+from fairlead.ledger.usage import HOUR_MS, Use, milliseconds
 from fairlead.state.snapshot import Pod, PodPhase, Progress
 
 
@@ -13,18 +13,49 @@ def ended_ms(pod: Pod, seen: float) -> int:
     return milliseconds(min(max(last, pod.created_at), max(seen, pod.created_at)))
 
 
-def activity(pod: Pod, progress: Progress | None, end_ms: int) -> tuple[tuple[Use, int, int], ...]:
+def activity(
+    pod: Pod, progress: Progress | None, end_ms: int, idle_ms: Mapping[int, int] | None = None
+) -> tuple[tuple[Use, int, int], ...]:
     """Divide the life of a pod up to its end, or up to now while it lives.
 
     Args:
         progress: What its run said last, as known at that end.
+        idle_ms: By hour since 1970, for how long of it what the pod holds was measured to be idle. It is taken from the
+            time that would be productive; of an hour in which some work was lost, in proportion.
 
     Returns:
-        Uses with their beginnings and ends, which together are all of it, in order.
+        Uses with their beginnings and ends, which together are all of it, in order. The idle part of an hour is put at
+        the end of what is productive in it.
     """
     begin = milliseconds(pod.created_at)
     marks = list(_marks(pod, progress, begin, max(begin, end_ms)))
-    return tuple((use, start, end) for (use, start), (_, end) in pairwise(marks) if end > start)
+    spans = [(use, start, end) for (use, start), (_, end) in pairwise(marks) if end > start]
+    if not idle_ms:
+        return tuple(spans)
+    worked = [(start, end) for use, start, end in spans if use in (Use.PRODUCTIVE, Use.REDONE)]
+    return tuple(
+        piece
+        for use, start, end in spans
+        for piece in (_productive(start, end, worked, idle_ms) if use is Use.PRODUCTIVE else [(use, start, end)])
+    )
+
+
+def _productive(
+    start: int, end: int, worked: list[tuple[int, int]], idle_ms: Mapping[int, int]
+) -> Iterator[tuple[Use, int, int]]:
+    """Divide time of work into productive and idle, hour by hour where something was measured."""
+    since = start
+    for hour in range(start // HOUR_MS, -(-end // HOUR_MS)):
+        low, high = max(start, hour * HOUR_MS), min(end, (hour + 1) * HOUR_MS)
+        within = sum(max(0, min(high_, (hour + 1) * HOUR_MS) - max(low_, hour * HOUR_MS)) for low_, high_ in worked)
+        idle = min(idle_ms.get(hour, 0), within) * (high - low) // within
+        if idle:
+            if high - idle > since:
+                yield Use.PRODUCTIVE, since, high - idle
+            yield Use.IDLE_IN_RUN, high - idle, high
+            since = high
+    if since < end:
+        yield Use.PRODUCTIVE, since, end
 
 
 def _marks(pod: Pod, progress: Progress | None, begin: int, end: int) -> Iterator[tuple[Use, int]]:

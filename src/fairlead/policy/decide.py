@@ -108,6 +108,7 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
         or spec.stall_timeout_s is not None
         or status.nodes is not None
         or status.warning is not None
+        or workload.idle is not None
         or len(pods) != spec.nodes
     ):
         return False

@@ -234,6 +234,7 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
         or spec.stall_timeout_s is not None
         or status.nodes is not None
         or status.warning is not None
+        or workload.idle is not None
         or len(pods) != spec.nodes
     ):
         return None

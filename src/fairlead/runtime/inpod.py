@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
+UUIDS = ("GPU-", "MIG-")
+MOST_GPUS = 64
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_EVERY_S = 1.0
 LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container has is started again
@@ -82,8 +84,38 @@ def run(environ: Mapping[str, str], termination_log: str) -> int:
     for directory in (pod_dir, given["env"]["FAIRLEAD_RUN_DIR"]):
         os.makedirs(directory, exist_ok=True)
     podfiles.write_json(os.path.join(pod_dir, "pod.json"), given)
+    tell_gpus(pod_dir, environ)
     shim.run(pod_dir, None, "a container starts its ranks afresh")
     return _record(podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}, termination_log, pod_dir)
+
+
+def tell_gpus(pod_dir: str, environ: Mapping[str, str]) -> None:
+    """Writes which GPUs this container was given, which nobody outside knows for certain.
+
+    The device plugin says it in a variable; where it hands devices in otherwise, the driver's own tool is asked, beside
+    what starts meanwhile.
+    """
+    given = [each.strip() for each in environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")]
+    uuids = [each for each in given if each.startswith(UUIDS)]
+    if uuids:
+        podfiles.write_json(os.path.join(pod_dir, reporting.GPUS), {"uuids": uuids[:MOST_GPUS]})
+    elif os.path.exists("/dev/nvidiactl"):
+        import threading
+
+        threading.Thread(target=_ask_driver, args=(pod_dir,), daemon=True).start()
+
+
+def _ask_driver(pod_dir: str) -> None:
+    import subprocess
+
+    try:
+        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):  # an image without it: its GPUs are not told
+        return
+    found = [part.partition(")")[0].strip() for part in said.split("UUID:")[1:]]
+    uuids = [each for each in found if each.startswith(UUIDS)]
+    if uuids:
+        podfiles.write_json(os.path.join(pod_dir, reporting.GPUS), {"uuids": uuids[:MOST_GPUS]})
 
 
 def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:

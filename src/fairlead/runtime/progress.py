@@ -106,6 +106,11 @@ class Reporter:
             if self._directory is not None:
                 self._write(self._clock())
 
+    def spend(self, what: str, seconds: float) -> None:
+        """Add to a sum of seconds in the report, such as ``saving_s``; written with the next report."""
+        with self._lock:
+            self._facts[what] = round(self._facts.get(what, 0.0) + seconds, 3)
+
     def event(self, kind: str, message: str, *, warn: bool = False) -> None:
         """Add one event; a warning is told on stderr as well."""
         if warn or (self._directory is None and self._rank == 0):

@@ -21,6 +21,7 @@ MOST_EXIT_BYTES = 4096  # kubelet keeps no more of a termination message
 MOST_PROGRESS_BYTES = 1024  # of these
 MOST_REPORT_BYTES = 8192  # half of what a container runtime keeps as one line
 MOST_EVENTS = 20
+GPUS = "gpus.json"
 
 
 def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
@@ -95,6 +96,9 @@ def pack_report(pod_dir: str) -> str:
     started = podfiles.read_json(os.path.join(pod_dir, "started.json")) or {}
     reports = _reports(pod_dir)
     packed: dict[str, Any] = {"form": FORM, "started_at": started.get("at"), "active_at": active_at(pod_dir)}
+    gpus = podfiles.read_json(os.path.join(pod_dir, GPUS))
+    if gpus is not None:
+        packed["gpus"] = gpus["uuids"]
     if reports:
         packed["progress"] = reports[min(reports)]
     events = _events(pod_dir)

@@ -9,10 +9,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fairlead.runtime.arguments import check_number, passes, whole
 from fairlead.runtime.checkpoint.cadence import Cadence
@@ -36,6 +36,7 @@ STOPPED_CODE = 128 + signal.SIGTERM
 # The program is over but for its last checkpoint: a disk that is full, or a store that does not answer, gets so long.
 LAST_TRIES_S: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 60.0)
 MOST_SAID = 300
+Batch = TypeVar("Batch")
 _active: "Run | None" = None
 
 
@@ -303,6 +304,26 @@ class Run:
         )
         self._refuse_bad_loss()
 
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Take batches from a loader, and measure how long the program waits for them.
+
+        ``for batch in run.batches(loader)``: then it can be told whether data is what leaves GPUs idle.
+
+        Args:
+            loader: Anything to iterate over, such as a ``DataLoader``; what it gives comes through as it is.
+        """
+        self._expect_entered()
+        source = iter(loader)
+        while True:
+            began = time.monotonic()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            finally:
+                self._reporter.spend("loading_s", time.monotonic() - began)
+            yield batch
+
     def checkpoint(self, step: int, *, save: Callable[[Path], object] | None = None, force: bool = False) -> None:
         """Save if it is time, or if a stop notice came; cheap otherwise. Call it after every step, on every rank.
 
@@ -445,8 +466,13 @@ class Run:
     def _wait(self, saver: Saver) -> None:
         began = time.monotonic()
         saver.wait()
-        self._cadence.waited(time.monotonic() - began)
+        self._waited(time.monotonic() - began)
         self._cadence.agree()
+
+    def _waited(self, seconds: float) -> None:
+        """Count time in which the training stood still for a checkpoint."""
+        self._cadence.waited(seconds)
+        self._reporter.spend("saving_s", seconds)
 
     def _save(self, step: int, *, background: bool) -> None:
         assert self._saver is not None
@@ -458,7 +484,7 @@ class Run:
         self._cadence.begin(step)
         began = time.monotonic()
         self._saver.save(step, background=background)
-        self._cadence.waited(time.monotonic() - began)
+        self._waited(time.monotonic() - began)
         if not background:
             self._cadence.agree()
 

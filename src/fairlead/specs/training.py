@@ -39,6 +39,11 @@ NAME_VALUE = "name=value"
 
 METRICS_RULES: Constraints = {"pattern": Text(max_length=1_000)}
 
+IDLE_RULES: Constraints = {
+    "below": Limit(low=0.01, high=1),
+    "for_s": Limit(low=10, high=30 * DAY_S),
+}
+
 LOGS_RULES: Constraints = {"max_bytes": Limit(low=4 * MIB, high=1024 * 1024 * MIB, whole=True)}
 
 TRAINING_RULES: Constraints = {
@@ -206,6 +211,32 @@ class Retry:
             )
 
 
+class WhenIdle(StrEnum):
+    """The things that may follow for a run that leaves idle what it holds."""
+
+    NOTIFY = "notify"
+    SHRINK = "shrink"
+    SUSPEND = "suspend"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """A bound below which a run counts as idle, and what follows then.
+
+    Attributes:
+        then: ``NOTIFY`` tells it; ``SHRINK`` has an elastic gang go on with its fewest nodes; ``SUSPEND`` suspends it.
+        below: Mean utilisation of its GPUs, from 0 to 1; without any, of its cores where it has more than one a rank.
+        for_s: Seconds over which that mean is taken.
+    """
+
+    then: WhenIdle = WhenIdle.NOTIFY
+    below: float = 0.5
+    for_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, IDLE_RULES))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
     """The amount of output that is kept.
@@ -279,6 +310,7 @@ class Training:
         expected_duration_s: How long its work takes, about, without waits, with ``nodes`` nodes; None when nobody says.
         deadline_s: Its work is to be done this long after it was submitted; None for no such time.
         stall_timeout_s: No progress for this long counts as a hang; None turns it off.
+        idle: When it counts as idle, and what follows.
         grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
         framework: The framework by whose variables its processes meet, a lone rank's too; None for torchrun's alone.
         launch: ``exec`` turns fast forking of ranks off; ``torchrun`` gives a lone rank what torchrun would set.
@@ -314,6 +346,7 @@ class Training:
     expected_duration_s: float | None = None
     deadline_s: float | None = None
     stall_timeout_s: float | None = None
+    idle: Idle = field(default_factory=Idle)
     grace_s: float = 30.0
     framework: Framework | None = None
     launch: Launch = Launch.AUTO
@@ -378,6 +411,11 @@ class Training:
             yield (
                 "most_nodes",
                 f"{self.most_nodes} is no more than nodes, which is {self.nodes}; give more, or leave it out",
+            )
+        if self.idle.then is WhenIdle.SHRINK and self.most_nodes is None:
+            yield (
+                "idle",
+                "only an elastic gang can shrink; give `nodes` a span, such as 1..4, or `idle: suspend` or `notify`",
             )
         yield from env_problems(self.env)
         if self.framework is not None:

@@ -30,6 +30,7 @@ class Code(StrEnum):
     NODE_RECLAIMED = "NodeReclaimed"
     START_FAILED = "StartFailed"
     STALLED = "Stalled"
+    IDLE = "Idle"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     STOP_REQUESTED = "StopRequested"
     SUSPEND_REQUESTED = "SuspendRequested"

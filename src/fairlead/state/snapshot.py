@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a 
     from fairlead.specs.team import Team
     from fairlead.state.capacity_requests import CapacityRequest, Growth
     from fairlead.state.demand import Demand
+    from fairlead.state.idleness import Idleness
 
     # A ``Workload`` without further words is one with pods; Python itself knows defaults from 3.13 on.
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
@@ -205,6 +206,8 @@ class Progress:
         save_problem: Why that one failed.
         checkpoint_interval_s: Seconds between saves that the run chose; None where it chooses none, or has not yet.
         checkpoint_interval_why: What it chose that by.
+        saving_s: Seconds of this start in which the program waited for its checkpoints; None while it makes none.
+        loading_s: Seconds of this start in which it waited for data, of what it takes from ``run.batches``.
     """
 
     step: int | None = None
@@ -223,6 +226,8 @@ class Progress:
     save_problem: str | None = None
     checkpoint_interval_s: float | None = None
     checkpoint_interval_why: str | None = None
+    saving_s: float | None = None
+    loading_s: float | None = None
     updated_at: float = 0.0
 
 
@@ -343,6 +348,8 @@ class Status:
         detail: Of a parent, what its kind keeps besides, a frozen dataclass; None before its first judgement and for a
             run with pods.
         halted: Of a parent, the uids of the children that were unfinished when it was stopped; they resume with it.
+        is_kept_small: Of an elastic gang that left idle what it held, that it starts with its fewest nodes and grows no
+            more, until it is resumed.
         spot_there: Of a run with ``spot: auto``, whether spot had room for it when last looked at; None until it had.
         spot_since: Since when that is so; None until spot had room for it.
         requests: Of a run with ``auto`` resources, what it asks for; None until that is decided.
@@ -378,6 +385,7 @@ class Status:
     warned_at: float | None = None
     detail: object | None = None
     halted: tuple[str, ...] = ()
+    is_kept_small: bool = False
     spot_there: bool | None = None
     spot_since: float | None = None
     requests: Requests | None = None
@@ -392,6 +400,7 @@ class Workload(Generic[Spec_co]):
         version: Rises with every change of intent or status; a plan made on an older one is dropped.
         progress: What it last said of itself; None when it said nothing.
         parent: The uid of the workload that submitted it; None when a person did.
+        idle: That it leaves idle what it holds; None where it does not, or nobody measures that.
     """
 
     uid: str
@@ -402,6 +411,7 @@ class Workload(Generic[Spec_co]):
     created_at: float
     progress: Progress | None = None
     parent: str | None = None
+    idle: "Idleness | None" = None
 
     @property
     def gang(self: "Workload") -> Training:

@@ -28,9 +28,8 @@ from fairlead.cluster.output import describe_dropped
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.pipelines.command import is_pipeline
-from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.policy.kinds.lifecycle import active_until
-from fairlead.policy.kinds.progress import describe_progress, progress_of
+from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, RankExit, Workload, is_leaf
 from fairlead.text.money import describe_microusd
@@ -238,7 +237,7 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     spent = cluster.goodput_of(workload)
     if spent is not None and spent.ratio is not None:
         facts.append(("goodput", _goodput(spent)))
-    wrong = warning(workload, time.time())
+    wrong = warning_of(workload, time.time())
     if wrong is not None:
         facts.append(("warning", f"{wrong.message}\n{'':<15}{wrong.remedy}" if wrong.remedy else wrong.message))
     if state.last_failure is not None:

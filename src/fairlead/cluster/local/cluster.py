@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.ledger_tables import Grouping, Payer, Price
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.cluster.local.utilization_meter import UtilizationMeter
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
@@ -89,6 +90,7 @@ class LocalCluster:
         self._node: Node | None = None
         self._teams_read: tuple[tuple[int, int], tuple[Team, ...]] | None = None
         self._seen = self.store.change_counter()
+        self._meter: UtilizationMeter | None = None
 
     @classmethod
     def open(cls, path: Path | None = None) -> "LocalCluster":
@@ -96,7 +98,27 @@ class LocalCluster:
         return cls(Home.open(path))
 
     def close(self) -> None:
+        if self._meter is not None:
+            self._meter.close()
         self.store.close()
+
+    def measure(self, now: float) -> None:
+        """Measure how busy runs keep what they hold, if it is time; only the loop does."""
+        if self._meter is None:
+            # Here and not above: only what looks after runs needs it.
+            from fairlead.cluster.local.utilization_meter import UtilizationMeter
+
+            self._meter = UtilizationMeter(self.home, self.store)
+        if self._meter.is_due(now):
+            active, pods, _ = self.store.active()
+            self._meter.measure(filter(is_leaf, active), pods, now)
+
+    def _with_idleness(self, runs: tuple[Workload, ...]) -> tuple[Workload, ...]:
+        """Runs with what was measured of those that leave idle what they hold."""
+        if self._meter is None:
+            return runs
+        found = [(run, self._meter.idle_of(run)) for run in runs]
+        return tuple(run if idle is None else replace(run, idle=idle) for run, idle in found)
 
     def another(self) -> "LocalCluster":
         return LocalCluster(self.home)
@@ -127,7 +149,7 @@ class LocalCluster:
 
     def snapshot(self) -> Snapshot:
         active, pods, ended = self.store.active()
-        runs = tuple(filter(is_leaf, active))
+        runs = self._with_idleness(tuple(filter(is_leaf, active)))
         parents = tuple(each for each in active if not is_leaf(each)) if len(runs) < len(active) else ()
         waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in runs)
         try:

@@ -156,6 +156,8 @@ def progress_of(report: dict[str, Any]) -> Progress:
         save_problem=str(report["save_problem"]) if report.get("save_problem") else None,
         checkpoint_interval_s=_number(report.get("checkpoint_interval_s")),
         checkpoint_interval_why=str(why) if (why := report.get("checkpoint_interval_why")) else None,
+        saving_s=_number(report.get("saving_s")),
+        loading_s=_number(report.get("loading_s")),
         updated_at=_number(report.get("updated_at")) or 0.0,
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.state.snapshot import Pod, PodPhase, Workload
 
@@ -95,29 +96,9 @@ def _own(gpus: dict[str, GpuUsage], pod: Pod) -> tuple[GpuUsage, ...]:
 def _gpus(uuids: Sequence[str]) -> tuple[dict[str, GpuUsage], tuple[str, ...]]:
     if not uuids:
         return {}, ()
-    import pynvml
-
+    reader = NvmlReader()
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return {}, (f"GPU usage is not known: NVML says {error}",)
-    try:
-        return {uuid: _gpu(uuid) for uuid in uuids}, ()
+        found = {uuid: reader.read(uuid) for uuid in uuids}
     finally:
-        pynvml.nvmlShutdown()
-
-
-def _gpu(uuid: str) -> GpuUsage:
-    import pynvml
-
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        name = pynvml.nvmlDeviceGetName(handle)
-        return GpuUsage(
-            name=uuid,
-            model=(name.decode() if isinstance(name, bytes) else name).removeprefix("NVIDIA "),
-            busy=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-        )
-    except pynvml.NVMLError:  # a part of a GPU tells no utilization
-        return GpuUsage(name=uuid)
+        reader.close()
+    return found, () if reader.problem is None else (f"GPU usage is not known: {reader.problem}",)

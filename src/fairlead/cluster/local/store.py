@@ -78,13 +78,15 @@ if TYPE_CHECKING:
     from fairlead.state.series import Point
 
 
-def _held(pod: Pod, spec: str, progress: str | None, end_ms: int, share: int) -> list[Interval]:
+def _held(
+    pod: Pod, spec: str, progress: str | None, end_ms: int, share: int, idle_ms: Mapping[int, int]
+) -> list[Interval]:
     """Divide what a pod held up to an end, by use."""
     # Here and not above: what only lists runs needs nothing of money.
     from fairlead.cluster.ledger_tables import holder_of, intervals_of
 
     holder = holder_of(pod.workload_uid, training_of(spec), _user())
-    return intervals_of(pod, holder, progress_of(progress), end_ms, share)
+    return intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
 
 
 def _user() -> str:
@@ -134,6 +136,24 @@ class Observation:
     progress: Progress | None = None
     events: tuple[tuple[float, Event], ...] = field(default=())
     points: tuple[tuple[str, Point], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A measurement of what a pod uses.
+
+    Attributes:
+        start_ms, end_ms: The time that it stands for.
+        busy: Utilisation of what the pod holds, from 0 to 1; None where it holds nothing whose utilisation counts.
+        points: Metrics of its run, with the first of its pods.
+    """
+
+    workload_uid: str
+    pod_uid: str
+    start_ms: int
+    end_ms: int
+    busy: float | None
+    points: tuple[tuple[str, Point], ...] = ()
 
 
 class Store:
@@ -422,6 +442,31 @@ class Store:
             self._keep_points(pod.workload_uid, observation.points)
             if pod.phase.is_final and seen.rowcount:
                 self._charge(pod.uid, now)
+
+    @_in_the_room_there_is
+    def keep_measured(self, measured: Sequence[Measured]) -> None:
+        """Keep what was measured of pods: the points of their runs, and for how long what they hold was idle."""
+        with self._transaction():
+            for each in measured:
+                alive = self._db.execute("SELECT 1 FROM pods WHERE uid = ? AND final = 0", (each.pod_uid,)).fetchone()
+                if alive is None:
+                    continue  # it has ended and is charged
+                self._keep_points(each.workload_uid, each.points)
+                if each.busy is not None:
+                    self._ledger.add_idle(each.pod_uid, each.start_ms, each.end_ms, each.busy)
+
+    def points_since(self, uid: str, attempt: int, names: Sequence[str], since: float) -> dict[str, list[Point]]:
+        """Some metrics of one start of a workload from a time on, by name."""
+        with self._translated():
+            found = {
+                name: self._db.execute(
+                    "SELECT attempt, step, at, value FROM points WHERE workload_uid = ? AND name = ? AND attempt = ? "
+                    "AND at > ? ORDER BY id",
+                    (uid, name, attempt, since),
+                ).fetchall()
+                for name in names
+            }
+        return {name: [_point(row) for row in rows] for name, rows in found.items()}
 
     def _keep_points(self, uid: str, points: tuple[tuple[str, Point], ...]) -> None:
         rows = ((uid, name, each.attempt, each.step, each.at, each.value) for name, each in points)
@@ -881,7 +926,8 @@ class Store:
         return [
             each
             for spec, progress, share, *row in rows
-            for each in _held(pod_of(tuple(row)).pod, spec, progress, round(now * 1000), share)
+            for pod in (pod_of(tuple(row)).pod,)
+            for each in _held(pod, spec, progress, round(now * 1000), share, self._ledger.idle_of(pod.uid))
         ]
 
     def _charge(self, pod_uid: str, seen: float) -> None:
@@ -897,7 +943,9 @@ class Store:
 
             spec, progress, share, *rest = row
             pod = pod_of(tuple(rest)).pod
-            self._ledger.add(_held(pod, spec, progress, ended_ms(pod, seen), share))
+            idle_ms = self._ledger.idle_of(pod_uid)
+            self._ledger.add(_held(pod, spec, progress, ended_ms(pod, seen), share, idle_ms))
+            self._ledger.forget_idle(pod_uid)
 
     def _create(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
         self._db.execute(

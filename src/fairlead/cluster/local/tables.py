@@ -26,9 +26,9 @@ from fairlead.state.snapshot import (
 
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: what pods used, and prices.
 # 5: what was told of budgets. 6: workloads of other kinds, and their children. 7: indexes by which few are found among
-# many that are over. 8: endpoints, and which pods are ready. 9: models. 10: the most that a pod
-# used.
-SCHEMA_VERSION = 10
+# many that are over. 8: endpoints, and which pods are ready. 9: models. 10: the most that a pod used. 11: for how long
+# what pods hold was idle.
+SCHEMA_VERSION = 11
 SCHEMA = """
 CREATE TABLE workloads (
     uid TEXT PRIMARY KEY, team TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL, intent TEXT NOT NULL,

@@ -285,6 +285,9 @@ def _gpus(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     nodes = {node.name: node for node in readings.seen.nodes}
     shares: Counter[tuple[str, ...]] = Counter()
     for run in shown_runs(readings.seen, most_runs)[0]:
+        for (node, uuid), uid in readings.held.items():
+            if uid == run.uid:
+                shares[(*_name(run), node, uuid)] = 1
         for pod in pods[run.uid]:
             shared = min(pod.grant.gpu_milli, WHOLE_MILLI)
             for gpu in nodes[pod.node].gpus if pod.node in nodes else ():

@@ -1,15 +1,12 @@
-"""Readings of this machine: its database, its supervisor's counts, and its GPUs through NVML."""
+"""Readings of this machine: its database, its supervisor's counts, and its GPUs by NVML."""
 
-import os
-import sys
 import time
-from collections.abc import Callable
 
 from fairlead.cluster.ledger_tables import Grouping, month_of
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.machine import DRIVERS
+from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.control.metrics.exposition import MOST_RUNS
-from fairlead.control.metrics.readings import GpuReading, Readings, RunUsage, shown_runs
+from fairlead.control.metrics.readings import GpuReading, Readings, RunUsage, gpu_reading, shown_runs
 from fairlead.control.pass_counts import PassCounts
 from fairlead.ledger.usage import Use
 from fairlead.state.snapshot import Gpu
@@ -58,37 +55,9 @@ def counts_of(cluster: LocalCluster) -> PassCounts | None:
 
 def read_gpus(node: str, gpus: tuple[Gpu, ...]) -> tuple[GpuReading, ...]:
     """Read what NVML says of the devices of this machine; nothing where there are none or NVML does not answer."""
-    if not gpus or (sys.platform == "linux" and not any(map(os.path.exists, DRIVERS))):
-        return ()
-    import pynvml
-
+    reader = NvmlReader()
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        return tuple(_read_gpu(node, gpu.uuid) for gpu in gpus)
+        told = [reader.read(gpu.uuid) for gpu in gpus]
     finally:
-        pynvml.nvmlShutdown()
-
-
-def _read_gpu(node: str, uuid: str) -> GpuReading:
-    import pynvml
-
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    except pynvml.NVMLError:
-        return GpuReading(node=node, uuid=uuid)
-    told: dict[str, float] = {}
-    questions: dict[str, Callable[[], float]] = {
-        "utilization": lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-        "memory_used_bytes": lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used),
-        "power_watts": lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        "temperature_celsius": lambda: float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
-    }
-    for name, ask in questions.items():
-        try:
-            told[name] = ask()
-        except pynvml.NVMLError:  # a part of a GPU, or a device that does not measure it
-            continue
-    return GpuReading(node=node, uuid=uuid, **told)  # type: ignore[arg-type]  # bytes are whole numbers
+        reader.close()
+    return () if reader.problem is not None else tuple(gpu_reading(node, each) for each in told)

@@ -1,7 +1,9 @@
 """Metrics of the operator: of what it decided on last, by its own counts. Only the one that leads tells of runs."""
 
 import time
+from collections.abc import Sequence
 
+from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import HeldGpu
 from fairlead.control.pass_counts import PassCounts
 
 MISSING = "# Metrics of runs need prometheus-client: install `fairlead[serve]` in the operator's image.\n"
@@ -12,7 +14,7 @@ FOLLOWS = (
 )
 
 
-def operator_metrics(counts: PassCounts, *, is_leader: bool) -> str:
+def operator_metrics(counts: PassCounts, *, is_leader: bool, gpus: Sequence[HeldGpu] = ()) -> str:
     """Return the metrics in the text format 0.0.4; safe in any thread.
 
     One that follows says only that it does: two that tell of the same runs would count them twice.
@@ -26,6 +28,8 @@ def operator_metrics(counts: PassCounts, *, is_leader: bool) -> str:
         if error.name != "prometheus_client":
             raise
         return MISSING
-    from fairlead.control.metrics.readings import Readings
+    from fairlead.control.metrics.readings import Readings, gpu_reading
 
-    return exposition(Readings(now=time.time(), seen=seen, counts=counts)).decode()
+    told = tuple(gpu_reading(each.node, each.usage) for each in gpus)
+    held = {(each.node, each.usage.name): each.run for each in gpus}
+    return exposition(Readings(now=time.time(), seen=seen, counts=counts, gpus=told, held=held)).decode()

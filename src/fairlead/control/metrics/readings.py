@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fairlead.cluster.usages import GpuUsage
 from fairlead.control.pass_counts import PassCounts
 from fairlead.ledger.goodput import Goodput
 from fairlead.ledger.usage import WHOLE, share_of
@@ -41,6 +42,18 @@ class GpuReading:
     temperature_celsius: float | None = None
 
 
+def gpu_reading(node: str, told: GpuUsage) -> GpuReading:
+    """Return what somebody said of a device of a node."""
+    return GpuReading(
+        node=node,
+        uuid=told.name,
+        utilization=told.busy,
+        memory_used_bytes=told.memory_bytes,
+        power_watts=told.power_watts,
+        temperature_celsius=told.temperature_celsius,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """A cluster at one instant.
@@ -50,6 +63,7 @@ class Readings:
         usage: By uid of the run.
         month: Micro-dollars of this calendar month, UTC, by team and use.
         models: The same by model.
+        held: Uids of runs by node and UUID of devices that they hold, where grants do not name devices by these.
     """
 
     now: float
@@ -59,6 +73,7 @@ class Readings:
     month: Mapping[tuple[str, str], int] = field(default_factory=dict)
     models: Mapping[str, int] = field(default_factory=dict)
     gpus: tuple[GpuReading, ...] = ()
+    held: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 def pool_of(node: Node) -> str:

@@ -92,7 +92,7 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
     if code is not Code.OVER_QUOTA:
         status = replace(status, retry_at=None)
     if code is Code.SUSPENDED:
-        suspended = replace(status, refusals=0, asked_at=None, ask_again_at=None)
+        suspended = replace(status, refusals=0, is_kept_small=False, asked_at=None, ask_again_at=None)
         return change_to(workload, move(suspended, Phase.SUSPENDED, reason, now, attempt=next_attempt(status)))
     if status.phase is Phase.PENDING:
         return change_to(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))

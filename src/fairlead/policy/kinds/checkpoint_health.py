@@ -80,9 +80,13 @@ def late_at(run: Workload) -> float | None:
     return None
 
 
-def warned(run: Workload, now: float) -> Status | None:
-    """The status with what is to be warned of now; None when that was told, and has not become twice as old."""
-    found, told, told_at = warning(run, now), run.status.warning, run.status.warned_at
+def warned(run: Workload, now: float, otherwise: Reason | None = None) -> Status | None:
+    """The status with what is to be warned of now; None when that was told, and has not become twice as old.
+
+    Args:
+        otherwise: What to warn of where nothing is wrong with its checkpoints.
+    """
+    found, told, told_at = warning(run, now) or otherwise, run.status.warning, run.status.warned_at
     if found is None:
         return None if told is None else replace(run.status, warning=None, warned_at=None)
     is_known = told is not None and told.code is found.code

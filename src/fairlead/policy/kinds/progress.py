@@ -1,13 +1,17 @@
 """Tells how far a workload is, and what is wrong with it while it runs, as every face says it."""
 
 from fairlead.policy.kinds.checkpoint_health import warning
-from fairlead.state.reasons import Reason
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
 
 
 def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
     """Tell what is wrong with a run although it runs; None while nothing is, and for a parent."""
-    return warning(workload, now) if is_leaf(workload) else None
+    if not is_leaf(workload):
+        return None
+    told = workload.status.warning
+    # What is measured of a run the loop knows alone, and keeps what it found.
+    return warning(workload, now) or (told if told is not None and told.code is Code.IDLE else None)
 
 
 def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:

@@ -63,7 +63,7 @@ def updated_status(status: Status) -> Status:
     """The status with a new spec: what was decided for the old one is void, and its failures no longer count."""
     return replace(
         status, program_failures=0, disruptions=0, last_failure=None, failed_step=None, retry_at=None, refusals=0,
-        asked_at=None, ask_again_at=None, seats=(), nodes=None, room_since=None, requests=None,
+        asked_at=None, ask_again_at=None, seats=(), nodes=None, room_since=None, requests=None, is_kept_small=False,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.kinds import checkpoint_health as checkpoints
-from fairlead.policy.kinds import hangs
+from fairlead.policy.kinds import hangs, idleness
 from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
@@ -87,6 +87,7 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
         workload.status, Phase.PENDING, reason, now,
         attempt=workload.status.attempt + 1, started_at=None, finished_at=None, program_failures=0, disruptions=0,
         last_failure=None, failed_step=None, retry_at=None, refusals=0, raised=0,
+        is_kept_small=False,
     )  # fmt: skip
     return change_to(workload, status)
 
@@ -182,16 +183,18 @@ def _watch(
         reason = Reason(code=Code.RANKS_STARTED, message=message)
         refusals = 0 if workload.spec.most_nodes is None else status.refusals
         return change_to(workload, move(status, Phase.RUNNING, reason, now, refusals=refusals))
-    return _tell_delay(workload, own) if status.phase is Phase.STARTING else _warn(workload, now)
+    if status.phase is Phase.STARTING:
+        return _tell_delay(workload, own)
+    return idleness.act(workload, live, snapshot.nodes, now) or _warn(workload, snapshot, now)
 
 
-def _warn(workload: Workload, now: float) -> Change | None:
-    """Keep what is wrong with its checkpoints; an event tells of a late one, as each save that fails has its own."""
-    status = checkpoints.warned(workload, now)
+def _warn(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
+    """Keep what is wrong though it runs; an event tells of that, but for saves that fail, each of which has its own."""
+    status = checkpoints.warned(workload, now, otherwise=idleness.reason(workload, snapshot.nodes))
     if status is None:
         return None
-    late = status.warning is not None and status.warning.code is Code.CHECKPOINT_LATE
-    event = Event(type=Code.CHECKPOINT_LATE.value, reason=status.warning) if late and status.warning else None
+    is_told = status.warning is not None and status.warning.code in (Code.CHECKPOINT_LATE, Code.IDLE)
+    event = Event(type=status.warning.code.value, reason=status.warning) if is_told and status.warning else None
     return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
 
 

@@ -295,7 +295,7 @@ class SchedulingPass:
         placed = {
             workload.uid: list(parts)
             for workload, parts in self.started
-            if workload.spec.most_nodes is not None and not workload.status.refusals
+            if workload.spec.most_nodes is not None and not elastic.stays_small(workload.status)
         }
         gangs = [(workload, len(parts)) for workload, parts in self.started if workload.uid in placed]
         for uid, parts in elastic.share_out(gangs, self._one_more).items():

@@ -64,6 +64,11 @@ def is_resizing(status: Status) -> bool:
     return status.phase is Phase.STOPPING and reason is not None and reason.code is Code.RESIZED
 
 
+def stays_small(status: Status) -> bool:
+    """Return whether an elastic gang starts with its fewest nodes and grows no more."""
+    return status.refusals > 0 or status.is_kept_small
+
+
 def may_grow(workload: Workload, now: float) -> bool:
     """Return whether it is time to look for more nodes for an elastic gang."""
     status, progress = workload.status, workload.progress
@@ -71,7 +76,7 @@ def may_grow(workload: Workload, now: float) -> bool:
         status.phase is Phase.RUNNING
         and workload.intent is Intent.RUN
         and (workload.spec.most_nodes or 0) > (status.nodes or 0)
-        and not status.refusals
+        and not stays_small(status)
         and progress is not None
         and progress.checkpoint_step is not None
         and now - status.since >= PAUSE_S
@@ -134,6 +139,8 @@ def outlook(workload: Workload) -> str:
         return ""
     if workload.status.refusals:
         return f"; runs on {num_nodes} of {describe_nodes(spec)}, and stays so since a quota refused more"
+    if workload.status.is_kept_small:
+        return f"; runs on {num_nodes} of {describe_nodes(spec)}, and stays so since it left more of them idle"
     missing = spec.most_nodes - num_nodes
     more = f"{missing} more are" if missing > 1 else "1 more is"
     return f"; runs on {num_nodes} of {describe_nodes(spec)}" + (f"; would grow when {more} free" if missing else "")

@@ -10,6 +10,7 @@ from fairlead.specs.tables.field_types import (
     EVERY,
     FLAG,
     GPU,
+    SHARE,
     SIZE,
     SIZE_OR_AUTO,
     SPAN,
@@ -135,6 +136,38 @@ CHECKPOINT = Section(
             attributes=("keep",),
             example="3",
             also=("keep_last", "max_to_keep", "save_total_limit", "retain", "num_to_keep"),
+        ),
+    ),
+)
+
+IDLE = Section(
+    type=training.Idle,
+    rules=training.IDLE_RULES,
+    shorthand="then",
+    keys=(
+        Key(
+            name="then",
+            kind=word(training.WhenIdle),
+            doc="`notify` tells it, `shrink` goes on with the fewest nodes of an elastic gang, `suspend` suspends it.",
+            attributes=("then",),
+            example="suspend",
+            also=("action", "do", "on_idle", "policy"),
+        ),
+        Key(
+            name="below",
+            kind=SHARE,
+            doc="Mean utilisation below which it counts as idle: of its GPUs, else of cores beyond one a rank.",
+            attributes=("below",),
+            example="30%",
+            also=("threshold", "utilization", "utilisation", "under", "min_utilization"),
+        ),
+        Key(
+            name="for",
+            kind=DURATION,
+            doc="The time over which that mean is taken.",
+            attributes=("for_s",),
+            example="30m",
+            also=("within", "window", "duration", "after", "period", "for_s"),
         ),
     ),
 )
@@ -411,6 +444,14 @@ TRAINING = Section(
             attributes=("stall_timeout_s",),
             example="30m",
             also=("hang_timeout", "idle_timeout", "watchdog", "progress_timeout", "stall_timeout_s"),
+        ),
+        Key(
+            name="idle",
+            kind=IDLE,
+            doc="What follows when it leaves idle what it holds, and when that is so; a lone word is `then`.",
+            attributes=("idle",),
+            example="suspend",
+            also=("idleness", "when_idle", "on_idle", "idle_policy", "gpu_idle"),
         ),
         Key(
             name="grace",

@@ -1,40 +1,27 @@
 """Measures what the pods of runs use: by the metrics API if it is served, and for GPUs by DCGM's exporter on their
 nodes."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import pod_requests, quantity
+from fairlead.cluster.kubernetes.dcgm import (
+    AT_ONCE,
+    EXPORTER_PORT,
+    EXPORTERS,
+    Sample,
+    device_name,
+    model_of,
+    samples,
+    usage_of,
+)
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.errors import ClusterError
 from fairlead.state.snapshot import PodPhase
 
-EXPORTERS = "app in (nvidia-dcgm-exporter, dcgm-exporter)", "app.kubernetes.io/name=dcgm-exporter"
-EXPORTER_PORT = 9400
-AT_ONCE = 8
-MIB = 2**20
 PHASES = {"Running": PodPhase.RUNNING, "Pending": PodPhase.STARTING}
-_SAMPLE = re.compile(r"(\w+)\{([^}]*)\}\s+(\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-# The share of the engine's time works for parts of a GPU too, but not every exporter is told to give it.
-ENGINE_ACTIVE, UTILIZATION, MEMORY_MIB = (
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-    "DCGM_FI_DEV_GPU_UTIL",
-    "DCGM_FI_DEV_FB_USED",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One line of an exposition."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
 
 
 def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
@@ -58,19 +45,6 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
     return Usages(pods=tuple(_usage(pod, used, gpus) for pod in pods), missing=tuple(missing) if pods else ())
 
 
-def samples(exposition: str) -> Iterator[Sample]:
-    """The lines of Prometheus' text format that have labels; what is none is passed over."""
-    for line in exposition.splitlines():
-        found = _SAMPLE.match(line)
-        if found is None:
-            continue
-        try:
-            value = float(found[3])
-        except ValueError:
-            continue
-        yield Sample(name=found[1], labels=dict(_LABEL.findall(found[2])), value=value)
-
-
 def gpus_of_pods(found: Iterable[Sample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
     """Pods of a namespace to the GPUs that an exporter says they hold.
 
@@ -82,19 +56,9 @@ def gpus_of_pods(found: Iterable[Sample], namespace: str) -> dict[str, tuple[Gpu
         pod = labels.get("exported_pod") or labels.get("pod")
         if not pod or (labels.get("exported_namespace") or labels.get("namespace")) != namespace:
             continue
-        part = labels.get("GPU_I_ID")
-        uuid = labels.get("UUID") or f"gpu {labels.get('gpu', '?')}"
-        key = (f"{uuid}/{part}" if part else uuid, labels.get("modelName", "").removeprefix("NVIDIA "))
+        key = device_name(labels), model_of(labels)
         values.setdefault(pod, {}).setdefault(key, {})[sample.name] = sample.value
-    return {pod: tuple(_gpu(*key, each) for key, each in sorted(gpus.items())) for pod, gpus in values.items()}
-
-
-def _gpu(name: str, model: str, values: Mapping[str, float]) -> GpuUsage:
-    busy = values.get(ENGINE_ACTIVE)
-    if busy is None and UTILIZATION in values:
-        busy = values[UTILIZATION] / 100
-    memory = values.get(MEMORY_MIB)
-    return GpuUsage(name=name, model=model, busy=busy, memory_bytes=None if memory is None else int(memory * MIB))
+    return {pod: tuple(usage_of(*key, each) for key, each in sorted(gpus.items())) for pod, gpus in values.items()}
 
 
 def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[GpuUsage, ...]]) -> PodUsage:

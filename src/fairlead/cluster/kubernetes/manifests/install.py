@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.cluster.kubernetes.dcgm import EXPORTER_LABELS, EXPORTER_PORT
 from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage, with_storage
 from fairlead.cluster.kubernetes.manifests.page import render_page
@@ -170,7 +171,9 @@ def _disruption_budget(settings: InstallSettings) -> dict[str, Any]:
 
 
 def _network_policy(settings: InstallSettings) -> dict[str, Any]:
-    """In: health and metrics. Out: names, the API server and a database, whose addresses no policy can name."""
+    """In: health and metrics. Out: names, the API server and a database, whose addresses no policy can name; and DCGM's
+    exporters, in whatever namespace."""
+    exporters = [{"namespaceSelector": {}, "podSelector": {"matchLabels": each}} for each in EXPORTER_LABELS]
     database = (settings.ledger.port,) if settings.ledger.kind is Storage.DATABASE else ()
     tcp = [{"port": port, "protocol": "TCP"} for port in (443, 6443, *database)]
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
@@ -182,7 +185,11 @@ def _network_policy(settings: InstallSettings) -> dict[str, Any]:
             "podSelector": {"matchLabels": _SELECTOR},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"ports": [{"port": HEALTH_PORT, "protocol": "TCP"}]}],
-            "egress": [{"ports": dns}, {"ports": tcp}],
+            "egress": [
+                {"ports": dns},
+                {"ports": tcp},
+                {"to": exporters, "ports": [{"port": EXPORTER_PORT, "protocol": "TCP"}]},
+            ],
         },
     }
 

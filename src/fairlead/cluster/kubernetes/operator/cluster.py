@@ -40,7 +40,7 @@ from fairlead.cluster.kubernetes.operator.runs.run_record import (
     state_plain,
     submitted,
 )
-from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCache, everyone
+from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import IdleOf, SnapshotCache, everyone
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import changed_meanwhile, check_update
@@ -99,6 +99,7 @@ class KubernetesCluster:
         outlook: Outlook = lambda _: (None, ()),
         meanwhile: Callable[[], None] = lambda: None,
         ledger: "LedgerKeeper | None" = None,
+        idle_of: IdleOf = lambda _: None,
     ) -> None:
         self.client = client
         self._view = view
@@ -117,6 +118,7 @@ class KubernetesCluster:
         self._outlook = outlook
         self._meanwhile = meanwhile
         self._ledger = ledger
+        self._idle_of = idle_of
 
     @property
     def view(self) -> Informers:
@@ -138,6 +140,7 @@ class KubernetesCluster:
                 progress_of=self.progress_of,
                 rules=self._rules,
                 price_of=None if self._ledger is None else self._ledger.price_per_hour,
+                idle_of=self._idle_of,
             )
         seen = self._picture.look()
         if self._ledger is not None and (spending := self._ledger.spending(seen, time.time())) is not None:

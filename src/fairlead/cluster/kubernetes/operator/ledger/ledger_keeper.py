@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
@@ -73,6 +73,8 @@ class LedgerKeeper:
         self._nodes: set[str] = set()
         self._open: dict[str, dict[str, HeldPod]] = {}
         self._closed: dict[str, set[str]] = {}
+        # By pod that is open, for how long what it holds was idle, by hour.
+        self._idle: dict[str, dict[int, int]] = {}
         # Nodes that this operator has seen while it led.
         self._present: set[str] = set()
         # Pods that were last seen by an operator before this one.
@@ -102,6 +104,18 @@ class LedgerKeeper:
                 if self.trouble is not None:
                     log.info("the ledger is written again")
                 self.trouble = None
+
+    def add_idle(self, measured: Sequence[tuple[str, int, int, float]], now: float) -> None:
+        """Keep how busy what pods hold was measured to be; what cannot be kept now counts as not measured."""
+        with self._lock:
+            if self._ledger is None or now < self._retry_at:
+                return
+            try:
+                self._ledger.add_idle(measured)
+                for uid, *_ in measured:
+                    self._idle[uid] = self._ledger.idle_of(uid)
+            except ClusterError as error:
+                self._fail(error, now)
 
     def settle(self, found: TrainingObject) -> None:
         """Charge the pods of a run that are over, before its object forgets them."""
@@ -252,6 +266,7 @@ class LedgerKeeper:
             held, closed = ledger.open_pods(), ledger.closed_pods()
             self._prices, self._pool_names = ledger.newest_prices(), ledger.pools()
             seen_ms = ledger.seen_ms()
+            self._idle = {uid: idle for uid in held if (idle := ledger.idle_of(uid))}
         except ClusterError:
             ledger.close()
             raise
@@ -337,6 +352,7 @@ class LedgerKeeper:
         for one in ended:
             pod = one.held.pod
             self._open.get(pod.workload_uid, {}).pop(pod.uid, None)
+            self._idle.pop(pod.uid, None)
             self._closed.setdefault(pod.workload_uid, set()).add(pod.uid)
             self._summaries.pop(pod.workload_uid, None)
             self._inherited.discard(pod.uid)
@@ -430,7 +446,7 @@ class LedgerKeeper:
             for run, pods in runs.items()
             for each in pods.values()
             if milliseconds(each.pod.created_at) < until_ms
-            for interval in each.intervals(self._progress_of(run), until_ms)
+            for interval in each.intervals(self._progress_of(run), until_ms, self._idle.get(each.pod.uid))
         ]
 
     def _spent_by_team(self, now: float) -> dict[str, int]:

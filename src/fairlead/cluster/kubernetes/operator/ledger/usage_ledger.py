@@ -42,9 +42,11 @@ class HeldPod:
     holder: Holder
     share: int
 
-    def intervals(self, progress: Progress | None, end_ms: int) -> list[Interval]:
-        """Return what it held up to an end, by use."""
-        return intervals_of(self.pod, self.holder, progress, end_ms, self.share)
+    def intervals(
+        self, progress: Progress | None, end_ms: int, idle_ms: Mapping[int, int] | None = None
+    ) -> list[Interval]:
+        """Return what it held up to an end, by use; ``idle_ms`` as in ``fairlead.ledger.activity``."""
+        return intervals_of(self.pod, self.holder, progress, end_ms, self.share, idle_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,8 @@ class UsageLedger:
         )
         if done.rowcount != 1:
             return  # charged before
-        found = held.intervals(ended.progress, ended.end_ms)
+        found = held.intervals(ended.progress, ended.end_ms, self._tables.idle_of(held.pod.uid))
+        self._tables.forget_idle(held.pod.uid)
         self._tables.add(found)
         for month, part in _by_month(found).items():
             amount = cost_of(part, self._price_changes())
@@ -131,6 +134,22 @@ class UsageLedger:
                     "DO UPDATE SET microusd = run_costs.microusd + excluded.microusd",
                     (month, held.holder.team, held.holder.uid, amount),
                 )
+
+    def add_idle(self, measured: Iterable[tuple[str, int, int, float]]) -> None:
+        """Keep how busy what pods hold was measured to be: uids with beginnings, ends and utilisations.
+
+        Of pods that are not open nothing is kept: they are charged, or nobody has seen them.
+        """
+        with self._transaction():
+            for uid, start_ms, end_ms, busy in measured:
+                row = self._db.execute("SELECT 1 FROM held_pods WHERE uid = ? AND closed = 0", (uid,)).fetchone()
+                if row is not None:
+                    self._tables.add_idle(uid, start_ms, end_ms, busy)
+
+    def idle_of(self, uid: str) -> dict[int, int]:
+        """Return for how long what a pod holds was idle, by hour; of one that is open."""
+        with self._reading():
+            return self._tables.idle_of(uid)
 
     def set_price(self, price: Price, pool: str | None = None) -> None:
         """Keep the price of a node from a time on, and the pool that it belongs to."""

@@ -37,12 +37,14 @@ class Report:
         active_at: Last sign of progress.
         progress: What the lowest rank reported; None when it reports nothing.
         events: The latest ones, oldest first.
+        gpus: UUIDs of the devices that its container was given; empty where it cannot tell.
     """
 
     started_at: float | None = None
     active_at: float | None = None
     progress: Progress | None = None
     events: tuple[SeenEvent, ...] = ()
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ def read_report(line: str) -> Report | None:
         active_at=_number(content.get("active_at")),
         progress=_progress(content.get("progress")),
         events=tuple(seen for each in content.get("events") or () if (seen := _event(each)) is not None),
+        gpus=tuple(map(str, gpus)) if isinstance(gpus := content.get("gpus"), list) else (),
     )
 
 

@@ -9,6 +9,7 @@ counts up to its last answer.
 """
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -55,10 +56,17 @@ class _Turn:
 
 
 class Listener:
-    """Asks the running runs in turn."""
+    """Asks the running runs in turn.
 
-    def __init__(self, cluster: KubernetesCluster) -> None:
+    Args:
+        devices: Is told which GPUs the container of a pod was given.
+    """
+
+    def __init__(
+        self, cluster: KubernetesCluster, *, devices: Callable[[PodObject, tuple[str, ...]], None] = lambda _, __: None
+    ) -> None:
         self._cluster = cluster
+        self._devices = devices
         self._marks = cluster.view.marks()
         self._turns: dict[str, _Turn] = {}
         self.num_asked = 0
@@ -116,6 +124,7 @@ class Listener:
             turn.said = report
             turn.news_at = now if report.active_at is None else min(now, report.active_at)
             self._cluster.report(uid, report.progress, report.active_at)
+            self._devices(turn.pod, report.gpus)
         if report is not None and turn.can_stall:
             self._cluster.view.note_heard(uid, now)
 

@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.operator.runs.daemonsets import due
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 from fairlead.cluster.port import MOST_COMPLETED
+from fairlead.state.idleness import Idleness
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
     AnyWorkload,
@@ -49,6 +50,7 @@ class _Place:
 
 
 PriceOf = Callable[[NodeObject], float | None]
+IdleOf = Callable[[Workload], Idleness | None]
 
 
 class SnapshotCache:
@@ -58,6 +60,7 @@ class SnapshotCache:
         namespace: Only runs of this namespace are in it; None for all.
         progress_of: What a run last said of itself, where that is newer than its object.
         price_of: The dollars that an hour of a node costs; by default what its label says.
+        idle_of: How idle a run leaves what it holds; None where it does not, or nobody measures it.
     """
 
     def __init__(
@@ -68,11 +71,13 @@ class SnapshotCache:
         progress_of: Callable[[str], Progress | None],
         rules: SchedulingPolicy = DEFAULT,
         price_of: PriceOf | None = None,
+        idle_of: IdleOf = lambda _: None,
     ) -> None:
         self._view = view
         self._price_of = price_of
         self._namespace = namespace
         self._progress_of = progress_of
+        self._idle_of = idle_of
         self._marks = view.marks()
         self._runs: dict[str, _Run] = {}
         self._order: list[tuple[float, str]] = []
@@ -176,8 +181,10 @@ class SnapshotCache:
         pods = tuple(pod for pod in everyone(self._view, found) if run.is_told_by(pod))
         if not _is_wanted(run) and all(pod.phase.is_final for pod in pods):
             return None
-        progress = self._progress_of(uid) or run.progress
+        progress, idle = self._progress_of(uid) or run.progress, self._idle_of(run)
         workload = run if progress is run.progress else replace(run, progress=progress)
+        if idle is not None:
+            workload = replace(workload, idle=idle)
         return _Run(place=(found.created_at, uid), workload=workload, pods=pods)
 
     def _grant(self, before: tuple[Pod, ...], after: tuple[Pod, ...]) -> set[str]:

@@ -1,0 +1,86 @@
+"""Reads what DCGM's exporter serves: Prometheus' text format, a line for each metric of each device."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from fairlead.cluster.usages import GpuUsage
+
+# As the GPU operator, the exporter's own manifests and its chart label it.
+EXPORTER_LABELS = (
+    {"app": "nvidia-dcgm-exporter"},
+    {"app": "dcgm-exporter"},
+    {"app.kubernetes.io/name": "dcgm-exporter"},
+)
+EXPORTERS = "app in (nvidia-dcgm-exporter, dcgm-exporter)", "app.kubernetes.io/name=dcgm-exporter"
+EXPORTER_PORT = 9400
+AT_ONCE = 8
+MIB = 2**20
+_SAMPLE = re.compile(r"(\w+)\{([^}]*)\}\s+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# The share of the engine's time works for parts of a GPU too, but not every exporter is told to give it.
+ENGINE_ACTIVE, UTILIZATION, MEMORY_MIB = (
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_FB_USED",
+)
+POWER_W, TEMPERATURE_C = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_TEMP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One line of an exposition."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples(exposition: str) -> Iterator[Sample]:
+    """The lines of Prometheus' text format that have labels; what is none is passed over."""
+    for line in exposition.splitlines():
+        found = _SAMPLE.match(line)
+        if found is None:
+            continue
+        try:
+            value = float(found[3])
+        except ValueError:
+            continue
+        yield Sample(name=found[1], labels=dict(_LABEL.findall(found[2])), value=value)
+
+
+def devices_of(found: Iterable[Sample]) -> dict[str, GpuUsage]:
+    """Devices, and parts of devices, by their UUIDs; parts have the number of their instance behind it."""
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    for sample in found:
+        key = device_name(sample.labels), model_of(sample.labels)
+        if "UUID" in sample.labels:
+            values.setdefault(key, {})[sample.name] = sample.value
+    return {name: usage_of(name, model, each) for (name, model), each in values.items()}
+
+
+def device_name(labels: Mapping[str, str]) -> str:
+    """The name of the device that a line is of."""
+    uuid, part = labels.get("UUID") or f"gpu {labels.get('gpu', '?')}", labels.get("GPU_I_ID")
+    return f"{uuid}/{part}" if part else uuid
+
+
+def model_of(labels: Mapping[str, str]) -> str:
+    """The model of the device that a line is of."""
+    return labels.get("modelName", "").removeprefix("NVIDIA ")
+
+
+def usage_of(name: str, model: str, values: Mapping[str, float]) -> GpuUsage:
+    """The usage of a device by the values of its metrics."""
+    busy = values.get(ENGINE_ACTIVE)
+    if busy is None and UTILIZATION in values:
+        busy = values[UTILIZATION] / 100
+    memory = values.get(MEMORY_MIB)
+    return GpuUsage(
+        name=name,
+        model=model,
+        busy=busy,
+        memory_bytes=None if memory is None else int(memory * MIB),
+        power_watts=values.get(POWER_W),
+        temperature_celsius=values.get(TEMPERATURE_C),
+    )

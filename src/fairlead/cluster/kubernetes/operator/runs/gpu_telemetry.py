@@ -1,0 +1,251 @@
+"""Asks DCGM's exporters how busy GPUs are, and tells whose they are by our own record of who holds what.
+
+An exporter names a pod for each device as kubelet told it once, which is missing for devices that are shared, and stale
+after a restart. Here a pod's devices are those that its own first process saw, or all of its node where it holds all of
+them; of others nothing is said. The exporters are found by their labels and asked where they listen, a few at a time.
+"""
+
+import logging
+import threading
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from fairlead.cluster.kubernetes.api.client import Object
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.dcgm import AT_ONCE, EXPORTER_PORT, EXPORTERS, devices_of, samples
+from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.usages import GpuUsage
+from fairlead.errors import ClusterError
+from fairlead.policy.kinds import idleness
+from fairlead.specs.serving import Replica
+from fairlead.state.idleness import Idleness
+from fairlead.state.snapshot import WHOLE_MILLI, Node, Pod, PodPhase, Snapshot, Workload
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 30.0
+# Exporters come and go with nodes; where there are none this is all that asking costs.
+FIND_EVERY_S = 300.0
+ANSWER_S = 5.0
+MOST_BYTES = 4 * 2**20
+MOST_SAMPLES = 1_000
+Start = tuple[str, int]  # uid of a run, attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGpu:
+    """A device that a run holds, and what it does.
+
+    Attributes:
+        run: Uid of the run.
+    """
+
+    run: str
+    node: str
+    usage: GpuUsage
+
+
+@dataclass(frozen=True, slots=True)
+class _Scrape:
+    """Devices by node, as exporters tell them; those of which nothing is known are missing."""
+
+    at: float
+    nodes: Mapping[str, Mapping[str, GpuUsage]] = field(default_factory=dict)
+
+
+class GpuTelemetry:
+    """Utilisation of the GPUs that runs hold; ``act`` is for the loop's thread, ``note`` for any.
+
+    Args:
+        ledger: Where idle time is kept for the bill; None keeps none.
+        fetch: Reads the text that an exporter serves at a URL.
+    """
+
+    def __init__(
+        self,
+        view: Informers,
+        ledger: LedgerKeeper | None = None,
+        *,
+        every_s: float = EVERY_S,
+        fetch: Callable[[str], str] | None = None,
+    ) -> None:
+        self._view = view
+        self._ledger = ledger
+        self._every_s = every_s
+        self._fetch = fetch or _fetch
+        self._lock = threading.Lock()
+        self._seen_by: dict[tuple[str, int, int], tuple[str, ...]] = {}
+        self._scraped: _Scrape | None = None
+        self._is_asking = False
+        self._asked_at = self._found_at = float("-inf")
+        self._used_at: float | None = None
+        self._exporters: Mapping[str, str] = {}
+        self._looked_for: frozenset[str] = frozenset()
+        self._samples: dict[Start, list[idleness.Sample]] = {}
+        self._idle: dict[Start, Idleness] = {}
+        self.held: tuple[HeldGpu, ...] = ()
+
+    def note(self, pod: PodObject, uuids: tuple[str, ...]) -> None:
+        """Note which devices the first process of a pod saw."""
+        if uuids:
+            with self._lock:
+                self._seen_by[pod.run_uid, pod.attempt, pod.index] = uuids
+
+    def idle_of(self, run: Workload) -> Idleness | None:
+        """Return how idle a run is as its spec counts it; None where it is not, or that is not known."""
+        return self._idle.get((run.uid, run.status.attempt))
+
+    def act(self, now: float, agent: Agent, seen: Snapshot) -> None:
+        """Take in what exporters said since, and ask them if it is time."""
+        with self._lock:
+            scraped, self._scraped = self._scraped, None
+            is_asking = self._is_asking
+        if scraped is not None:
+            self._take(scraped, seen)
+        if is_asking or 0 <= now - self._asked_at < self._every_s:
+            return
+        nodes = {pod.node for pod in _holders(seen)}
+        self._asked_at = now
+        if not nodes:
+            self._samples, self._idle, self.held, self._used_at = {}, {}, (), None
+            with self._lock:
+                self._seen_by.clear()
+            return
+        with self._lock:
+            self._is_asking = True
+        agent.submit("", "ask DCGM's exporters", lambda: self._ask(nodes, now))
+
+    def _ask(self, nodes: set[str], now: float) -> None:
+        found: dict[str, Mapping[str, GpuUsage]] = {}
+        try:
+            if not 0 <= now - self._found_at < FIND_EVERY_S or not nodes <= self._looked_for:
+                self._exporters, self._found_at, self._looked_for = dict(self._find()), now, frozenset(nodes)
+            asked = {node: url for node, url in self._exporters.items() if node in nodes}
+            with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="exporters") as pool:
+                for node, text in zip(asked, pool.map(self._text, asked.values()), strict=True):
+                    if text is not None:
+                        found[node] = devices_of(samples(text))
+        except ClusterError as error:
+            log.warning("DCGM's exporters cannot be found: %s", error)
+        finally:
+            with self._lock:
+                self._is_asking = False
+                self._scraped = _Scrape(now, found)
+
+    def _find(self) -> Iterator[tuple[str, str]]:
+        """Yield nodes with the URLs of their exporters."""
+        for selector in EXPORTERS:
+            for pod in self._view.client.items("/api/v1/pods", {"labelSelector": selector}):
+                node, address = pod["spec"].get("nodeName"), (pod.get("status") or {}).get("podIP")
+                if node and address and (pod.get("status") or {}).get("phase") == "Running":
+                    yield str(node), _url(pod, str(address))
+
+    def _text(self, url: str) -> str | None:
+        try:
+            return self._fetch(url)
+        except (OSError, ValueError) as error:
+            log.debug("%s: %s", url, error)
+            return None
+
+    def _take(self, scraped: _Scrape, seen: Snapshot) -> None:
+        """Make of what was said measurements of the runs that hold the devices."""
+        since, self._used_at = self._used_at, scraped.at
+        nodes = {node.name: node for node in seen.nodes}
+        runs = {run.uid: run for run in seen.workloads}
+        pods: dict[str, list[Pod]] = {}
+        for pod in _holders(seen):
+            if pod.workload_uid in runs and pod.attempt == runs[pod.workload_uid].status.attempt:
+                pods.setdefault(pod.workload_uid, []).append(pod)
+        held: list[HeldGpu] = []
+        measured: list[tuple[str, int, int, float]] = []
+        samples_now: dict[Start, list[idleness.Sample]] = {}
+        for uid, own in pods.items():
+            run, busy = runs[uid], dict[str, float]()
+            for pod in own:
+                found = self._devices(pod, nodes.get(pod.node), scraped.nodes.get(pod.node) or {})
+                held += [HeldGpu(run=uid, node=pod.node, usage=each) for each in found]
+                known = [each.busy for each in found if each.busy is not None]
+                if known:
+                    busy[pod.uid] = sum(known) / len(known)
+            key = uid, run.status.attempt
+            samples_now[key] = list(self._samples.get(key, ()))
+            if not busy or since is None or scraped.at <= since:
+                continue
+            span_s = scraped.at - since
+            samples_now[key].append(
+                idleness.sample_of(run, own, at=scraped.at, span_s=span_s, busy=sum(busy.values()) / len(busy))
+            )
+            samples_now[key] = idleness.coarsened(
+                idleness.recent(samples_now[key], run.spec.idle, scraped.at), MOST_SAMPLES
+            )
+            for pod in own:
+                if pod.uid in busy:
+                    begun = max(scraped.at - min(span_s, idleness.MOST_SPAN_S), pod.started_at or 0.0)
+                    measured.append((pod.uid, round(begun * 1000), round(scraped.at * 1000), busy[pod.uid]))
+        self._samples, self.held = samples_now, tuple(held)
+        if self._ledger is not None and measured:
+            self._ledger.add_idle(measured, scraped.at)
+        self._judge(runs, scraped.at)
+        with self._lock:
+            there = {(pod.workload_uid, pod.attempt, pod.index) for own in pods.values() for pod in own}
+            self._seen_by = {key: uuids for key, uuids in self._seen_by.items() if key in there}
+
+    def _judge(self, runs: Mapping[str, Workload], now: float) -> None:
+        """Find those that are idle, and have the loop look at those of which that is news."""
+        before, self._idle = self._idle, {}
+        for key, found in self._samples.items():
+            run = runs[key[0]]
+            if not isinstance(run.spec, Replica):  # a server may well wait for requests
+                idle = idleness.idleness(found, run.spec.idle, now)
+                if idle is not None:
+                    self._idle[key] = idle
+        for uid, attempt in before.keys() | self._idle.keys():
+            if before.get((uid, attempt)) != self._idle.get((uid, attempt)):
+                self._view.look_again(uid)
+
+    def _devices(self, pod: Pod, node: Node | None, told: Mapping[str, GpuUsage]) -> list[GpuUsage]:
+        """The devices of a pod, as far as it is certain which they are."""
+        with self._lock:
+            own = self._seen_by.get((pod.workload_uid, pod.attempt, pod.index))
+        if own is not None:
+            return [told[uuid] for uuid in own if uuid in told]
+        whole = node is not None and all(gpu.milli == WHOLE_MILLI for gpu in node.gpus)
+        if node is not None and whole and node.gpus and len(pod.grant.gpu_uuids) == len(node.gpus):
+            return list(told.values())
+        return []
+
+
+def with_idleness(run: Workload, idle: Idleness | None) -> Workload:
+    """Return a run with what was measured of it."""
+    return run if run.idle == idle else replace(run, idle=idle)
+
+
+def _holders(seen: Snapshot) -> Iterable[Pod]:
+    """The pods of runs that hold GPUs and work."""
+    for pod in seen.pods:
+        if pod.grant.gpu_uuids and pod.phase is PodPhase.RUNNING and pod.terminating_since is None and pod.workload_uid:
+            yield pod
+
+
+def _url(pod: Object, address: str) -> str:
+    """The address of an exporter, which says its port as a container's, or listens where exporters do."""
+    ports = [
+        int(port["containerPort"])
+        for container in pod["spec"].get("containers") or ()
+        for port in container.get("ports") or ()
+        if port.get("name") == "metrics"
+    ]
+    host = f"[{address}]" if ":" in address else address
+    return f"http://{host}:{ports[0] if ports else EXPORTER_PORT}/metrics"
+
+
+def _fetch(url: str) -> str:
+    # No proxy: an exporter is in the cluster's own network.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=ANSWER_S) as answer:
+        data: bytes = answer.read(MOST_BYTES)
+    return data.decode("utf-8", "replace")

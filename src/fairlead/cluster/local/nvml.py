@@ -1,0 +1,107 @@
+"""Reads what the GPUs of this machine do, by NVML, which stays open for as long as the reader does."""
+
+import os
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+
+from fairlead.cluster.local.machine import DRIVERS
+from fairlead.cluster.usages import GpuUsage
+
+
+class NvmlReader:
+    """NVML, opened when it is first asked. An instance belongs to one thread.
+
+    Attributes:
+        problem: Why it does not answer; None while it does, or was not asked.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self.problem: str | None = None
+
+    def read(self, uuid: str) -> GpuUsage:
+        """Read one device; what it does not tell, as a part of one does not, is None."""
+        handle = self._handle(uuid)
+        if handle is None:
+            return GpuUsage(name=uuid)
+        import pynvml
+
+        name = self._ask(lambda: pynvml.nvmlDeviceGetName(handle))
+        memory = self._ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+        power = self._ask(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000)
+        heat = self._ask(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+        return GpuUsage(
+            name=uuid,
+            model="" if name is None else _text(name).removeprefix("NVIDIA "),
+            busy=self._ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+            memory_bytes=None if memory is None else int(memory),
+            power_watts=power,
+            temperature_celsius=None if heat is None else float(heat),
+        )
+
+    def busy_by(self, uuid: str, pids: Collection[int], since: float) -> float | None:
+        """Return the part of a device's time that some processes computed, of what several runs share.
+
+        None where the device does not tell processes apart, as older ones do not.
+
+        Args:
+            since: The Unix time from which its samples count.
+        """
+        handle = self._handle(uuid)
+        if handle is None:
+            return None
+        import pynvml
+
+        since_us = round(since * 1e6)
+        found = self._ask(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        if found is None:
+            return None
+        newest: dict[int, Any] = {}
+        for each in found:
+            if each.pid in pids and (each.pid not in newest or newest[each.pid].timeStamp < each.timeStamp):
+                newest[each.pid] = each
+        return float(min(1.0, sum(each.smUtil for each in newest.values()) / 100))
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        if self._is_open:
+            import pynvml
+
+            self._is_open = False
+            self._ask(pynvml.nvmlShutdown)
+
+    def _handle(self, uuid: str) -> Any:
+        if not self._opened():
+            return None
+        import pynvml
+
+        return self._ask(lambda: pynvml.nvmlDeviceGetHandleByUUID(uuid))
+
+    def _opened(self) -> bool:
+        if self._is_open or self.problem is not None:
+            return self._is_open
+        if sys.platform == "linux" and not any(map(os.path.exists, DRIVERS)):
+            self.problem = "this machine has no driver of NVIDIA's"
+            return False
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            self.problem = f"NVML says {error}"
+            return False
+        self._is_open = True
+        return True
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        import pynvml
+
+        try:
+            return question()
+        except pynvml.NVMLError:  # a part of a GPU, or a device that does not measure it
+            return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

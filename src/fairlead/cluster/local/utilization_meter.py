@@ -1,0 +1,266 @@
+"""Measures every few seconds how busy runs keep what they hold: GPUs by NVML, cores by the system's counters.
+
+What counts for a run is the utilisation of its GPUs; of its cores where it has none and asks for more than one for each
+rank, which is what it gets anyway. Each measurement is kept as points of the run and, pod by pod, as idle time for the
+bill. A supervisor that was killed is followed by one that reads the last points again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fairlead.cluster.local.store import Measured
+from fairlead.policy.kinds import idleness
+from fairlead.specs.serving import Replica
+from fairlead.state.series import Point
+from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload
+from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, MEMORY, POWER, TEMPERATURE
+
+if TYPE_CHECKING:
+    from fairlead.cluster.local.home import Home
+    from fairlead.cluster.local.nvml import NvmlReader
+    from fairlead.cluster.local.store import Store
+    from fairlead.cluster.usages import GpuUsage
+    from fairlead.state.idleness import Idleness
+
+SAMPLE_S = 15.0
+# But so often within the shortest time that a run's `idle` names.
+LEAST_SAMPLES = 10
+# Beyond so many samples of a run two and two become one.
+MOST_SAMPLES = 2_000
+
+
+class UtilizationMeter:
+    """Measurements of the runs of one state directory; an instance belongs to one thread.
+
+    Args:
+        nvml: Opens NVML; asked once there is a run with GPUs.
+    """
+
+    def __init__(self, home: Home, store: Store, nvml: Callable[[], NvmlReader] | None = None) -> None:
+        self._home = home
+        self._store = store
+        self._open_nvml = nvml or _nvml
+        self._nvml: NvmlReader | None = None
+        self._samples: dict[tuple[str, int], list[idleness.Sample]] = {}
+        self._idle: dict[tuple[str, int], Idleness] = {}
+        self._cpu_s: dict[str, tuple[float, float]] = {}
+        self._looked_at: float | None = None
+        self._due_at = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Return whether it is time to measure; a clock that was set back does not stop it."""
+        return now >= self._due_at or (self._looked_at is not None and now < self._looked_at)
+
+    def measure(self, runs: Iterable[Workload], pods: Iterable[Pod], now: float) -> None:
+        """Measure the pods that run, and keep what was found."""
+        since, self._looked_at = self._looked_at, now
+        of_run: dict[str, list[Pod]] = {}
+        for pod in pods:
+            if pod.phase is PodPhase.RUNNING and pod.terminating_since is None:
+                of_run.setdefault(pod.workload_uid, []).append(pod)
+        counted = [run for run in runs if run.uid in of_run and is_measured(run, of_run[run.uid])]
+        windows = [run.spec.idle.for_s / LEAST_SAMPLES for run in counted]
+        self._due_at = now + min(SAMPLE_S, *windows) if windows else now + SAMPLE_S
+        if not counted:
+            self._samples, self._idle, self._cpu_s = {}, {}, {}
+            self.close()
+            return
+        processes = self._processes([pod for run in counted for pod in of_run[run.uid]])
+        measured: list[Measured] = []
+        seen: dict[tuple[str, int], list[idleness.Sample]] = {}
+        for run in counted:
+            key = run.uid, run.status.attempt
+            seen[key] = self._samples.get(key) or self._kept(run, now)
+            measured += self._measure(run, of_run[run.uid], processes, since, now, seen[key])
+        self._samples, self._idle = seen, {}
+        for run in counted:
+            found = idleness.idleness(seen[run.uid, run.status.attempt], run.spec.idle, now)
+            if found is not None and not isinstance(run.spec, Replica):  # a server may well wait for requests
+                self._idle[run.uid, run.status.attempt] = found
+        self._cpu_s = {uid: each for uid, each in self._cpu_s.items() if uid in processes}
+        if measured:
+            self._store.keep_measured(measured)
+
+    def idle_of(self, run: Workload) -> Idleness | None:
+        """Return how idle a run is as its spec counts it; None where it is not, or that is not known yet."""
+        return self._idle.get((run.uid, run.status.attempt))
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+
+    def _measure(
+        self,
+        run: Workload,
+        pods: Sequence[Pod],
+        processes: Mapping[str, Sequence[_Process]],
+        since: float | None,
+        now: float,
+        samples: list[idleness.Sample],
+    ) -> list[Measured]:
+        used = {pod.uid: self._cores(pod, processes[pod.uid], now) for pod in pods}
+        told = {pod.uid: self._gpus(pod, processes[pod.uid], since) for pod in pods if pod.grant.gpu_uuids}
+        has_gpus = bool(told)
+        busy: dict[str, float] = {}
+        for pod in pods:
+            if has_gpus:
+                known = [each.busy for each in told.get(pod.uid, ()) if each.busy is not None]
+                if known:
+                    busy[pod.uid] = sum(known) / len(known)
+            elif (cores := used[pod.uid]) is not None:
+                busy[pod.uid] = min(1.0, cores * WHOLE_MILLI / pod.grant.cpu_milli)
+        values = _values([each for found in told.values() for each in found], processes, pods)
+        known_cores = [cores for cores in used.values() if cores is not None]
+        granted = sum(pod.grant.cpu_milli for pod in pods) / WHOLE_MILLI
+        cores = min(1.0, sum(known_cores) / granted) if granted and len(known_cores) == len(pods) else None
+        if cores is not None:
+            values[CPU] = cores
+        if busy:
+            mean = sum(busy.values()) / len(busy)
+            if has_gpus:
+                values[GPU] = mean
+            if since is not None:
+                samples.append(
+                    idleness.sample_of(run, pods, at=now, span_s=now - since, busy=mean, has_gpus=has_gpus, cores=cores)
+                )
+                samples[:] = idleness.coarsened(idleness.recent(samples, run.spec.idle, now), MOST_SAMPLES)
+        points = tuple(
+            (name, Point(at=now, step=None, value=round(value, 4), attempt=run.status.attempt))
+            for name, value in values.items()
+        )
+        return [
+            Measured(
+                workload_uid=run.uid,
+                pod_uid=pod.uid,
+                start_ms=_since_ms(pod, since, now),
+                end_ms=round(now * 1000),
+                busy=busy.get(pod.uid),
+                points=points if pod is pods[0] else (),
+            )
+            for pod in pods
+        ]
+
+    def _gpus(self, pod: Pod, processes: Sequence[_Process], since: float | None) -> list[GpuUsage]:
+        """Read the devices of a pod; of one that it shares what its own processes do, as a part of its part."""
+        from dataclasses import replace
+
+        if self._nvml is None:
+            self._nvml = self._open_nvml()
+        part = pod.grant.gpu_milli / WHOLE_MILLI
+        found = []
+        for uuid in pod.grant.gpu_uuids:
+            usage = self._nvml.read(uuid)
+            if part < 1 and usage.busy is not None:
+                own = self._nvml.busy_by(uuid, {each.pid for each in processes}, since or 0.0)
+                memory, power = usage.memory_bytes, usage.power_watts
+                usage = replace(
+                    usage,
+                    busy=None if own is None else min(1.0, own / part),
+                    memory_bytes=None if memory is None else round(memory * part),
+                    power_watts=None if power is None else power * part,
+                )
+            found.append(usage)
+        return found
+
+    def _cores(self, pod: Pod, processes: Sequence[_Process], now: float) -> float | None:
+        """Cores that the processes of a pod used since the last look; None at the first."""
+        total_s = sum(each.cpu_s for each in processes)
+        before = self._cpu_s.get(pod.uid)
+        self._cpu_s[pod.uid] = now, total_s
+        if before is None or now <= before[0]:
+            return None
+        return max(0.0, total_s - before[1]) / (now - before[0])
+
+    def _processes(self, pods: Iterable[Pod]) -> dict[str, list[_Process]]:
+        """The processes of each pod's ranks, and all that they started, by one look at the system's."""
+        import psutil
+
+        children: dict[int, list[psutil.Process]] = {}
+        by_pid: dict[int, psutil.Process] = {}
+        for process in psutil.process_iter(["ppid"]):
+            by_pid[process.pid] = process
+            children.setdefault(process.info["ppid"], []).append(process)
+        found: dict[str, list[_Process]] = {}
+        for pod in pods:
+            left = [by_pid[pid] for pid in self._ranks(pod) if pid in by_pid]
+            found[pod.uid] = []
+            while left:
+                process = left.pop()
+                left += children.get(process.pid, [])
+                try:
+                    times = process.cpu_times()
+                    memory = int(process.memory_info().rss)
+                except psutil.Error:  # it has just ended
+                    continue
+                # What has ended and was waited for counts with whoever did.
+                ended_s = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+                found[pod.uid].append(_Process(process.pid, times.user + times.system + ended_s, memory))
+        return found
+
+    def _ranks(self, pod: Pod) -> list[int]:
+        try:
+            told = json.loads((self._home.pod(pod.workload_uid, pod.uid) / "started.json").read_text())
+            return [int(pid) for pid in told["pids"].values()]
+        except (OSError, ValueError, KeyError):  # it has just ended
+            return []
+
+    def _kept(self, run: Workload, now: float) -> list[idleness.Sample]:
+        """Read what was measured of this start before this process began."""
+        found = self._store.points_since(run.uid, run.status.attempt, (GPU, CPU), now - run.spec.idle.for_s)
+        has_gpus = bool(found[GPU])
+        points = found[GPU] or found[CPU]
+        return [
+            idleness.Sample(at=each.at, span_s=min(SAMPLE_S, each.at - before), busy=each.value, has_gpus=has_gpus)
+            for before, each in zip([now - run.spec.idle.for_s, *(each.at for each in points)], points, strict=False)
+        ]
+
+
+class _Process:
+    """A process of a pod."""
+
+    __slots__ = ("cpu_s", "memory_bytes", "pid")
+
+    def __init__(self, pid: int, cpu_s: float, memory_bytes: int) -> None:
+        self.pid = pid
+        self.cpu_s = cpu_s
+        self.memory_bytes = memory_bytes
+
+
+def is_measured(run: Workload, pods: Iterable[Pod]) -> bool:
+    """Return whether a run holds something whose utilisation counts: GPUs, or more cores than one for each rank."""
+    cores = (run.spec.resources.cpu_milli or 0) / WHOLE_MILLI
+    return cores > run.spec.ranks_on_each_node or any(pod.grant.gpu_uuids for pod in pods)
+
+
+def _values(
+    gpus: Sequence[GpuUsage], processes: Mapping[str, Sequence[_Process]], pods: Iterable[Pod]
+) -> dict[str, float]:
+    """Sum up what else was told, over all pods; the temperature is that of the hottest device."""
+    found: dict[str, float] = {MEMORY: sum(each.memory_bytes for pod in pods for each in processes[pod.uid])}
+    memory = [each.memory_bytes for each in gpus if each.memory_bytes is not None]
+    power = [each.power_watts for each in gpus if each.power_watts is not None]
+    heat = [each.temperature_celsius for each in gpus if each.temperature_celsius is not None]
+    if memory:
+        found[GPU_MEMORY] = sum(memory)
+    if power:
+        found[POWER] = sum(power)
+    if heat:
+        found[TEMPERATURE] = max(heat)
+    return found
+
+
+def _since_ms(pod: Pod, since: float | None, now: float) -> int:
+    """Return from when a measurement stands for a pod: since the last one, but not longer than anybody may rely on."""
+    begun = max(now - idleness.MOST_SPAN_S, now if since is None else since, pod.started_at or now)
+    return round(min(begun, now) * 1000)
+
+
+def _nvml() -> NvmlReader:
+    from fairlead.cluster.local.nvml import NvmlReader  # here and not above: most machines have no GPU
+
+    return NvmlReader()

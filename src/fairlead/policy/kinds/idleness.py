@@ -1,0 +1,186 @@
+"""Judges whether a run leaves idle what it holds, why, and what follows from that.
+
+Utilisation is sampled every few seconds; what counts is its mean over the time that the spec's ``idle`` names, so that
+a run that saves a checkpoint, or evaluates for a minute, is not idle. A sample counts for the time since the one before
+and no longer than ``MOST_SPAN_S``: what nobody measured is neither busy nor idle.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.policy.kinds.changes import stop
+from fairlead.policy.queue.budgets import HOUR_S, rate_of
+from fairlead.specs.training import Idle, WhenIdle
+from fairlead.state.idleness import Idleness
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Node, Phase, Pod, Progress, Workload
+from fairlead.text.money import describe_microusd
+from fairlead.text.quantities import describe_duration, plural
+
+MOST_SPAN_S = 60.0
+# So much of the time has to be measured, or nothing is said.
+LEAST_COVERED = 0.9
+# A cause is named where it explains so much of the idle time; cores are short where so much of them is used.
+EXPLAINS = 0.5
+CORES_SHORT = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A measurement of what a run uses.
+
+    Attributes:
+        span_s: The seconds up to ``at`` that it stands for.
+        busy: Utilisation, from 0 to 1.
+        has_gpus: It is of GPUs; else of the cores that the run asks for.
+        cores: Part of its processor cores, from 0 to 1; None where that is not known.
+        step, saving_s, loading_s: What the program had told up to then, of its current start.
+        active_at: Last sign of progress of any of its pods.
+    """
+
+    at: float
+    span_s: float
+    busy: float
+    has_gpus: bool = True
+    cores: float | None = None
+    step: int | None = None
+    saving_s: float | None = None
+    loading_s: float | None = None
+    active_at: float | None = None
+
+
+def sample_of(
+    run: Workload,
+    pods: Iterable[Pod],
+    *,
+    at: float,
+    span_s: float,
+    busy: float,
+    has_gpus: bool = True,
+    cores: float | None = None,
+) -> Sample:
+    """Return a measurement with what the run had said of itself by then."""
+    told = run.progress if run.progress is not None and run.progress.updated_at >= run.status.since else Progress()
+    signs = [pod.active_at for pod in pods if pod.active_at is not None]
+    return Sample(
+        at=at, span_s=min(span_s, MOST_SPAN_S), busy=busy, has_gpus=has_gpus, cores=cores, step=told.step,
+        saving_s=told.saving_s, loading_s=told.loading_s, active_at=max(signs, default=None),
+    )  # fmt: skip
+
+
+def recent(samples: Iterable[Sample], wish: Idle, now: float) -> list[Sample]:
+    """Return those that may still count."""
+    return [each for each in samples if each.at > now - wish.for_s]
+
+
+def coarsened(samples: list[Sample], most: int) -> list[Sample]:
+    """Return at most so many samples, two and two as one where they are more."""
+    while len(samples) > most:
+        pairs = zip(samples[::2], samples[1::2], strict=False)
+        samples = [_joined(first, second) for first, second in pairs] + samples[len(samples) // 2 * 2 :]
+    return samples
+
+
+def _joined(first: Sample, second: Sample) -> Sample:
+    span_s = first.span_s + second.span_s
+    busy = (first.busy * first.span_s + second.busy * second.span_s) / span_s if span_s else second.busy
+    return replace(second, span_s=span_s, busy=busy)
+
+
+def idleness(samples: Sequence[Sample], wish: Idle, now: float) -> Idleness | None:
+    """Return how idle a run was over the time that it allows; None where it was not, or nobody can say.
+
+    Args:
+        samples: Of its current start, in order.
+    """
+    found = recent(samples, wish, now)
+    covered_s = sum(each.span_s for each in found)
+    if not found or covered_s < LEAST_COVERED * wish.for_s:
+        return None
+    busy = sum(each.busy * each.span_s for each in found) / covered_s
+    if busy >= wish.below:
+        return None
+    first, last = found[0], found[-1]
+    known = [each for each in found if each.cores is not None]
+    known_s = sum(each.span_s for each in known)
+    cores = sum((each.cores or 0.0) * each.span_s for each in known) / known_s if known_s else None
+    return Idleness(
+        busy=round(busy, 2),
+        has_gpus=last.has_gpus,
+        cores=None if cores is None else round(cores, 2),
+        steps=None if last.step is None else last.step - (first.step or 0),
+        saving=round(_passed(first.saving_s, last.saving_s, covered_s) or 0.0, 2),
+        loading=_passed(first.loading_s, last.loading_s, covered_s),
+        is_silent=last.active_at is None or last.active_at <= first.at - first.span_s,
+    )
+
+
+def _passed(first: float | None, last: float | None, covered_s: float) -> float | None:
+    return None if last is None else round(min(1.0, max(0.0, last - (first or 0.0)) / covered_s), 2)
+
+
+def cause(found: Idleness) -> str | None:
+    """Return what keeps it from its work, as a clause; None where that cannot be told."""
+    idle = 1.0 - found.busy
+    if found.saving >= EXPLAINS * idle:
+        return f"it waits for its checkpoints {found.saving:.0%} of the time"
+    if found.loading is not None and found.loading >= EXPLAINS * idle:
+        return f"it waits for data {found.loading:.0%} of the time"
+    if found.is_silent or found.steps == 0:
+        return "it has made no progress in all that time, so it hangs or waits for something outside"
+    if found.has_gpus and found.cores is not None and found.cores >= CORES_SHORT:
+        return f"its processor cores are {found.cores:.0%} busy, so that what prepares its data is short of them"
+    if found.steps is not None:
+        return f"it goes on, with {plural(found.steps, 'step')}, and is idle between or within them"
+    return None
+
+
+def reason(run: Workload, nodes: Iterable[Node]) -> Reason | None:
+    """Return that a run leaves idle what it holds, with the cause and what that costs; None where it does not."""
+    found = run.idle
+    if found is None or run.status.phase is not Phase.RUNNING:
+        return None
+    what = "its GPUs" if found.has_gpus else "the cores that it asks for"
+    message = f"{what} were {found.busy:.0%} busy in the last {describe_duration(run.spec.idle.for_s)}"
+    why = cause(found)
+    if why is not None:
+        message += f": {why}"
+    wasted = rate_of(run.gang, nodes) * HOUR_S * (1.0 - found.busy)
+    if wasted:
+        message += f"; what is idle costs {describe_microusd(round(wasted))} an hour"
+    return Reason(code=Code.IDLE, message=message, remedy=_remedy(found))
+
+
+def _remedy(found: Idleness) -> str:
+    if found.saving >= EXPLAINS * (1.0 - found.busy):
+        return "Save less often, by `checkpoint.every`, or to a faster place, by `checkpoint.to`."
+    if found.is_silent or found.steps == 0:
+        return "`stall_timeout` would end it and say where it hangs; `idle: suspend` gives up what it holds."
+    if not found.has_gpus:
+        return "Ask for fewer cores, by `resources.cpu`."
+    if found.loading is None:
+        return "Take batches from `run.batches(loader)`: it tells whether data is what it waits for."
+    return "More loader workers, more `resources.cpu`, larger batches or a smaller part of a GPU would use them better."
+
+
+def act(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float) -> Change | None:
+    """Return what follows for a run that says what to do when it is idle; None where it only wants to be told."""
+    wish = run.spec.idle
+    if wish.then is WhenIdle.NOTIFY:
+        return None
+    why = reason(run, nodes)
+    if why is None:
+        return None
+    if wish.then is WhenIdle.SUSPEND:
+        remedy = f"`fairlead resume {run.spec.name}` continues it."
+        final = Reason(code=Code.SUSPENDED, message=f"suspended by `idle`: {why.message}", remedy=remedy)
+        return replace(stop(run, live, Phase.SUSPENDED, final, replace(why, remedy=remedy), now), intent=Intent.SUSPEND)
+    num_nodes, fewest = run.gang.nodes, run.spec.nodes
+    if num_nodes <= fewest or run.spec.most_nodes is None:
+        return None
+    shrinks = Reason(
+        code=Code.RESIZED,
+        message=f"shrinks from {num_nodes} to {plural(fewest, 'node')}: {why.message}; goes on from a checkpoint",
+    )
+    return stop(run, live, Phase.PENDING, shrinks, shrinks, now, is_kept_small=True)
