@@ -34,6 +34,7 @@ WHOLE = {
 }
 # What a key needs beside it.
 BESIDE = {
+    "queue": {"engine": "kueue"},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed")},

@@ -11,7 +11,7 @@ from fairlead import __version__
 from fairlead.cluster.kubernetes.kinds import kept_kinds
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
-from fairlead.cluster.kubernetes.manifests.roles import OPERATOR_RULES, ROLES, TEAM_RULES
+from fairlead.cluster.kubernetes.manifests.roles import ENGINE_RULES, OPERATOR_RULES, ROLES, TEAM_RULES
 from fairlead.errors import Conflict
 from tests.kubernetes.goldens import check_golden
 
@@ -23,12 +23,12 @@ def test_the_objects_are_those_of_the_golden_file() -> None:
 
 
 def test_no_right_is_given_by_a_wildcard() -> None:
-    for rule in [*OPERATOR_RULES, *TEAM_RULES, *(rule for rules in ROLES.values() for rule in rules)]:
+    for rule in [*OPERATOR_RULES, *TEAM_RULES, *ENGINE_RULES, *(rule for rules in ROLES.values() for rule in rules)]:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
 def test_the_operator_may_not_read_secrets_run_in_pods_or_give_itself_rights() -> None:
-    for rule in [*OPERATOR_RULES, *TEAM_RULES]:
+    for rule in [*OPERATOR_RULES, *TEAM_RULES, *ENGINE_RULES]:
         assert not {"secrets", "pods/exec", "pods/attach", "serviceaccounts/token"} & set(rule["resources"])
         assert not {"escalate", "impersonate"} & set(rule["verbs"])
         if "bind" in rule["verbs"]:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from fairlead.cluster.kubernetes.engines.port import Submission
+from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
 from fairlead.cluster.local import pod_spec
@@ -102,6 +104,13 @@ def local_pod(spec: Training) -> object:
 
 def kubernetes_pod(spec: Training) -> object:
     return render_pod(a_workload(spec), a_creation(), SETTINGS)
+
+
+def for_engine(spec: Training) -> object:
+    """What the engine of a run is given."""
+    assert spec.engine is not None
+    start = Submission(workload=a_workload(spec), attempt=0, settings=SETTINGS)
+    return driver_of(spec.engine).render(start)
 
 
 def kept_code(spec: Training) -> object:
@@ -310,6 +319,8 @@ EFFECTS["Training"] = [
     Effect("snapshot", True, False, kept_code),
     Effect("terminate_on_nan", True, False, local_pod),
     Effect("terminate_on_nan", True, False, kubernetes_pod),
+    Effect("engine", "jobset", "volcano", for_engine),
+    Effect("queue", "a", "b", for_engine, {"engine": "kueue"}),
     Effect("kubernetes", None, {"spec": {"nodeSelector": {"disk": "fast"}}}, kubernetes_pod),
     Effect("model.config", "a.json", "b.json", with_config(the_splits), {"resources.gpu": "A100:8"}),
     Effect("model.layers", 12, 24, with_config(the_splits), MODEL),

@@ -157,6 +157,11 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
     unknown = ignore - set(IGNORABLE)
     if unknown:
         raise Conflict(f"`{sorted(unknown)[0]}` cannot be ignored; only these can: {', '.join(IGNORABLE)}.")
+    if spec.engine is not None:
+        raise Conflict(
+            f"{spec.name}: engine: {spec.engine} is a controller of Kubernetes, and the local cluster has none. Remove "
+            "`engine` (and `queue`) to run it here, or name a cluster that has it with `--context`."
+        )
     notes: list[str] = []
     if spec.image is not None:
         if "image" not in ignore:

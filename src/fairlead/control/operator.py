@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.engines.engine_controller import EngineController
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, api_refusal_of, refusal_of
 from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S, DURATION_S, Election
 from fairlead.cluster.kubernetes.operator.ledger.budget_notices import BudgetNotices
@@ -150,6 +151,13 @@ class Operator:
             is_making_way=self._askings.is_making_way,
             create_s=settings.lease_s - settings.deadline_s,
         )
+        self._engines = EngineController(
+            self.cluster,
+            self.agent,
+            pods,
+            may_act=lambda: self.election.is_leader,
+            create_s=settings.lease_s - settings.deadline_s,
+        )
         self._endpoints = EndpointPublisher(self.cluster, may_act=lambda: self.election.is_leader)
         self._listener = Listener(self.cluster, devices=self._gpus.note)
         self._hindrances = StartBlockers(self.view)
@@ -250,7 +258,7 @@ class Operator:
         took_s = time.monotonic() - begun
         self._pass_s += took_s
         self._stopping.wait(min(max(GATHER_S, GATHER_PASSES * took_s), MOST_GATHER_S))
-        is_busy = self.agent.is_busy or self._askings.is_watching or self._endpoints.is_behind
+        is_busy = self.agent.is_busy or self._askings.is_watching or self._endpoints.is_behind or self._engines.is_busy
         self.cluster.wait(BUSY_WAIT_S if is_busy else self._quiet_s(time.time()))
 
     def _quiet_s(self, now: float) -> float:
@@ -307,6 +315,7 @@ class Operator:
         if with_askings:
             # Placeholders leave before the pods come that they made room for.
             self._askings.act(self.agent, now)
+        self._engines.act(now)
         self.agent.act(now)
 
     def _is_ready(self) -> bool:

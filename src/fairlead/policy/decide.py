@@ -121,6 +121,8 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
 def _wants_to_start(workload: Workload, now: float) -> bool:
     """Return whether it may start as far as its phase and the time go; one that is wanted stopped never comes here."""
     status = workload.status
+    if workload.spec.engine is not None:
+        return False  # its judge hands it over
     if status.phase in (Phase.RESTARTING, Phase.PENDING):
         return status.retry_at is None or now >= status.retry_at
     return is_resizing(status)

@@ -199,7 +199,7 @@ class PassCache:
     def _count(self, uid: str, run: Workload | None, pods: Sequence[Pod]) -> None:
         """Bring the sums of what teams hold up to what a run holds now."""
         before, after = self._parts.pop(uid, None), None
-        if run is not None and any(not pod.phase.is_final for pod in pods):
+        if run is not None and run.spec.engine is None and any(not pod.phase.is_final for pod in pods):
             gang = run.gang
             after = _Part(gang.team, asked(gang, self._sums.whole), is_scavenger(gang))
             self._parts[uid] = after
@@ -219,6 +219,7 @@ def only_waits(workload: Workload) -> bool:
     return (
         status.phase is _PENDING
         and workload.intent is _RUN
+        and workload.spec.engine is None
         and status.retry_at is None
         and (status.requests is not None or not workload.spec.resources.is_auto)
         and (status.started_at is None or workload.spec.max_duration_s is None)

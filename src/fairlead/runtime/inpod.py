@@ -30,7 +30,9 @@ MOST_GPUS = 64
 TERMINATION_LOG = "/dev/termination-log"
 LOOK_EVERY_S = 1.0
 LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container has is started again
-OWN_VARIABLES = ("FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP")
+OWN_VARIABLES = (
+    "FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP", "FAIRLEAD_INDEX", "FAIRLEAD_INDEX_BASE",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -127,6 +129,8 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
     from fairlead.runtime import archives, ranks
 
     told: dict[str, Any] = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
+    if environ.get("FAIRLEAD_INDEX"):
+        told = as_member(told, int(environ["FAIRLEAD_INDEX"]) + int(environ.get("FAIRLEAD_INDEX_BASE") or 0))
     pod_dir = told["env"]["FAIRLEAD_POD_DIR"]
     workdir = os.path.join(here, told["workdir"]) if told["workdir"] else here
     if told["parts"]:
@@ -166,6 +170,15 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "supervisor": None,
         "supervisor_lock": os.path.join(pod_dir, "supervisor.lock"),
     }
+
+
+def as_member(told: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The instructions of another member of a gang, of those of the first: an engine has one template for many pods."""
+    uid = told["uid"].rpartition("-")[0] + f"-{index}"
+    first = index * len(told["ranks"])
+    env = {**told["env"], "FAIRLEAD_POD_UID": uid}
+    env.update({name: str(index) for name in ("GROUP_RANK", "NODE_RANK") if name in env})
+    return {**told, "uid": uid, "ranks": list(range(first, first + len(told["ranks"]))), "env": env}
 
 
 def take_in(verb: str, path: str) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.engines import Engine, engine_problems
 from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, SET_BY_US, Overlay
 from fairlead.specs.parallel import ModelShape, Parallel
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
@@ -63,6 +64,7 @@ TRAINING_RULES: Constraints = {
     "deadline_s": Limit(low=0.001, high=DECADE_S),
     "stall_timeout_s": Limit(low=0.001, high=DECADE_S),
     "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
+    "queue": Text(max_length=63, pattern=r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", what="a queue's name"),
 }
 
 ENV_NAME = Text(
@@ -318,6 +320,8 @@ class Training:
         metrics: How metrics are read from its output; None when nothing is read there.
         model: The transformer that it trains, for estimates; None when nobody says.
         parallel: How a step is split over its ranks; None when that is the program's own.
+        engine: The controller of the cluster that gets the run; None for Fairlead's own placement.
+        queue: The queue of the engine, or of Kueue, that admits the run; None for none.
         kubernetes: Fields laid over each pod on Kubernetes.
     """
 
@@ -352,6 +356,8 @@ class Training:
     launch: Launch = Launch.AUTO
     snapshot: bool = True
     terminate_on_nan: bool = True
+    engine: Engine | None = None
+    queue: str | None = None
     kubernetes: Overlay = field(default_factory=Overlay)
 
     def __post_init__(self) -> None:
@@ -422,6 +428,7 @@ class Training:
             yield from self._framework_problems(self.framework)
         if self.labels:
             yield from labels_problems(self.labels)
+        yield from engine_problems(self)
 
     def _framework_problems(self, framework: Framework) -> Iterable[tuple[str, str]]:
         ranks = (self.most_nodes or self.nodes) * self.ranks_on_each_node

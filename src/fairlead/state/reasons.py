@@ -17,6 +17,7 @@ class Code(StrEnum):
     OVER_BUDGET = "OverBudget"
     CANNOT_FIT = "CannotFit"
     PLACED = "Placed"
+    HANDED_OVER = "HandedOver"
     START_DELAYED = "StartDelayed"
     RANKS_STARTED = "RanksStarted"
     COMPLETED = "Completed"

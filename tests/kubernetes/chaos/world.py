@@ -14,7 +14,7 @@ import yaml
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, TEAM_KEEPER
+from fairlead.cluster.kubernetes.manifests.roles import ENGINE_DRIVER, OPERATOR, TEAM_KEEPER
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS
 from tests.kubernetes.audit import Right, rights, token_of
@@ -179,7 +179,7 @@ def _installation() -> list[dict[str, Any]]:
 
 
 def _granted(installation: list[dict[str, Any]]) -> set[Right]:
-    roles = [each for each in installation if each["metadata"]["name"] in (OPERATOR, TEAM_KEEPER)]
+    roles = [each for each in installation if each["metadata"]["name"] in (OPERATOR, TEAM_KEEPER, ENGINE_DRIVER)]
     return rights(rule for each in roles for rule in each.get("rules", ()))
 
 

@@ -42,6 +42,14 @@ OF_A_VERSION = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "
 KARPENTER_MODULE, KARPENTER = "sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok"
 """With its provider for kwok's nodes; from a module of its own, for it wants other versions than Kubernetes does."""
 
+ENGINES = {
+    "jobset": ("engines", "sigs.k8s.io/jobset"),
+    "kuberay": ("engines", "github.com/ray-project/kuberay/ray-operator"),
+    "trainer": ("engines", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),
+    "training-operator": ("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1"),
+}
+"""Controllers of engines: the directory of their module, and the package."""
+
 HELM = "helm.sh/helm/v3/cmd/helm"
 """From a module of its own too, with the packages of Kubernetes that the newest control plane has."""
 
@@ -84,6 +92,17 @@ def ensure_karpenter() -> tuple[Path, list[Path]]:
     return binary, sorted([*home.glob("pkg/apis/crds/*.yaml"), *home.glob("kwok/apis/crds/*.yaml")])
 
 
+def ensure_engine(name: str) -> Path:
+    """A controller of ``ENGINES``, built if it is missing (minutes the first time).
+
+    Raises:
+        Unavailable: There is no Go, and none can be installed.
+        Broken: The build failed.
+    """
+    module, package = ENGINES[name]
+    return _made(name, MODULES / module, package, "its own module", "-s -w")
+
+
 def ensure_helm() -> Path:
     """Helm, built if it is missing (minutes the first time).
 
@@ -106,6 +125,20 @@ def _made(name: str, module: Path, package: str, what: str, flags: str, label: s
             if not (directory / name).exists():
                 _build(name, module, package, what, flags, directory)
     return directory / name
+
+
+def source_of(name: str) -> Path:
+    """The directory of the source of a controller of ``ENGINES``, with the files that define its kinds.
+
+    Raises:
+        Broken: It cannot be had.
+    """
+    module, package = ENGINES[name]
+    asked = [go(), "list", "-mod=readonly", "-f", "{{.Module.Dir}}", package]
+    found = subprocess.run(asked, cwd=MODULES / module, capture_output=True, text=True, check=False, timeout=300)
+    if found.returncode != 0:
+        raise Broken(f"where the kinds of {name} are: {found.stderr[-500:]}")
+    return Path(found.stdout.strip())
 
 
 def _versions() -> list[str]:

@@ -1,6 +1,6 @@
 """``fairlead render``: what a file says, in the form that Kubernetes takes, and the pods that would come of it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,6 +9,11 @@ from fairlead.cli.specfiles import files_type, load, refuse_twice
 from fairlead.specs.keys import Spec
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.devices import DeviceResource
+    from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+    from fairlead.state.snapshot import Workload
 
 LATER = "chosen-when-it-starts"
 NO_UID = "00000000-0000-0000-0000-000000000000"
@@ -74,8 +79,25 @@ def _created(spec: Training) -> list[dict[str, Any]]:
     gpu = spec.resources.gpu
     device = None if gpu is None else DeviceResource(name=WHOLE[0], count=gpu.num_devices)
     settings = PodSettings(runtime=bundle_name())
+    if spec.engine is not None:
+        return [render_service(workload), render_run_policy(workload), *_handed(workload, settings, device)]
     pods = [
         render_pod(workload, CreatePod(attempt=0, index=index, node=LATER, grant=grant), settings, device=device)
         for index in range(spec.nodes)
     ]
     return [render_service(workload), render_run_policy(workload), *pods]
+
+
+def _handed(workload: "Workload", settings: "PodSettings", device: "DeviceResource | None") -> list[dict[str, Any]]:
+    """Render what an engine is given; the labels of nodes with a model of GPU are the cluster's."""
+    from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS
+    from fairlead.cluster.kubernetes.engines.port import Submission
+    from fairlead.cluster.kubernetes.engines.table import driver_of
+
+    spec = workload.spec
+    assert spec.engine is not None
+    gpu = spec.resources.gpu
+    is_chosen = gpu is not None and (gpu.model is not None or gpu.min_memory_bytes is not None)
+    models = ((MODEL_LABELS[0], LATER),) if is_chosen else ()
+    start = Submission(workload=workload, attempt=0, settings=settings, device=device, models=models)
+    return list(driver_of(spec.engine).render(start))

@@ -1,8 +1,10 @@
 """Names the objects of a run, and the labels by which they are found. Every name fits in a DNS label."""
 
 import re
+from collections.abc import Mapping
 
 from fairlead.specs.gang import GangSpec
+from fairlead.specs.overlay import RANKS
 from fairlead.specs.training import MANAGED_BY as MANAGED_BY
 from fairlead.state.snapshot import AnyWorkload, Workload
 
@@ -10,6 +12,16 @@ DOMAIN = "fairlead.dev"
 MANAGER = "fairlead"
 RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
 ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
+# On pods that an engine made: which, and the index of the first of those that have the same template.
+ENGINE, INDEX_BASE = f"{DOMAIN}/engine", f"{DOMAIN}/index-base"
+# Labels by which engines number the pods of one template, from 0.
+JOB_INDEX, REPLICA_INDEX = "batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index"
+TASK_INDEX = "volcano.sh/task-index"
+# Engines that look for their container by a name of their own; the ranks' is called so there.
+_CONTAINERS = {
+    "pytorchjob": "pytorch", "tfjob": "tensorflow", "xgboostjob": "xgboost", "mpijob": "mpi",
+    "kubeflow-trainer": "node",
+}  # fmt: skip
 TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
 ROOM_FOR = f"{DOMAIN}/room-for"
 # On the costs of a day: whose they are.
@@ -30,6 +42,31 @@ def is_object_name(text: str) -> bool:
 def pod_name(spec: GangSpec, attempt: int, index: int) -> str:
     """At most 62 characters: the run's name has 50, an index 4, and an attempt has 6 at its most."""
     return f"{spec.name}-{attempt}-{index}"
+
+
+def container_of(engine: str | None) -> str:
+    """Return the name of the ranks' container in pods of an engine; None for ours."""
+    return RANKS if engine is None else _CONTAINERS.get(engine, RANKS)
+
+
+def index_in_gang(labels: Mapping[str, str]) -> int:
+    """Return the index that a pod's labels give it: ours, or that of its engine within its template."""
+    if INDEX in labels:
+        return _whole(labels[INDEX])
+    number = next((labels[each] for each in (JOB_INDEX, REPLICA_INDEX, TASK_INDEX) if each in labels), None)
+    return _whole(labels.get(INDEX_BASE)) + _whole(number)
+
+
+def _whole(text: str | None) -> int:
+    return int(text) if text is not None and text.isdigit() else 0
+
+
+def engine_object_name(spec: GangSpec, attempt: int) -> str:
+    """Return the name of what an engine is given for a start, so that it is given each start once.
+
+    At most 57 characters; an engine adds to it for the names of pods.
+    """
+    return f"{spec.name}-{attempt}"
 
 
 def placeholder_name(spec: GangSpec, index: int) -> str:

@@ -9,6 +9,7 @@ from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.kinds import checkpoint_health as checkpoints
 from fairlead.policy.kinds import hangs, idleness
 from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, terminate
+from fairlead.policy.kinds.engines import hand_over, tell_wait
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
 from fairlead.policy.kinds.record import LeafKind
@@ -58,6 +59,8 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
         return requeue(workload, Code.RESUMED, "resumed; waits to be placed", now)
     if phase is Phase.RESTARTING and live:
         return terminate(workload, live, _teardown_s(workload, workload.status.reason))
+    if workload.spec.engine is not None and not live:
+        return hand_over(workload, snapshot, now)
     return _tell_hang(workload, pods) if phase is Phase.RESTARTING else None
 
 
@@ -176,16 +179,24 @@ def _watch(
         why = must_leave.reason
         return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
-        return change_to(workload, move(status, *_outcome(workload, now), now, used=used))
+        began = status.started_at if status.started_at is not None else _began(own, now)
+        return change_to(workload, move(status, *_outcome(workload, now), now, started_at=began, used=used))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.gang.world_size, "rank")
         message = f"{ranks} on {plural(len(own), 'node')} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
         refusals = 0 if workload.spec.most_nodes is None else status.refusals
-        return change_to(workload, move(status, Phase.RUNNING, reason, now, refusals=refusals))
+        # One that an engine starts waited there until now, which is not time that it ran.
+        began = now if status.started_at is None else status.started_at
+        return change_to(workload, move(status, Phase.RUNNING, reason, now, refusals=refusals, started_at=began))
     if status.phase is Phase.STARTING:
         return _tell_delay(workload, own)
     return idleness.act(workload, live, snapshot.nodes, now) or _warn(workload, snapshot, now)
+
+
+def _began(pods: tuple[Pod, ...], now: float) -> float:
+    """Return when the first pod of a gang started that was never seen running."""
+    return min((pod.started_at for pod in pods if pod.started_at is not None), default=now)
 
 
 def _warn(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
@@ -201,6 +212,8 @@ def _warn(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
 def _tell_delay(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
     """Say why a gang does not start while that is still tried; once, as the words change from try to try."""
     delayed = next((pod for pod in own if pod.message is not None and pod.started_at is None), None)
+    if workload.spec.engine is not None and delayed is not None:
+        return tell_wait(workload, delayed)
     if (delayed is not None) == (workload.status.reason.code is Code.START_DELAYED):
         return None
     if delayed is None:

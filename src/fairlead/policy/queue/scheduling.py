@@ -152,7 +152,9 @@ class SchedulingPass:
             free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
             kept = keep(snapshot.workloads, free)
             holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
-            holders = [workload for workload in snapshot.workloads if workload.uid in holding]
+            # What an engine placed is none of those that the queue may stop or move, or that a team's quota counts.
+            of_queue = (workload for workload in snapshot.workloads if workload.spec.engine is None)
+            holders = [workload for workload in of_queue if workload.uid in holding]
             ledger = Ledger.of(snapshot.teams, whole, holders)
         else:
             free = cache.rooms(snapshot)

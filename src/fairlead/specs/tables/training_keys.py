@@ -1,6 +1,7 @@
 """Every key of a Training."""
 
 from fairlead.specs import resources, training
+from fairlead.specs.engines import Engine
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.tables import pod_fields as podfields
 from fairlead.specs.tables.field_types import (
@@ -492,6 +493,22 @@ TRAINING = Section(
             attributes=("snapshot",),
             example="false",
             also=("keep_code", "code_snapshot", "copy_code", "save_code"),
+        ),
+        Key(
+            name="engine",
+            kind=word(Engine),
+            doc="A controller of the cluster that gets the run instead of Fairlead's own placement; see engines.md.",
+            attributes=("engine",),
+            example="jobset",
+            also=("controller", "operator", "job_type", "runner", "managed_by"),
+        ),
+        Key(
+            name="queue",
+            kind=TEXT,
+            doc="The queue that admits a run with an `engine`: Kueue's LocalQueue, or a Queue of Volcano's own.",
+            attributes=("queue",),
+            example="team-a",
+            also=("queue_name", "local_queue", "localqueue", "partition"),
         ),
         Key(
             name="kubernetes",

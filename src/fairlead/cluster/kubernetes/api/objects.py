@@ -85,6 +85,8 @@ class PodObject:
         address: Its IP address; empty before it has one.
         started_at: When the ranks' container started; None before.
         ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
+        container: The name of the ranks' container.
+        engine: The engine that made it; empty for one that we created.
         room_for: The run whose placeholder it is; empty for all other pods, members of gangs among them.
         bound_at: When a placeholder was bound; None before.
         ready: Of a replica of an endpoint, whether kubelet says that it answers its probe.
@@ -112,6 +114,8 @@ class PodObject:
     asked_at: float | None = None
     started_at: float | None = None
     ended: Mapping[str, Any] | None = None
+    container: str = RANKS
+    engine: str = ""
     room_for: str = ""
     bound_at: float | None = None
     ready: bool = False
@@ -161,6 +165,8 @@ def read_pod(content: Object) -> PodObject:
         created_at=seconds(metadata["creationTimestamp"]),
         daemon=sys.intern(owner["uid"]) if owner.get("kind") == "DaemonSet" else "",
     )
+    if names.ENGINE in labels and names.RUN_UID in labels:
+        return _ours(basic, content, labels[names.RUN_UID], labels)
     if not is_leaf_kind(owner.get("kind")) or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
         return basic
     if names.ROOM_FOR in labels:
@@ -181,7 +187,8 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
     metadata, spec, status = content["metadata"], content["spec"], content.get("status") or {}
     states = {c["name"]: c.get("state") or {} for c in status.get("containerStatuses") or ()}
     first = {c["name"]: c.get("state") or {} for c in status.get("initContainerStatuses") or ()}
-    ranks = states.get(RANKS) or next(iter(states.values()), {})
+    container = names.container_of(labels.get(names.ENGINE))
+    ranks = states.get(container) or next(iter(states.values()), {})
     running, terminated = ranks.get("running"), ranks.get("terminated")
     waiting = next((s["waiting"] for s in (*first.values(), *states.values()) if s.get("waiting")), None)
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
@@ -198,13 +205,15 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
         run_uid=run_uid,
         address=status.get("podIP") or "",
         attempt=_whole(labels.get(names.ATTEMPT)),
-        index=_whole(labels.get(names.INDEX)),
+        index=names.index_in_gang(labels),
         told_at=_told_at(metadata) if leaves_by else None,
         leaves_by=seconds(leaves_by) if leaves_by else None,
         refused=str(scheduled.get("message") or "") if scheduled.get("reason") == "Unschedulable" else None,
         disruption=_words(disrupted) if disrupted.get("status") == "True" else None,
         said=_words(status),
-        image=next((c.get("image") or "" for c in spec["containers"] if c["name"] == RANKS), ""),
+        image=next((c.get("image") or "" for c in spec["containers"] if c["name"] == container), ""),
+        container=container,
+        engine=sys.intern(labels.get(names.ENGINE) or ""),
         waiting=_words(waiting) if waiting else None,
         started_at=_started_at(running or terminated or {}),
         ended=_only(terminated) if terminated else None,

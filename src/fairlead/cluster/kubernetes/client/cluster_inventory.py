@@ -7,6 +7,7 @@ from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, read_node
 from fairlead.cluster.kubernetes.manifests.install import VERSION
+from fairlead.specs.engines import Engine
 from fairlead.text.quantities import plural
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -32,24 +33,32 @@ class Part:
     Attributes:
         api: Its API group, with the version where others share the group.
         image: What the names of its images have in them.
+        engines: What `engine` of a Training may be where it is there.
     """
 
     name: str
     api: str
     image: str
+    engines: tuple[Engine, ...] = ()
 
 
+KUBEFLOW = (Engine.PYTORCHJOB, Engine.TFJOB, Engine.XGBOOSTJOB, Engine.MPIJOB)
 ENGINES = (
-    Part(name="Kueue", api="kueue.x-k8s.io", image="kueue"),
-    Part(name="JobSet", api="jobset.x-k8s.io", image="jobset"),
-    Part(name="Kubeflow Trainer", api="trainer.kubeflow.org", image="trainer-controller-manager"),
-    Part(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator"),
+    Part(name="Kueue", api="kueue.x-k8s.io", image="kueue", engines=(Engine.KUEUE,)),
+    Part(name="JobSet", api="jobset.x-k8s.io", image="jobset", engines=(Engine.JOBSET,)),
+    Part(
+        name="Kubeflow Trainer",
+        api="trainer.kubeflow.org",
+        image="trainer-controller-manager",
+        engines=(Engine.KUBEFLOW_TRAINER,),
+    ),
+    Part(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator", engines=KUBEFLOW),
     Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller"),
-    Part(name="KubeRay", api="ray.io", image="kuberay"),
+    Part(name="KubeRay", api="ray.io", image="kuberay", engines=(Engine.RAYJOB,)),
     Part(name="KServe", api="serving.kserve.io", image="kserve-controller"),
     Part(name="Knative Serving", api="serving.knative.dev", image="knative.dev/serving/cmd/controller"),
     Part(name="KEDA", api="keda.sh", image="keda"),
-    Part(name="Volcano", api="scheduling.volcano.sh", image="vc-scheduler"),
+    Part(name="Volcano", api="scheduling.volcano.sh", image="vc-scheduler", engines=(Engine.VOLCANO,)),
     Part(name="Prometheus operator", api="monitoring.coreos.com", image="prometheus-operator"),
 )
 KARPENTER = Part(name="Karpenter", api="karpenter.sh", image="karpenter")
@@ -169,8 +178,17 @@ def _metrics(found: Found) -> Finding:
 
 
 def _engines(found: Found) -> Finding:
-    seen = [_with_version(part, found.controllers) for part in ENGINES if is_served(part, found.apis)]
+    seen = [
+        f"{_with_version(part, found.controllers)}{_usable(part)}" for part in ENGINES if is_served(part, found.apis)
+    ]
     return Finding(what="engines", ok=True, says=", ".join(seen) or "none, and none is needed")
+
+
+def _usable(part: Part) -> str:
+    """Say what `engine` of a Training may be with it."""
+    if not part.engines:
+        return ""
+    return f" for `engine: {' | '.join(part.engines)}`"
 
 
 def _with_version(part: Part, controllers: Sequence[Object] | None) -> str:

@@ -21,7 +21,6 @@ from fairlead.cluster.kubernetes.operator.runs.log_lines import parse
 from fairlead.cluster.output import COUNTS, NOTE, Dropped, Gaps, LogQuery, Watermark
 from fairlead.cluster.port import LogLine
 from fairlead.errors import ClusterError
-from fairlead.specs.overlay import RANKS
 
 LOOK_S = 2.0
 LOOK_SOON_S = 0.2  # where somebody waits for the output before an event
@@ -40,9 +39,10 @@ KUBELET = "the node's kubelet keeps the newest file of a log (containerLogMaxSiz
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedPod:
-    """A pod that has, or will have, a log."""
+    """A pod that has, or will have, a log; that of one container."""
 
     name: str
+    container: str
     attempt: int
     index: int
     has_started: bool
@@ -186,7 +186,7 @@ class PodLogs:
         mark = self._marks.setdefault(pod.name, Mark())
         gaps = self._gaps.setdefault(pod.name, Gaps(pod.attempt, KUBELET, whole=self._query.since is None))
         while not stopping.is_set():
-            query = {**self._common(), "follow": "true"}
+            query = {**self._common(pod), "follow": "true"}
             since = mark.again()
             if since is not None:
                 query["sinceTime"] = since
@@ -276,7 +276,7 @@ class PodLogs:
 
     def _text(self, pod: LoggedPod, tail: int | None) -> str | LogLine:
         """A pod's log or its end; a line that says so when it cannot be read."""
-        query = self._common() if tail is None else {**self._common(), "tailLines": str(tail)}
+        query = self._common(pod) if tail is None else {**self._common(pod), "tailLines": str(tail)}
         try:
             text = self._client.text(f"{self._path}/{pod.name}/log", query)
         except ApiError as error:
@@ -290,7 +290,9 @@ class PodLogs:
 
     def _beginning(self, pod: LoggedPod) -> str:
         try:
-            return self._client.text(f"{self._path}/{pod.name}/log", {**_QUERY, "limitBytes": str(BEGINNING_BYTES)})
+            return self._client.text(
+                f"{self._path}/{pod.name}/log", {**_query(pod), "limitBytes": str(BEGINNING_BYTES)}
+            )
         except ClusterError:  # its node is gone, or we may not look: nothing can be told
             return ""
 
@@ -306,10 +308,10 @@ class PodLogs:
                 gaps = self._gaps.setdefault(name, Gaps(place[0], kept_why(text), whole=True))
                 yield from self._wanted(gaps.told(self._new(text.split("\n"), place[0], mark)))
 
-    def _common(self) -> dict[str, str]:
+    def _common(self, pod: LoggedPod) -> dict[str, str]:
         if self._query.since is None:
-            return dict(_QUERY)
-        return {**_QUERY, "sinceTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._query.since))}
+            return _query(pod)
+        return {**_query(pod), "sinceTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._query.since))}
 
     def _wanted(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         return (line for line in lines if self._query.is_wanted(line))
@@ -360,14 +362,17 @@ def _logged(content: Object) -> LoggedPod:
     metadata, status = content["metadata"], content.get("status") or {}
     labels = metadata.get("labels") or {}
     states = {each["name"]: each.get("state") or {} for each in status.get("containerStatuses") or ()}
-    state = states.get(RANKS) or {}
+    container = names.container_of(labels.get(names.ENGINE))
+    state = states.get(container) or {}
     return LoggedPod(
         name=metadata["name"],
+        container=container,
         attempt=int(labels.get(names.ATTEMPT) or 0),
-        index=int(labels.get(names.INDEX) or 0),
+        index=names.index_in_gang(labels),
         has_started="running" in state or "terminated" in state,
         is_over="terminated" in state or status.get("phase") in ("Succeeded", "Failed"),
     )
 
 
-_QUERY = {"container": RANKS, "timestamps": "true"}
+def _query(pod: LoggedPod) -> dict[str, str]:
+    return {"container": pod.container, "timestamps": "true"}

@@ -73,7 +73,7 @@ def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[Gpu
         run=str(labels.get(names.RUN) or ""),
         team=str(metadata["namespace"]),
         pod=name,
-        index=int(labels.get(names.INDEX) or 0),
+        index=names.index_in_gang(labels),
         node=str(pod["spec"].get("nodeName") or "-"),
         phase=PHASES[pod["status"]["phase"]].value,
         cpu_milli=cpu,

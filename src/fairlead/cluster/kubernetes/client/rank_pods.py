@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.manifests.pod_environment import POD_DIR, RUNTIME
-from fairlead.cluster.kubernetes.names import pod_name
 from fairlead.errors import Conflict
 from fairlead.specs.overlay import RANKS
 from fairlead.state.snapshot import Workload
@@ -46,22 +46,34 @@ def member_of(client: Client, run: Workload, rank: int) -> Member:
     Raises:
         Conflict: No such rank, or it does not run.
     """
-    pod = pod_name(run.spec, run.status.attempt, index_of(run, rank))
-    path = f"/api/v1/namespaces/{run.spec.team}/pods/{pod}"
-    try:
-        content = client.get(path)
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    index = index_of(run, rank)
+    content = _pod_of(client, run, index)
+    if content is None:
         said = f"{run.spec.name} is {run.status.phase.value}: {run.status.reason.message}"
-        raise Conflict(f"Rank {rank} has no pod now; {said}.") from error
-    phase = (content.get("status") or {}).get("phase")
+        raise Conflict(f"Rank {rank} has no pod now; {said}.")
+    name, phase = str(content["metadata"]["name"]), (content.get("status") or {}).get("phase")
     if phase != "Running":
-        raise Conflict(f"Pod {pod} of rank {rank} is {phase}; only running pods can be reached.")
-    spec = content["spec"]
-    ranks: Object = next((each for each in spec["containers"] if each["name"] == RANKS), {})
+        raise Conflict(f"Pod {name} of rank {rank} is {phase}; only running pods can be reached.")
+    spec, container = content["spec"], names.container_of(run.spec.engine)
+    ranks: Object = next((each for each in spec["containers"] if each["name"] == container), {})
     python = next(iter(ranks.get("command") or ()), "python3")
-    return Member(name=pod, path=path, node=spec.get("nodeName") or "", python=python)
+    path = f"/api/v1/namespaces/{run.spec.team}/pods/{name}"
+    return Member(name=name, path=path, node=spec.get("nodeName") or "", python=python, container=container)
+
+
+def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
+    """The pod of a place in the gang; an engine names its pods as it likes."""
+    place = f"/api/v1/namespaces/{run.spec.team}/pods"
+    if run.spec.engine is None:
+        try:
+            return client.get(f"{place}/{names.pod_name(run.spec, run.status.attempt, index)}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+    query = {"labelSelector": f"{names.RUN_UID}={run.uid},{names.ATTEMPT}={run.status.attempt},{names.ENGINE}"}
+    found = client.items(place, query)
+    return next((each for each in found if names.index_in_gang(each["metadata"]["labels"]) == index), None)
 
 
 def as_rank(member: Member, rank: int, command: Sequence[str]) -> tuple[str, ...]:

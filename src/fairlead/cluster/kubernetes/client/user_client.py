@@ -44,6 +44,7 @@ from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, Not
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.table import leaf
+from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import read_reference
 from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
@@ -113,13 +114,34 @@ class UserClient:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
         if isinstance(spec, Replica) and (problem := pod_model_problem(spec)) is not None:
             raise Conflict(f"{spec.service}: model: {problem}.")
+        if spec.engine is not None:
+            self._refuse_missing_engine(spec)
         spec = self._with_origin(spec)
         complete = filled(spec)
         notes = _notes(spec, complete)
         found = luggage.choose(complete, directory)
+        if found.directory is not None and spec.engine is Engine.MPIJOB:
+            raise Conflict(
+                f"{spec.name}: workdir: `engine: mpijob` starts the program in workers to which no files go along. "
+                "Put them into the image, and give `workdir` as an absolute path there."
+            )
         if found.note is not None:
             notes.append(f"workdir: {found.note}")
         return Prepared(spec=found.spec, directory=found.directory, taken=found.sentence, notes=tuple(notes))
+
+    def _refuse_missing_engine(self, spec: Training) -> None:
+        """Refuse a run whose engine this cluster does not know."""
+        # Here and not above: few runs have an engine.
+        from fairlead.cluster.kubernetes.engines.table import missing, needs_of
+
+        for kind, api in needs_of(spec):
+            try:
+                self.client.get(f"/apis/{api}")
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                assert spec.engine is not None
+                raise Conflict(f"{spec.name}: {missing(spec.engine, kind, api)}.") from error
 
     def _with_origin(self, spec: Training) -> Training:
         """With the place that ``checkpoint.from`` means, which the pods have to reach."""

@@ -8,10 +8,16 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.specs.engines import Engine
 from fairlead.specs.serving import Replica
 from fairlead.state.snapshot import Workload
 
 DNS_PORT = 53
+# KubeRay asks the head of a Ray cluster how its job is.
+_KUBERAY: dict[str, Any] = {
+    "from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}}],
+    "ports": [{"port": 8265, "protocol": "TCP"}],
+}
 METADATA = "169.254.0.0/16"  # where clouds hand out a node's credentials
 
 
@@ -51,6 +57,8 @@ def render_run_policy(workload: Workload) -> dict[str, Any]:
     if isinstance(workload.spec, Replica):
         # Whoever is in the cluster may ask it, but nothing else of it than its server.
         ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]})
+    if workload.spec.engine is Engine.RAYJOB:
+        ingress.append(_KUBERAY)
     rules = {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": [{"to": [same]}]}
     policy = _policy(names.service_name(workload), workload.spec.team, same["podSelector"], rules)
     policy["metadata"]["labels"] |= names.run_labels(workload)

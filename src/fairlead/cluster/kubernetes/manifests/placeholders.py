@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import SIDECAR, quantity
 from fairlead.cluster.kubernetes.devices import DeviceResource
+from fairlead.cluster.kubernetes.manifests.affinities import among
 from fairlead.cluster.kubernetes.manifests.pods import PYTHON, PodSettings, render_pod
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.overlay import RANKS
@@ -24,7 +25,6 @@ _KEPT = (
     "tolerations", "nodeSelector", "schedulerName", "runtimeClassName", "securityContext", "imagePullSecrets",
     "automountServiceAccountToken", "enableServiceLinks",
 )  # fmt: skip
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def render_placeholder(
@@ -62,7 +62,7 @@ def render_placeholder(
         container["imagePullPolicy"] = ranks["imagePullPolicy"]
     if settings.placeholder_image is None:
         container["command"] = [PYTHON, "-c", WAIT]
-    affinity = _among((pod.get("affinity") or {}).get("nodeAffinity") or {}, list(labels), _others(shunned, prices))
+    affinity = among((pod.get("affinity") or {}).get("nodeAffinity") or {}, labels, _others(shunned, prices))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -120,20 +120,3 @@ def _others(shunned: Iterable[tuple[str, str]], prices: Iterable[str] | None) ->
     if prices is not None:
         found.append({"key": PRICE_LABEL, "operator": "In", "values": sorted(prices)})
     return found
-
-
-def _among(affinity: Mapping[str, Any], labels: list[tuple[str, str]], others: list[dict[str, Any]]) -> dict[str, Any]:
-    """The affinity, but to nodes with one of the labels only; terms are alternatives, so each is there for each."""
-    if not labels and not others:
-        return dict(affinity)
-    given: list[dict[str, Any]] = (affinity.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    values: dict[str, list[str]] = {}
-    for key, value in labels:
-        values.setdefault(key, []).append(value)
-    wanted = [[{"key": key, "operator": "In", "values": sorted(set(found))}] for key, found in values.items()] or [[]]
-    terms = [
-        {**term, "matchExpressions": [*term.get("matchExpressions", ()), *alternative, *others]}
-        for term in given
-        for alternative in wanted
-    ]
-    return {**affinity, _REQUIRED: {"nodeSelectorTerms": terms}}

@@ -9,6 +9,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests import pod_environment as contract
+from fairlead.cluster.kubernetes.manifests.affinities import REQUIRED
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
 from fairlead.specs.gang import ProgramSpec
@@ -268,11 +269,10 @@ def _pinned(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
     """
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     of_nodes = dict(affinity.get("nodeAffinity") or {})
-    required = of_nodes.get(_REQUIRED) or {}
+    required = of_nodes.get(REQUIRED) or {}
     given: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{}]
     terms = [{**term, "matchFields": [*term.get("matchFields", ()), field]} for term in given]
-    return {**affinity, "nodeAffinity": {**of_nodes, _REQUIRED: {"nodeSelectorTerms": terms}}}
+    return {**affinity, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": terms}}}
 
 
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _CONTAINED: dict[str, Any] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -11,6 +11,7 @@ from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, LEASE, MANAGED_
 
 OPERATOR = "fairlead-operator"
 TEAM_KEEPER = "fairlead-team-keeper"
+ENGINE_DRIVER = "fairlead-engine-driver"
 READ = ("get", "list", "watch")
 API_GROUP = "rbac.authorization.k8s.io"
 Rules = list[dict[str, Any]]
@@ -92,6 +93,19 @@ TEAM_RULES: Rules = [
     rule(API_GROUP, ("clusterroles",), ("bind",), *(f"fairlead-{role}" for role in ROLES)),
 ]
 
+# What runs with an `engine` take: an object for each of their starts, and nothing where a cluster has no such engine.
+_HANDED = ("get", "list", "watch", "create", "delete")
+ENGINE_RULES: Rules = [
+    rule("jobset.x-k8s.io", ("jobsets",), _HANDED),
+    rule("batch", ("jobs",), _HANDED),  # those that Kueue admits
+    rule("kubeflow.org", ("pytorchjobs", "tfjobs", "xgboostjobs", "mpijobs"), _HANDED),
+    rule("trainer.kubeflow.org", ("trainjobs",), _HANDED),
+    rule("trainer.kubeflow.org", ("trainingruntimes",), ("get", "create", "delete")),  # what the pods of a start are
+    rule("ray.io", ("rayjobs",), _HANDED),
+    rule("batch.volcano.sh", ("jobs",), _HANDED),
+    rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),  # why it admits what it queues, and why not
+]
+
 SEEN = "fairlead-operator-seen"
 SEEN_RULES: Rules = [  # whether an operator runs at all, and which
     rule("coordination.k8s.io", ("leases",), ("get",), LEASE),
@@ -102,10 +116,11 @@ LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create"
 
 
 def render_roles() -> list[dict[str, Any]]:
-    """The cluster's roles: those of people, and the operator's two: for runs, and for teams."""
+    """The cluster's roles: those of people, and the operator's three: for runs, teams and engines."""
     return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()] + [
         _role("ClusterRole", OPERATOR, OPERATOR_RULES),
         _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
+        _role("ClusterRole", ENGINE_DRIVER, ENGINE_RULES),
     ]
 
 
@@ -118,6 +133,7 @@ def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
     return [
         _binding("ClusterRoleBinding", OPERATOR, None, "ClusterRole", OPERATOR, [subject]),
         _binding("ClusterRoleBinding", TEAM_KEEPER, None, "ClusterRole", TEAM_KEEPER, [subject]),
+        _binding("ClusterRoleBinding", ENGINE_DRIVER, None, "ClusterRole", ENGINE_DRIVER, [subject]),
         {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
         _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
         {**_role("Role", SEEN, SEEN_RULES), "metadata": _metadata(SEEN, namespace)},

@@ -350,7 +350,9 @@ class KubernetesCluster:
             ]
             if over:
                 state = replace(state, ended=(*state.ended, *over))
-            if not gang.created:
+            if not gang.created and gang.attempt in self.view.engines.of_run(found.uid):
+                state = replace(state, gang=replace(gang, created=True))
+            elif not gang.created:
                 there = {(pod.attempt, pod.index) for pod in self.view.pods_of(found.uid).values()}
                 gone = {pod.index for pod in state.ended}
                 if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):

@@ -402,7 +402,17 @@ class LedgerKeeper:
             )
             return replace(known, pod=pod)
         node = self._view.nodes.get(pod.node)
+        seen = self._made_by_engine(pod)
+        if seen is not None:
+            pod = replace(pod, grant=_grant(seen))
         return None if node is None else HeldPod(pod=pod, holder=holder, share=share_of(pod.grant, _capacity(node)))
+
+    def _made_by_engine(self, pod: Pod) -> PodObject | None:
+        """The object of a pod that an engine made, whose devices nobody granted; None for any other."""
+        for each in self._view.pods_of(pod.workload_uid).values():
+            if (each.attempt, each.index) == (pod.attempt, pod.index):
+                return each if each.engine else None
+        return None
 
     def _earlier(self, found: TrainingObject) -> Iterable[Pod]:
         """Pods of earlier starts that are over and whose objects are still there."""

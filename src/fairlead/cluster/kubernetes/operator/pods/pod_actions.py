@@ -2,7 +2,7 @@
 level-triggered."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
@@ -51,10 +51,12 @@ def orders(
     now: float,
     *,
     is_creating: bool = False,
+    handed: Container[int] = (),
 ) -> list[Order]:
     """Orders for one run.
 
     Args:
+        handed: Starts for which an engine has an object. It makes their pods, and new ones for those that are deleted.
         is_creating: Creations that were ordered before wait for their turn, so that none is ordered again.
         members: Its latest gang as the loop sees it.
         objects: Its pods, of any start.
@@ -67,7 +69,8 @@ def orders(
     attempt = -1 if gang is None else gang.attempt
     at = {(pod.attempt, pod.index): pod for pod in objects.values()}
     notices = {notice.pod_uid: notice for notice in found.state.notices}
-    if gang is not None:
+    is_ours = run.spec.engine is None
+    if gang is not None and is_ours:
         wanted = run.status.phase in (Phase.STARTING, Phase.RUNNING) and run.status.attempt == attempt
         for pod in members:
             if (attempt, pod.index) in at or pod.phase.is_final:
@@ -77,8 +80,12 @@ def orders(
             elif wanted and not is_creating and pod.uid not in notices:
                 given.append(Create(attempt=attempt, index=pod.index))
     for each in objects.values():
+        if each.attempt in handed and not each.is_over and not (each.node or is_ours):
+            continue  # its engine has it wait for a node
         notice = notices.get(f"{each.run_uid}-{each.attempt}-{each.index}")
         kill_at = None if notice is None else notice.kill_at
+        if each.attempt in handed and each.told_at is None:
+            kill_at = None  # its engine is told first, which else would replace it
         if kill_at is not None and each.started_at is not None:
             kill_at += unlisted_s(run.spec)
         order = _deletion(each, attempt, kill_at, nodes.get(each.node), now)

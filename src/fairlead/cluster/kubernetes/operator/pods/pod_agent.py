@@ -116,7 +116,9 @@ class Agent:
         members = self._view.members(found)
         objects = self._view.pods_of(found.uid)
         nodes = self._view.nodes_of(objects.values())
-        given = orders(found, members, objects, nodes, now, is_creating=self._work.is_waiting(found.uid))
+        is_creating = self._work.is_waiting(found.uid)
+        handed = self._view.engines.of_run(found.uid)
+        given = orders(found, members, objects, nodes, now, is_creating=is_creating, handed=handed)
         for order in given:
             self._give(found, order)
         is_known = self._addressing.look(found, objects, now)
@@ -192,17 +194,27 @@ class Agent:
             and all(notice.pod_uid != uid for notice in found.state.notices)
         )
 
-    def _is_equipped(self, found: TrainingObject, order: Create) -> bool:
-        """Put there what the pod needs beside itself; False when that is refused, as the pod might be."""
+    def equipping_refusal(self, found: TrainingObject, attempt: int) -> tuple[PodPhase, str] | None:
+        """Put there what the pods of a start need beside themselves; how they ended where that is refused.
+
+        Raises:
+            ClusterError: It is not known whether it is there.
+        """
         try:
-            self._equip(found, order.attempt)
+            self._equip(found, attempt)
         except _NotEquippedError as error:
             phase, message = refusals.explain(error.refusal, found.namespace, kind=error.kind)
-            if phase is None or found.state.gang is None:
+            if phase is None:
                 raise
-            self._bury(found, found.state.gang.member(order.index), phase, message)
-            return False
-        return True
+            return phase, message
+        return None
+
+    def _is_equipped(self, found: TrainingObject, order: Create) -> bool:
+        """Put there what the pod needs beside itself; False when that is refused, as the pod might be."""
+        refused = self.equipping_refusal(found, order.attempt)
+        if refused is not None and found.state.gang is not None:
+            self._bury(found, found.state.gang.member(order.index), *refused)
+        return refused is None
 
     def _equip(self, found: TrainingObject, attempt: int) -> None:
         """Create what the pods of a start need beside themselves; once for each start, as somebody may have deleted it.

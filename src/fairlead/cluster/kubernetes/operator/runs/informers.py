@@ -14,19 +14,24 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, read_node, read_pod
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, objects_path, parent_kinds
+from fairlead.cluster.kubernetes.operator.engines.engine_members import STOPPED_EARLY, absent, explained
+from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObjects
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_last_words
 from fairlead.cluster.kubernetes.operator.pods.pod_status import Hindrance, observe_pod, remembering
 from fairlead.cluster.kubernetes.operator.runs.daemonsets import DaemonObject, read_daemon
 from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks, PodIndex
 from fairlead.cluster.kubernetes.operator.runs.run_record import (
     AnyObject,
+    Gang,
     TrainingObject,
     read_training,
     read_workload,
 )
 from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject, read_kind
 from fairlead.errors import ClusterError
+from fairlead.specs.engines import Engine
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.team import Team
 from fairlead.state.plan import CreatePod
@@ -40,7 +45,6 @@ NODES, PODS, DAEMONS = "/api/v1/nodes", "/api/v1/pods", "/apis/apps/v1/daemonset
 SYNC_S = 60.0
 # An API server that has just started refuses everybody until it has read its roles, so a refusal has to last.
 REFUSED_S = 15.0
-STOPPED_EARLY = "stopped before it started"
 Member = tuple[str, int, int]  # run, attempt, index
 TeamObject = KindObject[Team]
 
@@ -65,6 +69,7 @@ class Informers:
             kind: Cache(client, objects_path(kind), read_workload, self._parent_changed, idle_s=idle_s)
             for kind in parent_kinds()
         }
+        self.engines = EngineObjects(client, self.look_again, idle_s=idle_s)
         self._team_followers: list[Callable[[TeamObject], None]] = []
         self._changed = threading.Condition()
         self._epoch = 0
@@ -129,6 +134,7 @@ class Informers:
         """End the watches."""
         for cache in self.caches:
             cache.stop()
+        self.engines.stop()
 
     @property
     def epoch(self) -> int:
@@ -228,6 +234,8 @@ class Informers:
         gang, run = found.state.gang, found.workload
         if gang is None or run is None:
             return ()
+        if run.spec.engine is not None:
+            return self._engine_members(found, gang, run.spec.engine, run.spec.ranks_on_each_node)
         objects = {pod.index: pod for pod in self.pods_of(found.uid).values() if pod.attempt == gang.attempt}
         notices = {notice.pod_uid: notice.since for notice in found.state.notices}
         ended = {pod.uid: pod for pod in found.state.ended} | self.over(found.uid)
@@ -261,6 +269,38 @@ class Informers:
                 known = kept[index] = (basis, was)
             seen.append(known[1])
         return tuple(seen)
+
+    def _engine_members(self, found: TrainingObject, gang: Gang, engine: Engine, ranks: int) -> tuple[Pod, ...]:
+        """The members of a gang whose pods an engine makes."""
+        uid, attempt, driver = found.uid, gang.attempt, driver_of(engine)
+        objects = {pod.index: pod for pod in self.pods_of(uid).values() if pod.attempt == attempt}
+        notices = {notice.pod_uid: notice.since for notice in found.state.notices}
+        ended = {pod.uid: pod for pod in found.state.ended} | self.over(uid)
+        there = self.engines.of_run(uid).get(attempt)
+        with self._lock:
+            in_flight = any((of, start) == (uid, attempt) for of, start, _ in self._in_flight)
+        coming = in_flight or not self.engines.is_synced(engine)
+        nodes = self.nodes_of(objects.values())
+        members: list[Pod] = []
+        for index in range(len(gang.nodes)):
+            member, pod, name = gang.member(index), objects.get(index), f"{uid}-{attempt}-{index}"
+            if name in ended:
+                members.append(ended[name])
+            elif pod is not None:
+                of_pod = range(index * ranks, (index + 1) * ranks)
+                seen = observe_pod(
+                    pod, member, ranks=of_pod, told_at=notices.get(name), node=nodes.get(pod.node), gone=False,
+                    active_at=self._active.get(uid), heard_at=self._heard.get(uid),
+                )  # fmt: skip
+                members.append(seen)
+            else:
+                created = gang.created
+                members.append(
+                    absent(
+                        uid, member, gang.at, driver, there, told_at=notices.get(name), coming=coming, created=created
+                    )
+                )
+        return explained(tuple(members), objects, driver, there)
 
     def look_again_at_node(self, name: str) -> None:
         """Something else is known of a node now."""

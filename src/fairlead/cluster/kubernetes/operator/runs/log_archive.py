@@ -92,7 +92,7 @@ class LogArchive:
 
     def _take(self, pod: PodObject, most_bytes: int) -> None:
         try:
-            text = last_lines(self._cluster.client, pod.key, most_bytes)
+            text = last_lines(self._cluster.client, pod.key, most_bytes, container=pod.container)
         except ClusterError as error:
             # Its node is gone or never had a kubelet; the run's end is told by its status all the same.
             log.info("the last lines of %s are not kept: %s", pod.key, error)
@@ -108,14 +108,14 @@ class LogArchive:
             log.warning("the last lines of %s are not kept: %s", found.key, error)
 
 
-def last_lines(client: Client, key: str, most_bytes: int) -> str:
+def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RANKS) -> str:
     """The end of a pod's log, up to the end of its ranks; where something was cut, its last line counts what there was.
 
     Raises:
         ClusterError: Nothing can be read.
     """
     namespace, _, name = key.partition("/")
-    query = {"container": RANKS, "timestamps": "true", "follow": "true", "tailLines": str(MOST_LINES)}
+    query = {"container": container, "timestamps": "true", "follow": "true", "tailLines": str(MOST_LINES)}
     lines: deque[str] = deque()
     size = num_cut = 0
     gaps, is_counted = Gaps(0, "", whole=False), False

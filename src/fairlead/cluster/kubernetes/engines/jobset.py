@@ -1,0 +1,87 @@
+"""JobSet: the gang as two Jobs, its first pod and the others, that succeed together and fail together."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
+from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, condition, words
+from fairlead.cluster.kubernetes.names import JOB_INDEX
+from fairlead.specs.engines import Engine
+
+OF_A_START: Mapping[str, Any] = {
+    "network": {"enableDNSHostnames": False},
+    "successPolicy": {"operator": "All"},
+    "failurePolicy": {"maxRestarts": 0},
+}
+"""Rules of a JobSet that never restarts and has no Service: the run has one."""
+
+
+class JobSet:
+    """The port to JobSet."""
+
+    engine = Engine.JOBSET
+    api, kind, plural = "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
+    launches = False
+    beside: tuple[str, ...] = ()
+
+    def render(self, start: Submission) -> tuple[Object, ...]:
+        """One JobSet, without restarts of its own and without a Service: the run has one."""
+        queue = start.workload.spec.queue
+        content: Object = {
+            "apiVersion": self.api,
+            "kind": self.kind,
+            "metadata": metadata(start, self.engine),
+            "spec": {
+                "suspend": queue is not None,
+                **OF_A_START,
+                "replicatedJobs": replicated_jobs(start, self.engine),
+            },
+        }
+        return (queued(content, queue),)
+
+    def observe(self, content: Mapping[str, Any]) -> Observation:
+        """By its conditions, and by how many of its Jobs are active."""
+        return observe_jobs(content, "its JobSet")
+
+
+def replicated_jobs(start: Submission, engine: Engine, names: tuple[str, str] = ("first", "others")) -> list[Object]:
+    """The two Jobs of a gang; one for a gang of one."""
+    nodes = start.workload.spec.nodes
+    first = pod_template(start, engine, label=JOB_INDEX)
+    found = [{"name": names[0], "replicas": 1, "template": {"spec": indexed(first, 1)}}]
+    if nodes > 1:
+        rest = pod_template(start, engine, label=JOB_INDEX, base=1, reports=False)
+        found.append({"name": names[1], "replicas": 1, "template": {"spec": indexed(rest, nodes - 1)}})
+    return found
+
+
+def indexed(template: Object, count: int) -> Object:
+    """The spec of a Job of so many pods, numbered, that fails with the first of them."""
+    return {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "template": template,
+    }
+
+
+def observe_jobs(content: Mapping[str, Any], what: str) -> Observation:
+    """As JobSets and what is made of them tell it."""
+    status = content.get("status") or {}
+    if condition(content, "Completed") or condition(content, "Complete"):
+        return Observation(stage=Stage.SUCCEEDED)
+    if (failed := condition(content, "Failed")) is not None:
+        return Observation(
+            stage=Stage.FAILED, message=f"{what} failed: {words(failed, fallback='it does not say why')}"
+        )
+    if (content.get("spec") or {}).get("suspend"):
+        return Observation(stage=Stage.WAITING, message=f"{what} is suspended: nobody has admitted it yet")
+    jobs = status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
+    if any(each.get("active") for each in jobs):
+        return Observation(stage=Stage.RUNNING)
+    return Observation(stage=Stage.WAITING, message=f"{what} has no pods yet; its controller is to create them")
+
+
+DRIVER = JobSet()

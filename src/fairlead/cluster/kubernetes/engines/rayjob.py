@@ -1,0 +1,108 @@
+"""KubeRay: a Ray cluster of the run's nodes, on whose head the program runs as Ray's driver, and which ends with it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.engines.pod_template import QUEUE_NAME, bare_template, metadata
+from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, words
+from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
+from fairlead.cluster.kubernetes.manifests.pods import PYTHON
+from fairlead.specs.engines import Engine
+
+SUBMITTER_CPU, SUBMITTER_MEMORY = "500m", "512Mi"
+ENDED = {"SUCCEEDED": Stage.SUCCEEDED, "FAILED": Stage.FAILED, "STOPPED": Stage.FAILED}
+
+
+class RayJob:
+    """The port to KubeRay."""
+
+    engine = Engine.RAYJOB
+    api, kind, plural = "ray.io/v1", "RayJob", "rayjobs"
+    launches = True
+    beside: tuple[str, ...] = ()
+
+    def render(self, start: Submission) -> tuple[Object, ...]:
+        """One RayJob; the head is the first pod, every other pod a group of one, so that each has its place."""
+        spec = start.workload.spec
+        head = bare_template(_lone(start), self.engine, index=0, reports=True)
+        queue = spec.queue
+        cluster: Object = {"headGroupSpec": {"rayStartParams": {"dashboard-host": "0.0.0.0"}, "template": head}}
+        if spec.nodes > 1:
+            cluster["workerGroupSpecs"] = [
+                {
+                    "groupName": f"w{index}",
+                    "replicas": 1,
+                    "minReplicas": 1,
+                    "maxReplicas": 1,
+                    "rayStartParams": {},
+                    "template": bare_template(start, self.engine, index=index, reports=False),
+                }
+                for index in range(1, spec.nodes)
+            ]
+        content: Object = {
+            "apiVersion": self.api,
+            "kind": self.kind,
+            "metadata": metadata(start, self.engine),
+            "spec": {
+                "entrypoint": f"{PYTHON} {RUNTIME} run",
+                "suspend": queue is not None,
+                "backoffLimit": 0,
+                "shutdownAfterJobFinishes": True,
+                "rayClusterSpec": cluster,
+                "submitterConfig": {"backoffLimit": 0},
+                "submitterPodTemplate": _submitter(head, start),
+            },
+        }
+        if queue is not None:
+            content["metadata"]["labels"][QUEUE_NAME] = queue
+        return (content,)
+
+    def observe(self, content: Mapping[str, Any]) -> Observation:
+        """By how Ray says that the job is, and where KubeRay says that it failed before."""
+        status = content.get("status") or {}
+        job, deployed = str(status.get("jobStatus") or ""), str(status.get("jobDeploymentStatus") or "")
+        said = words(status, fallback="it does not say why")
+        if deployed in ("Failed", "ValidationFailed") or ENDED.get(job) is Stage.FAILED:
+            return Observation(stage=Stage.FAILED, message=f"its RayJob failed: {said}")
+        if ENDED.get(job) is Stage.SUCCEEDED or deployed == "Complete":
+            return Observation(stage=Stage.SUCCEEDED)
+        if (content.get("spec") or {}).get("suspend"):
+            return Observation(stage=Stage.WAITING, message="its RayJob is suspended: nobody has admitted it yet")
+        if job == "RUNNING":
+            return Observation(stage=Stage.RUNNING)
+        return Observation(stage=Stage.WAITING, message=f"its Ray cluster is {deployed or 'not there yet'}")
+
+
+def _lone(start: Submission) -> Submission:
+    """The same with one rank: Ray's driver is one process, and workers are told what to do by Ray."""
+    run = start.workload
+    return replace(start, workload=replace(run, spec=replace(run.spec, nodes=1, ranks_per_node=1)))
+
+
+def _submitter(head: Object, start: Submission) -> Object:
+    """The pod that hands the entrypoint to the head; it has Ray from the same image, and Pod Security's word."""
+    spec = head["spec"]
+    ranks = next(each for each in spec["containers"] if each["name"] == names.container_of(Engine.RAYJOB))
+    resources = {"cpu": SUBMITTER_CPU, "memory": SUBMITTER_MEMORY}
+    return {
+        "metadata": {"labels": names.run_labels(start.workload)},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": spec["securityContext"],
+            **({"imagePullSecrets": spec["imagePullSecrets"]} if "imagePullSecrets" in spec else {}),
+            "containers": [
+                {
+                    "name": "ray-job-submitter",
+                    "image": ranks["image"],
+                    "resources": {"requests": dict(resources), "limits": dict(resources)},
+                    "securityContext": ranks["securityContext"],
+                }
+            ],
+        },
+    }
+
+
+DRIVER = RayJob()

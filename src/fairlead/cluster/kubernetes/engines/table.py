@@ -1,0 +1,69 @@
+"""The table of engines: the driver of each, read when a run asks for it."""
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from typing import cast
+
+from fairlead.cluster.kubernetes.engines.port import Driver
+from fairlead.specs.engines import Engine
+from fairlead.specs.training import Training
+
+_PACKAGE = "fairlead.cluster.kubernetes.engines"
+_HOMES: Mapping[Engine, tuple[str, str]] = {
+    Engine.JOBSET: ("jobset", "DRIVER"),
+    Engine.KUEUE: ("kueue", "DRIVER"),
+    Engine.PYTORCHJOB: ("training_operator", "PYTORCH"),
+    Engine.TFJOB: ("training_operator", "TENSORFLOW"),
+    Engine.XGBOOSTJOB: ("training_operator", "XGBOOST"),
+    Engine.MPIJOB: ("training_operator", "MPI"),
+    Engine.KUBEFLOW_TRAINER: ("trainer", "DRIVER"),
+    Engine.RAYJOB: ("rayjob", "DRIVER"),
+    Engine.VOLCANO: ("volcano", "DRIVER"),
+}
+"""The module of each driver and its name there."""
+
+
+@cache
+def driver_of(engine: Engine) -> Driver:
+    """The driver of an engine."""
+    module, name = _HOMES[engine]
+    return cast("Driver", getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name))
+
+
+KUEUE = ("Kueue", "kueue.x-k8s.io/v1beta2")
+
+
+def needs_of(spec: Training) -> tuple[tuple[str, str], ...]:
+    """Return what a cluster must know for a run's engine and queue: kinds, each with its API's group and version."""
+    if spec.engine is None:
+        return ()
+    driver = driver_of(spec.engine)
+    own = (driver.kind, driver.api)
+    return (own, KUEUE) if is_queued_by_kueue(spec) else (own,)
+
+
+def is_queued_by_kueue(spec: Training) -> bool:
+    """Return whether Kueue admits a run; Volcano has queues of its own."""
+    return spec.queue is not None and spec.engine is not Engine.VOLCANO
+
+
+def missing(engine: Engine, kind: str, api: str) -> str:
+    """Say that a cluster lacks what an engine needs, as a sentence without its full stop."""
+    return (
+        f"this cluster has no {kind} ({api}), which `engine: {engine}` needs: install it, choose another engine "
+        "(`fairlead doctor` lists those that are there), or leave `engine` out"
+    )
+
+
+def path_of(driver: Driver, namespace: str | None = None, name: str | None = None, kind: str | None = None) -> str:
+    """Return where an engine's objects are: all, those of a namespace, or one of them.
+
+    Args:
+        kind: Of what the observed object refers to, where it is that; its plural is the kind with an s.
+    """
+    plural = driver.plural if kind in (None, driver.kind) else f"{str(kind).lower()}s"
+    if namespace is None:
+        return f"/apis/{driver.api}/{plural}"
+    place = f"/apis/{driver.api}/namespaces/{namespace}/{plural}"
+    return place if name is None else f"{place}/{name}"

@@ -1,0 +1,63 @@
+"""Kubeflow Trainer (v2): a TrainJob, and the TrainingRuntime of its own that says what its pods are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.cluster.kubernetes.engines.jobset import OF_A_START, indexed, observe_jobs
+from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
+from fairlead.cluster.kubernetes.engines.port import Object, Observation, Submission
+from fairlead.cluster.kubernetes.names import JOB_INDEX
+from fairlead.specs.engines import Engine
+
+STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+NODE = "node"
+"""The name that Trainer has for the Job, and the container in it, whose pods are the gang."""
+
+
+class Trainer:
+    """The port to Kubeflow Trainer."""
+
+    engine = Engine.KUBEFLOW_TRAINER
+    api, kind, plural = "trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs"
+    launches = False
+    beside: tuple[str, ...] = ("TrainingRuntime",)
+
+    def render(self, start: Submission) -> tuple[Object, ...]:
+        """The runtime, which says what the pods are, and the job; a cluster's own runtimes know nothing of ours."""
+        nodes, queue = start.workload.spec.nodes, start.workload.spec.queue
+        about = metadata(start, self.engine)
+        template = pod_template(start, self.engine, label=JOB_INDEX)
+        gang = {
+            "name": NODE,
+            "replicas": 1,
+            "template": {"metadata": {"labels": {STEP: "trainer"}}, "spec": indexed(template, nodes)},
+        }
+        runtime: Object = {
+            "apiVersion": self.api,
+            "kind": "TrainingRuntime",
+            "metadata": about,
+            "spec": {
+                "mlPolicy": {"numNodes": nodes},
+                "template": {
+                    "spec": {**OF_A_START, "replicatedJobs": [gang]},
+                },
+            },
+        }
+        job: Object = {
+            "apiVersion": self.api,
+            "kind": self.kind,
+            "metadata": metadata(start, self.engine),
+            "spec": {
+                "suspend": queue is not None,
+                "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": about["name"]},
+                "trainer": {"numNodes": nodes},
+            },
+        }
+        return (runtime, queued(job, queue))
+
+    def observe(self, content: Mapping[str, Any]) -> Observation:
+        """As its JobSet is observed, whose conditions it has."""
+        return observe_jobs(content, "its TrainJob")
+
+
+DRIVER = Trainer()

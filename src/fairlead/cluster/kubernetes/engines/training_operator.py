@@ -1,0 +1,123 @@
+"""Kubeflow's training-operator (v1): PyTorchJob, TFJob, XGBoostJob and MPIJob, which differ in the words for roles."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.engines.pod_template import QUEUE_NAME, metadata, pod_template
+from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, condition, words
+from fairlead.specs.engines import Engine
+
+API = "kubeflow.org/v1"
+# A worker of MPI does nothing itself: the launcher enters it and starts ranks there.
+WAIT = ["python3", "-c", "import signal; signal.pause()"]
+HOSTS = "/etc/mpi/hostfile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeflowJob:
+    """The port to one of its kinds.
+
+    Attributes:
+        key: Of the field with its roles.
+        first: The role of the gang's first pod; None where all have that of the others.
+    """
+
+    engine: Engine
+    kind: str
+    plural: str
+    key: str
+    first: str | None = "Master"
+    api: str = API
+    launches: bool = False
+    beside: tuple[str, ...] = ()
+
+    def render(self, start: Submission) -> tuple[Object, ...]:
+        """One job that never restarts a pod, and leaves all of them to be read when it is over."""
+        return (self._job(start, self._roles(start)),)
+
+    def _roles(self, start: Submission) -> Object:
+        nodes = start.workload.spec.nodes
+        if self.first is None:
+            return {"Worker": _role(pod_template(start, self.engine, label=names.REPLICA_INDEX), nodes)}
+        roles = {self.first: _role(pod_template(start, self.engine, label=names.REPLICA_INDEX), 1)}
+        if nodes > 1:
+            rest = pod_template(start, self.engine, label=names.REPLICA_INDEX, base=1, reports=False)
+            roles["Worker"] = _role(rest, nodes - 1)
+        return roles
+
+    def _job(self, start: Submission, roles: Object, **more: Any) -> Object:
+        queue = start.workload.spec.queue
+        found: Object = {
+            "apiVersion": self.api,
+            "kind": self.kind,
+            "metadata": metadata(start, self.engine),
+            "spec": {
+                "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0, "suspend": queue is not None},
+                **more,
+                self.key: roles,
+            },
+        }
+        if queue is not None:
+            found["metadata"]["labels"][QUEUE_NAME] = queue
+        return found
+
+    def observe(self, content: Mapping[str, Any]) -> Observation:
+        """By its conditions, of which an older one may still be true."""
+        if condition(content, "Succeeded"):
+            return Observation(stage=Stage.SUCCEEDED)
+        if (failed := condition(content, "Failed")) is not None:
+            why = words(failed, fallback="it does not say why")
+            return Observation(stage=Stage.FAILED, message=f"its {self.kind} failed: {why}")
+        if ((content.get("spec") or {}).get("runPolicy") or {}).get("suspend"):
+            return Observation(stage=Stage.WAITING, message=f"its {self.kind} is suspended: nobody has admitted it yet")
+        if condition(content, "Running"):
+            return Observation(stage=Stage.RUNNING)
+        return Observation(
+            stage=Stage.WAITING, message=f"its {self.kind} does not run yet; its controller is to create its pods"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiJob(KubeflowJob):
+    """The port to MPIJob: a launcher that starts ranks in as many workers as the run has nodes."""
+
+    def _roles(self, start: Submission) -> Object:
+        run = start.workload
+        launcher = replace(
+            start, workload=replace(run, spec=replace(run.spec, **_LONE, run=_mpirun(start))), device=None
+        )
+        launched = pod_template(launcher, self.engine, label=names.REPLICA_INDEX)
+        # It enters its workers by way of the API server, as the account that its controller makes for it.
+        launched["spec"]["automountServiceAccountToken"] = True
+        worker = pod_template(start, self.engine, label=names.REPLICA_INDEX, base=1, reports=False)
+        (ranks,) = (each for each in worker["spec"]["containers"] if each["name"] == names.container_of(self.engine))
+        ranks["command"] = WAIT
+        ranks.pop("startupProbe")
+        return {"Launcher": _role(launched, 1), "Worker": _role(worker, run.spec.nodes)}
+
+    def render(self, start: Submission) -> tuple[Object, ...]:
+        """One job; each worker has as many slots as the run has ranks on a node."""
+        slots = start.workload.spec.ranks_on_each_node
+        return (self._job(start, self._roles(start), slotsPerWorker=slots),)
+
+
+# The launcher is one process, whatever it starts.
+_LONE: Mapping[str, Any] = {"nodes": 1, "ranks_per_node": 1}
+
+
+def _mpirun(start: Submission) -> str:
+    spec = start.workload.spec
+    return f"mpirun -n {spec.world_size} --hostfile {HOSTS} sh -c {shlex.quote(spec.run)}"
+
+
+def _role(template: Object, count: int) -> Object:
+    return {"replicas": count, "restartPolicy": "Never", "template": template}
+
+
+PYTORCH = KubeflowJob(engine=Engine.PYTORCHJOB, kind="PyTorchJob", plural="pytorchjobs", key="pytorchReplicaSpecs")
+TENSORFLOW = KubeflowJob(engine=Engine.TFJOB, kind="TFJob", plural="tfjobs", key="tfReplicaSpecs", first=None)
+XGBOOST = KubeflowJob(engine=Engine.XGBOOSTJOB, kind="XGBoostJob", plural="xgboostjobs", key="xgbReplicaSpecs")
+MPI = MpiJob(engine=Engine.MPIJOB, kind="MPIJob", plural="mpijobs", key="mpiReplicaSpecs", launches=True)

@@ -1,0 +1,30 @@
+"""Node affinities with further terms; terms are alternatives, so what must hold is in every one of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def among(
+    affinity: Mapping[str, Any], labels: Iterable[tuple[str, str]], others: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the affinity, but to nodes with one of the labels only, for which all others hold too.
+
+    Args:
+        labels: Alternatives of key and value; none for any node.
+        others: Expressions that hold in every term.
+    """
+    values: dict[str, list[str]] = {}
+    for key, value in labels:
+        values.setdefault(key, []).append(value)
+    if not values and not others:
+        return dict(affinity)
+    given: list[dict[str, Any]] = (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    wanted = [[{"key": key, "operator": "In", "values": sorted(set(found))}] for key, found in values.items()] or [[]]
+    terms = [
+        {**term, "matchExpressions": [*term.get("matchExpressions", ()), *alternative, *others]}
+        for term in given
+        for alternative in wanted
+    ]
+    return {**affinity, REQUIRED: {"nodeSelectorTerms": terms}}

@@ -1,0 +1,250 @@
+"""Gives each start of a run that has an engine its one object there, and takes it away again.
+
+Level-triggered and without memory: an object's name follows from the run and the number of the start, so whoever goes
+on where another was killed finds it; there is never a second one, since none is created while an older one is there.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, NodeObject
+from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.engines.port import Object, Submission
+from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
+from fairlead.cluster.kubernetes.names import RUN_UID
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObject
+from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.run_record import Gang, TrainingObject
+from fairlead.policy.placement.device_matching import matches
+from fairlead.specs.engines import Engine
+from fairlead.specs.training import Training
+from fairlead.state.snapshot import Phase, Pod, PodPhase
+
+log = logging.getLogger(__name__)
+
+# An API server that has just started knows neither every kind nor every role; what is missing is missing for longer.
+PATIENCE_S = 5.0
+
+
+class EngineController:
+    """The hands of the operator where an engine makes the pods.
+
+    Args:
+        settings: What the cluster decides for all pods.
+        may_act: Whether we still lead; asked before each request.
+        create_s: Seconds after which a creation is no more tried, as those of pods.
+    """
+
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        agent: Agent,
+        settings: PodSettings,
+        *,
+        may_act: Callable[[], bool],
+        create_s: float,
+    ) -> None:
+        self._cluster = cluster
+        self._view = cluster.view
+        self._client = cluster.client
+        self._agent = agent
+        self._settings = settings
+        self._may_act = may_act
+        self._create_s = create_s
+        self._marks = self._view.marks()
+        self._unsettled: set[str] = set()
+        self._missing_since: dict[Engine, float] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether something is still to be done, or looked for again."""
+        return bool(self._unsettled)
+
+    def act(self, now: float) -> None:
+        """Give out what the runs of which something has changed need."""
+        changed, _ = self._marks.take()
+        for uid in changed | self._unsettled:
+            found = self._view.find(uid)
+            engine = None if found is None or found.workload is None else found.workload.spec.engine
+            if found is None or engine is None or self._look_after(found, engine, now):
+                self._unsettled.discard(uid)
+            else:
+                self._unsettled.add(uid)
+
+    def _look_after(self, found: TrainingObject, engine: Engine, now: float) -> bool:
+        """Give out what one run needs; whether only news can bring more."""
+        gang, run = found.state.gang, found.workload
+        if gang is None or run is None:
+            return True
+        self._view.engines.watch(run.spec)
+        if not self._view.engines.is_ready(run.spec):
+            return self._bear_missing(found, gang, engine, now)
+        self._missing_since.pop(engine, None)
+        there = self._view.engines.of_run(found.uid)
+        is_told = any(notice.pod_uid.startswith(f"{found.uid}-{gang.attempt}-") for notice in found.state.notices)
+        going = [each for attempt, each in there.items() if attempt != gang.attempt or is_told]
+        for each in going:
+            if not each.is_leaving:
+                name = f"delete {each.engine} {each.key} {each.uid}"
+                self._agent.submit(found.uid, name, partial(self._delete, each))
+        if going or is_told or gang.attempt in there or gang.created or not _is_wanted(found, gang):
+            return not going
+        if self._view.over(found.uid):
+            return True  # it was refused, which is for the loop to hear
+        name = f"hand {found.key}-{gang.attempt} to {engine}"
+        self._agent.submit(found.uid, name, partial(self._create, found.uid, gang.attempt))
+        return False
+
+    def _bear_missing(self, found: TrainingObject, gang: Gang, engine: Engine, now: float) -> bool:
+        """Wait for an engine's objects to be listed; end the start where the cluster has no such engine."""
+        run = found.workload
+        missing = None if run is None else self._view.engines.problem(run.spec)
+        if missing is None:
+            return not _is_wanted(found, gang)
+        since = self._missing_since.setdefault(engine, now)
+        if now - since < PATIENCE_S or not _is_wanted(found, gang):
+            return False
+        self._bury(found, gang, PodPhase.FAILED, missing)
+        return True
+
+    def _create(self, uid: str, attempt: int) -> None:
+        found = self._view.find(uid)
+        flight = (uid, attempt, 0)
+        if found is None or not self._view.begin(flight):
+            return
+        try:
+            gang = found.state.gang
+            if gang is None or gang.attempt != attempt or not _is_wanted(found, gang) or not self._may_act():
+                return
+            refused = self._agent.equipping_refusal(found, attempt)
+            if refused is not None:
+                self._bury(found, gang, *refused)
+                return
+            latest = self._view.find(uid)
+            if latest is not None and latest.state.gang is not None and self._may_act():
+                self._post(latest, latest.state.gang)
+        finally:
+            self._view.finish(flight)
+
+    def _post(self, found: TrainingObject, gang: Gang) -> None:
+        run = found.workload
+        if run is None or run.spec.engine is None or not _is_wanted(found, gang):
+            return
+        driver = driver_of(run.spec.engine)
+        models = models_of(run.spec, self._view.nodes.all())
+        if models is None:
+            gpu = run.spec.resources.gpu
+            what = "such" if gpu is None or gpu.model is None else gpu.model
+            message = (
+                f"no node has {what} GPUs by its labels, by which its engine places; correct `resources.gpu`, "
+                "or name the nodes under `kubernetes.spec.nodeSelector` and ask for a number of GPUs"
+            )
+            self._bury(found, gang, PodPhase.FAILED, message)
+            return
+        files = found.workdir
+        settings = replace(self._settings, workdir=part_names(files), archive=archive_place(files))
+        device = device_of(run.spec, self._view.nodes.all())
+        start = Submission(workload=run, attempt=gang.attempt, settings=settings, device=device, models=models)
+        for content in driver.render(start):
+            path = path_of(driver, found.namespace, kind=content["kind"])
+            try:
+                answer = self._client.create(path, content, patience_s=self._create_s)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    phase, message = refusals.explain(error, found.namespace, kind=content["kind"])
+                    if phase is None:
+                        raise
+                    self._bury(found, gang, phase, message)
+                    return
+                answer = self._client.get(f"{path}/{content['metadata']['name']}")
+                if (answer["metadata"].get("labels") or {}).get(RUN_UID) != found.uid:
+                    self._bury(found, gang, PodPhase.FAILED, _taken(content))
+                    return
+        self._view.engines.put(run.spec.engine, answer)
+
+    def _delete(self, each: EngineObject) -> None:
+        if not self._may_act():
+            return
+        driver = driver_of(each.engine)
+        namespace, _, name = each.key.partition("/")
+        # It stays until all of its pods are gone, so that nothing which it owns makes new ones that nobody waits for.
+        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": each.uid}}
+        for kind in driver.beside:
+            self._remove(path_of(driver, namespace, name, kind=kind), {"propagationPolicy": "Background"})
+        content = self._remove(path_of(driver, namespace, name), options)
+        if content is not None and content.get("kind") == driver.kind and "deletionTimestamp" in content["metadata"]:
+            self._view.engines.put(each.engine, content)
+
+    def _remove(self, path: str, options: Object) -> Object | None:
+        """Have an object deleted; None where it is gone already, or is another one of that name."""
+        try:
+            return self._client.delete(path, options)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return None
+
+    def _bury(self, found: TrainingObject, gang: Gang, phase: PodPhase, message: str) -> None:
+        """Record the end of all members of a start that never came to be."""
+        for index in range(len(gang.nodes)):
+            member = gang.member(index)
+            self._view.bury(
+                Pod(
+                    uid=f"{found.uid}-{gang.attempt}-{index}",
+                    workload_uid=found.uid,
+                    attempt=gang.attempt,
+                    index=index,
+                    node="",
+                    grant=member.grant,
+                    phase=phase,
+                    created_at=time.time(),
+                    message=message,
+                )
+            )
+
+
+def models_of(spec: Training, nodes: Iterable[NodeObject]) -> tuple[tuple[str, str], ...] | None:
+    """Labels of nodes with the GPUs that a run asks for; none for any node, and None where no node has such."""
+    gpu = spec.resources.gpu
+    if gpu is None or (gpu.model is None and gpu.min_memory_bytes is None):
+        return ()
+    found: set[tuple[str, str]] = set()
+    for node in nodes:
+        key = next((label for label in MODEL_LABELS if label in node.labels), None)
+        if key is not None and matches(node.gpu_model, node.gpu_memory_bytes, gpu.model, gpu.min_memory_bytes):
+            found.add((key, node.labels[key]))
+    return tuple(sorted(found)) or None
+
+
+def device_of(spec: Training, nodes: Iterable[NodeObject]) -> DeviceResource | None:
+    """Return what a pod asks for its GPUs: the resource that the nodes with them offer, NVIDIA's where none does."""
+    gpu = spec.resources.gpu
+    if gpu is None:
+        return None
+    offered = {
+        name
+        for node in nodes
+        if matches(node.gpu_model, node.gpu_memory_bytes, gpu.model, gpu.min_memory_bytes)
+        for name, count in node.allocatable.devices
+        if count
+    }
+    return DeviceResource(name=next((each for each in WHOLE if each in offered), WHOLE[0]), count=gpu.num_devices)
+
+
+def _is_wanted(found: TrainingObject, gang: Gang) -> bool:
+    """Return whether the start is the one that the run is at, and is not over."""
+    status = found.state.status
+    return gang.attempt == status.attempt and status.phase in (Phase.STARTING, Phase.RUNNING)
+
+
+def _taken(content: Object) -> str:
+    kind, name = content["kind"], content["metadata"]["name"]
+    return f"a {kind} named {name} exists that Fairlead did not create; delete it, or give the run another name"

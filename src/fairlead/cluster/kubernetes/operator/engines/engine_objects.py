@@ -1,0 +1,192 @@
+"""Follows the objects of engines: of those that some run asked for, and from then on.
+
+A cluster may lack an engine, and most have none, so nothing of them is watched before it is needed.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.engines import kueue
+from fairlead.cluster.kubernetes.engines.port import Driver, Observation, Stage
+from fairlead.cluster.kubernetes.engines.table import driver_of, is_queued_by_kueue, missing, needs_of, path_of
+from fairlead.specs.engines import Engine
+from fairlead.specs.training import Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineObject:
+    """An object of an engine that stands for a start of a run.
+
+    Attributes:
+        key: ``namespace/name``.
+        is_leaving: It was told to go.
+    """
+
+    key: str
+    version: int
+    uid: str
+    engine: Engine
+    run_uid: str
+    attempt: int
+    observed: Observation
+    is_leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Queued:
+    """A word of Kueue on what it queues."""
+
+    key: str
+    version: int
+    owner: str
+    message: str
+
+
+class EngineObjects:
+    """The objects of all engines. Safe to use from several threads.
+
+    Args:
+        changed: Told the uid of a run of which something is other than before.
+    """
+
+    def __init__(self, client: Client, changed: Callable[[str], None], *, idle_s: float = IDLE_S) -> None:
+        self._client = client
+        self._changed = changed
+        self._idle_s = idle_s
+        self._lock = threading.Lock()
+        self._caches: dict[Engine, Cache[EngineObject]] = {}
+        self._queue: Cache[_Queued] | None = None
+        self._of_run: dict[str, dict[str, EngineObject]] = {}
+        self._by_uid: dict[str, EngineObject] = {}
+        self._words: dict[str, str] = {}
+
+    def watch(self, spec: Training) -> None:
+        """Begin to follow the engine of a run, and Kueue where that admits it; again and again is once."""
+        engine = spec.engine
+        if engine is None:
+            return
+        with self._lock:
+            new: list[Cache[Any]] = []
+            if engine not in self._caches:
+                driver = driver_of(engine)
+                self._caches[engine] = Cache(
+                    self._client, path_of(driver), partial(_read, driver), self._note, idle_s=self._idle_s,
+                    query={"labelSelector": f"{names.ENGINE}={engine.value}"},
+                )  # fmt: skip
+                new.append(self._caches[engine])
+            if self._queue is None and is_queued_by_kueue(spec):
+                self._queue = Cache(self._client, kueue.WORKLOADS, _read_queued, self._note_words, idle_s=self._idle_s)
+                new.append(self._queue)
+        for cache in new:
+            cache.start()
+
+    def stop(self) -> None:
+        """End all watches."""
+        with self._lock:
+            caches: list[Cache[Any]] = [*self._caches.values(), *([] if self._queue is None else [self._queue])]
+        for cache in caches:
+            cache.stop()
+
+    def is_synced(self, engine: Engine) -> bool:
+        """Return whether an engine's objects were all there once."""
+        cache = self._caches.get(engine)
+        return cache is not None and cache.is_synced
+
+    def is_ready(self, spec: Training) -> bool:
+        """Return whether all that a run's engine needs is there."""
+        queue = self._queue
+        is_queue_there = not is_queued_by_kueue(spec) or (queue is not None and queue.is_synced)
+        return spec.engine is not None and self.is_synced(spec.engine) and is_queue_there
+
+    def problem(self, spec: Training) -> str | None:
+        """Tell what the cluster lacks for a run's engine, or does not grant, as a sentence; None where nothing is known
+        to be missing."""
+        engine = spec.engine
+        if engine is None:
+            return None
+        caches: tuple[Cache[Any] | None, ...] = (self._caches.get(engine), self._queue)
+        for (kind, api), cache in zip(needs_of(spec), caches, strict=False):
+            trouble = None if cache is None or cache.is_synced else cache.trouble
+            if isinstance(trouble, ApiError) and trouble.status == 404:
+                return missing(engine, kind, api)
+            if isinstance(trouble, ApiError) and trouble.status == 403:
+                return f"the operator may not watch {kind} ({api}): `fairlead install` gives it the right"
+        return None
+
+    def of_run(self, uid: str) -> Mapping[int, EngineObject]:
+        """The objects of a run by the starts that they stand for."""
+        with self._lock:
+            found = {each.attempt: each for each in self._of_run.get(uid, {}).values()}
+            said = {attempt: self._words.get(each.uid, "") for attempt, each in found.items()}
+        return {attempt: _with_words(each, said[attempt]) for attempt, each in found.items()}
+
+    def put(self, engine: Engine, content: Mapping[str, Any]) -> EngineObject | None:
+        """Take in an object as it was answered."""
+        return self._caches[engine].put(dict(content))
+
+    def _note(self, before: EngineObject | None, after: EngineObject | None) -> None:
+        with self._lock:
+            if before is not None and (after is None or before.uid != after.uid):
+                self._of_run.get(before.run_uid, {}).pop(before.uid, None)
+                if not self._of_run.get(before.run_uid):
+                    self._of_run.pop(before.run_uid, None)
+                self._by_uid.pop(before.uid, None)
+            if after is not None:
+                self._of_run.setdefault(after.run_uid, {})[after.uid] = after
+                self._by_uid[after.uid] = after
+        if before is None or after is None or before != replace(after, version=before.version):
+            for uid in {each.run_uid for each in (before, after) if each is not None}:
+                self._changed(uid)
+
+    def _note_words(self, before: _Queued | None, after: _Queued | None) -> None:
+        with self._lock:
+            if before is not None:
+                self._words.pop(before.owner, None)
+            if after is not None:
+                self._words[after.owner] = after.message
+            told = [self._by_uid.get(each.owner) for each in (before, after) if each is not None]
+        for uid in {each.run_uid for each in told if each is not None}:
+            self._changed(uid)
+
+
+def _with_words(found: EngineObject, said: str) -> EngineObject:
+    """An object that waits, with Kueue's reason for it."""
+    if not said or found.observed.stage is not Stage.WAITING:
+        return found
+    return replace(found, observed=replace(found.observed, message=said))
+
+
+def _read(driver: Driver, content: dict[str, Any]) -> EngineObject | None:
+    metadata = content["metadata"]
+    labels = metadata.get("labels") or {}
+    attempt = labels.get(names.ATTEMPT, "")
+    if names.RUN_UID not in labels or not attempt.isdigit():
+        return None
+    return EngineObject(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=int(metadata["resourceVersion"]),
+        uid=str(metadata["uid"]),
+        engine=driver.engine,
+        run_uid=str(labels[names.RUN_UID]),
+        attempt=int(attempt),
+        observed=driver.observe(content),
+        is_leaving="deletionTimestamp" in metadata,
+    )
+
+
+def _read_queued(content: dict[str, Any]) -> _Queued | None:
+    metadata, owner = content["metadata"], kueue.owner_uid(content)
+    if owner is None:
+        return None
+    return _Queued(
+        key=f"{metadata['namespace']}/{metadata['name']}",
+        version=int(metadata["resourceVersion"]),
+        owner=owner,
+        message=kueue.explain(content),
+    )

@@ -1,0 +1,55 @@
+"""Hands a run to its engine instead of placing it, and says why it waits there.
+
+What happens to it then is judged as that of every other run: its members are what the engine makes of them. Order,
+quota and placement are the engine's; budgets, time limits, retries, stops and reasons stay ours.
+"""
+
+from dataclasses import replace
+
+from fairlead.policy.kinds.changes import change_to, next_attempt, wait
+from fairlead.policy.kinds.lifecycle import move
+from fairlead.policy.queue.budgets import team_overspent
+from fairlead.specs.engines import Engine
+from fairlead.state.plan import Change, CreatePod
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Grant, Phase, Pod, Snapshot, Workload
+from fairlead.text.quantities import plural
+
+NUM_LAUNCHERS = {Engine.MPIJOB: 1}
+"""Pods that an engine adds to those of the gang, before them."""
+
+
+def hand_over(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
+    """Give a run that wants to start to its engine; None where it is not its time yet."""
+    status, spec = workload.status, workload.spec
+    if spec.engine is None or (status.retry_at is not None and now < status.retry_at):
+        return None
+    unpaid = team_overspent(workload, snapshot)
+    if unpaid is not None:
+        return next(iter(wait(workload, unpaid, now)), None)
+    num_pods = spec.nodes + NUM_LAUNCHERS.get(spec.engine, 0)
+    queue = "" if spec.queue is None else f", queue {spec.queue}"
+    what = f"{plural(num_pods, 'pod')} with {plural(spec.world_size, 'rank')}"
+    reason = Reason(
+        code=Code.HANDED_OVER, message=f"{what} handed to the engine {spec.engine}{queue}, which places them"
+    )
+    attempt = next_attempt(status)
+    grant = Grant(cpu_milli=spec.resources.cpu_milli or 0, memory_bytes=spec.resources.memory_bytes or 0)
+    create = tuple(CreatePod(attempt=attempt, index=index, node="", grant=grant) for index in range(num_pods))
+    moved = move(
+        status, Phase.STARTING, reason, now, attempt=attempt, taken_by=None, asked_at=None, ask_again_at=None,
+        retry_at=None,
+    )  # fmt: skip
+    return replace(change_to(workload, moved), create=create)
+
+
+def tell_wait(workload: Workload, delayed: Pod) -> Change | None:
+    """Say why the engine has not started a run, whenever its words change; the event only once."""
+    message = delayed.message or ""
+    if delayed.node:
+        message = f"pod {delayed.index} of {workload.gang.nodes} has not started: {message}"
+    told = workload.status.reason
+    if (told.code, told.message) == (Code.START_DELAYED, message):
+        return None
+    change = change_to(workload, replace(workload.status, reason=Reason(code=Code.START_DELAYED, message=message)))
+    return replace(change, event=None) if told.code is Code.START_DELAYED else change

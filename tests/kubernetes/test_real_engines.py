@@ -1,0 +1,89 @@
+"""Runs that real controllers of engines carry out on fake nodes: JobSet, Kueue, training-operator, KubeRay, Trainer."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.specs.engines import Engine
+from fairlead.specs.training import Retry, Training
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase
+from tests.kubernetes.operating import comes_to, gang, live_pods, operating
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.engines import engine
+from tests.waiting import until
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def jobset(plane: ControlPlane) -> Iterator[None]:
+    with engine(plane, "jobset"):
+        yield
+
+
+def handed(namespace: str, to: Engine, name: str = "train", *, queue: str | None = None, **fakes: Any) -> Training:
+    """A run that goes to an engine."""
+    return replace(gang(namespace, name, **fakes), engine=to, queue=queue)
+
+
+def objects(cluster: KubernetesCluster, path: str, namespace: str) -> list[str]:
+    group, _, plural = path.rpartition("/")
+    found: list[dict[str, Any]] = cluster.client.get(f"/apis/{group}/namespaces/{namespace}/{plural}")["items"]
+    return sorted(each["metadata"]["name"] for each in found if "deletionTimestamp" not in each["metadata"])
+
+
+@pytest.mark.usefixtures("jobset")
+class TestJobSet:
+    path = "jobset.x-k8s.io/v1alpha2/jobsets"
+
+    def test_a_run_is_carried_out(self, access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+        cluster.submit(handed(namespace, Engine.JOBSET, run="2s"))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.SUCCEEDED)
+        told = [event.type for event in cluster.events()]
+        assert told[:2] == ["Submitted", "Starting"]
+        assert told[-2:] == ["Running", "Succeeded"]
+        assert objects(cluster, self.path, namespace) == ["train-0"]
+        assert run.status.reason.message.startswith("all ranks succeeded")
+
+    def test_a_stop_takes_everything_away_and_a_resume_starts_anew(
+        self, access: Access, cluster: KubernetesCluster, namespace: str
+    ) -> None:
+        cluster.submit(replace(handed(namespace, Engine.JOBSET), grace_s=1.0))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.RUNNING)
+            assert len(live_pods(cluster, namespace)) == 2
+            cluster.set_intent(run.uid, Intent.STOP)
+            comes_to(cluster, "train", Phase.STOPPED)
+            assert (objects(cluster, self.path, namespace), live_pods(cluster, namespace)) == ([], [])
+            cluster.set_intent(run.uid, Intent.RUN)
+            comes_to(cluster, "train", Phase.RUNNING, attempt=1)
+            assert objects(cluster, self.path, namespace) == ["train-1"]
+
+    def test_a_rank_that_is_killed_restarts_the_gang_for_its_own_reason(
+        self, access: Access, cluster: KubernetesCluster, namespace: str
+    ) -> None:
+        fakes = {"run": "2s", "exit_code": "1"}
+        cluster.submit(replace(handed(namespace, Engine.JOBSET, **fakes), retry=Retry(program=1, backoff_s=0.0)))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.FAILED)
+        assert run.status.attempt == 1
+        assert run.status.reason.code is Code.PROGRAM_FAILED
+        assert "failed with exit code 1" in run.status.reason.message
+        restarts = [event for event in cluster.events() if event.type == "Restarting"]
+        assert len(restarts) == 1
+        assert "failed with exit code 1" in restarts[0].reason.message
+
+    def test_a_run_without_room_says_what_kube_scheduler_says(
+        self, access: Access, cluster: KubernetesCluster, namespace: str
+    ) -> None:
+        cluster.submit(replace(handed(namespace, Engine.JOBSET), nodes=3))
+        with operating(access, namespace):
+            until(lambda: "kube-scheduler finds no place" in cluster.named("train", namespace).status.reason.message)
+            assert "Insufficient nvidia.com/gpu" in cluster.named("train", namespace).status.reason.message
+            assert cluster.named("train", namespace).status.phase is Phase.STARTING

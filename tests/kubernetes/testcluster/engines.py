@@ -1,0 +1,197 @@
+"""Real controllers of engines beside a control plane, without their webhooks: each knows its own kinds.
+
+What a webhook would fill in is in what is created. Their kinds come from their modules, at the version that is stored.
+"""
+
+import os
+import shlex
+import urllib.error
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trustme
+import yaml
+
+from tests.kubernetes.testcluster import binaries
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.errors import Unavailable
+from tests.kubernetes.testcluster.processes import Server
+from tests.ports import free_ports
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CERTIFICATES = Path("/tmp/k8s-webhook-server")
+"""Where training-operator looks for them, whatever it is told."""
+KINDS = {
+    "jobset": "config/components/crd/bases",
+    "kuberay": "config/crd/bases",
+    "trainer": "manifests/base/crds",
+    "training-operator": "manifests/base/crds",
+}
+NEEDS = {"trainer": ("jobset",)}
+"""Engines that stand on others, whose controllers have to run too."""
+
+
+@contextmanager
+def engine(plane: ControlPlane, name: str) -> Iterator[Server]:
+    """The controller of an engine, once it serves; built if it is missing (minutes the first time).
+
+    Raises:
+        Unavailable: It cannot be built here, or needs root.
+    """
+    program = binaries.ensure_engine(name)
+    define(plane, binaries.source_of(name) / KINDS[name])
+    home = plane.home / name
+    home.mkdir(exist_ok=True)
+    argv, ready = _STARTS[name](plane, program, home)
+    server = Server(name, argv, plane.home / f"{name}.log")
+    server.start()
+    try:
+        server.until(ready if callable(ready) else lambda: server.said(str(ready)), "its controllers")
+        yield server
+    finally:
+        server.kill()
+
+
+def define(plane: ControlPlane, directory: Path) -> None:
+    """Put the kinds of a directory's files on the control plane, and wait until they are served."""
+    paths = []
+    for file in sorted(directory.glob("*_*.yaml")):
+        for kind in yaml.safe_load_all(file.read_text()):
+            if (kind or {}).get("kind") != "CustomResourceDefinition":
+                continue
+            kind["spec"].pop("conversion", None)
+            path = f"{DEFINITIONS}/{kind['metadata']['name']}"
+            plane.request("PATCH", f"{path}?fieldManager=test&force=true", kind, kind="apply-patch+yaml")
+            (stored,) = (each["name"] for each in kind["spec"]["versions"] if each["storage"])
+            paths.append(f"/apis/{kind['spec']['group']}/{stored}/{kind['spec']['names']['plural']}")
+    for path in paths:
+        _await(plane, path)
+
+
+def _await(plane: ControlPlane, path: str) -> None:
+    from tests.waiting import until
+
+    def is_served() -> bool:
+        try:
+            plane.request("GET", path)
+        except urllib.error.HTTPError:  # 404, and 429 while its storage is made
+            return False
+        return True
+
+    until(is_served)
+
+
+def _jobset(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], str]:
+    health, metrics, webhook = free_ports(3)
+    config = {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "metrics": {"bindAddress": f"127.0.0.1:{metrics}"},
+        "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": str(_certified(home))},
+        "leaderElection": {"leaderElect": False},
+        "internalCertManagement": {"enable": False},
+    }
+    return [*_environment(plane), str(program), f"--config={_written(home, config)}"], "Starting workers"
+
+
+def _trainer(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], str]:
+    health, metrics, webhook = free_ports(3)
+    config = {
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "kind": "Configuration",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
+        "metrics": {"bindAddress": f"127.0.0.1:{metrics}", "secureServing": False},
+        "webhook": {"host": "127.0.0.1", "port": webhook},
+        "certManagement": {"enable": False},
+        "leaderElection": {"leaderElect": False},
+    }
+    _certified(home / "k8s-webhook-server" / "serving-certs")
+    environment = _environment(plane, TMPDIR=str(home))
+    return [*environment, str(program), f"--config={_written(home, config)}"], "Starting workers"
+
+
+def _kuberay(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], str]:
+    health, metrics = free_ports(2)
+    flags = [
+        f"--metrics-addr=127.0.0.1:{metrics}",
+        f"--health-probe-bind-address=127.0.0.1:{health}",
+        "--enable-leader-election=false",
+    ]
+    return [*_environment(plane), str(program), *flags], "Starting workers"
+
+
+def _training_operator(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], Callable[[], bool]]:
+    """With the certificate that it makes where kubelet would put it, in a mount namespace of its own."""
+    if os.geteuid() != 0:
+        raise Unavailable("training-operator reads certificates from a fixed place; mounting that needs root")
+    health, metrics, webhook = free_ports(3)
+    namespace, secret = "kubeflow", "training-operator-webhook-cert"
+    for path, content in {
+        "/api/v1/namespaces": {"metadata": {"name": namespace}},
+        f"/api/v1/namespaces/{namespace}/secrets": {"metadata": {"name": secret}},
+        "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations": {
+            "metadata": {"name": "validator.training-operator.kubeflow.org"},
+            "webhooks": [],
+        },
+    }.items():
+        try:
+            plane.request("POST", path, content)
+        except urllib.error.HTTPError as error:
+            if error.code != 409:
+                raise
+    places = home / "serving-certs"
+    places.mkdir(exist_ok=True)
+
+    def is_ready() -> bool:
+        import base64
+
+        data = plane.request("GET", f"/api/v1/namespaces/{namespace}/secrets/{secret}").get("data") or {}
+        for name, value in data.items():
+            if not (places / name).exists():
+                (places / name).write_bytes(base64.b64decode(value))
+        log = plane.home / "training-operator.log"
+        return log.exists() and log.read_text().count("Starting workers") >= 4
+
+    flags = [
+        f"--metrics-bind-address=127.0.0.1:{metrics}",
+        f"--health-probe-bind-address=127.0.0.1:{health}",
+        f"--webhook-server-port={webhook}",
+        "--kube-api-qps=500",
+        "--kube-api-burst=500",
+        *(f"--enable-scheme={kind}" for kind in ("pytorchjob", "tfjob", "xgboostjob", "mpijob")),
+    ]
+    place = shlex.quote(str(CERTIFICATES))
+    script = (
+        f"mkdir -p {place} && mount --bind {shlex.quote(str(home))} {place} && "
+        f"exec {shlex.join([*_environment(plane, MY_POD_NAMESPACE=namespace), str(program), *flags])}"
+    )
+    return ["unshare", "--mount", "sh", "-c", script], is_ready
+
+
+_STARTS: Mapping[str, Any] = {
+    "jobset": _jobset,
+    "kuberay": _kuberay,
+    "trainer": _trainer,
+    "training-operator": _training_operator,
+}
+
+
+def _environment(plane: ControlPlane, **more: str) -> list[str]:
+    return ["env", f"KUBECONFIG={plane.kubeconfig()}", *(f"{name}={value}" for name, value in more.items())]
+
+
+def _written(home: Path, config: Mapping[str, Any]) -> Path:
+    path = home / "config.yaml"
+    path.write_text(yaml.safe_dump(dict(config)))
+    return path
+
+
+def _certified(home: Path) -> Path:
+    home.mkdir(parents=True, exist_ok=True)
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path(str(home / "tls.key"))
+    (home / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    return home
