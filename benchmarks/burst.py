@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.candidates.bursting import Held, Job, Waits, book, leaving
 from benchmarks.data import folder_of
+from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
 
-NODES, SIZE = 4, 8
+SIZES = (8, 8, 8, 8)
 DOLLARS = 2.5
 DRAWS = 5
 
@@ -82,7 +82,7 @@ def read_trace(path: Path) -> list[Arrival]:
                 name=index,
                 arrived_h=float(row["arrival_h"]),
                 hours=float(row["runtime_h"]),
-                gpus=int(row["gpus"]),
+                units=int(row["gpus"]),
             )
             for index, row in enumerate(csv.DictReader(file))
         ]
@@ -127,17 +127,17 @@ def replay(arrivals: Sequence[Arrival], allowed_h: float | None) -> Figures:
             num_jobs += 1
         held = [each for _, each in running]
         if allowed_h is None:
-            gone = [each.job for each in book(waiting, held, now, nodes=NODES, size=SIZE) if each.start_h > now]
+            gone = [each.job for each in book(waiting, held, now, sizes=SIZES) if each.start_h > now]
         else:
             waits = Waits(allowed_h=allowed_h, num_jobs=num_jobs, waited_h=waited_h)
-            gone = leaving(waiting, held, now, waits, nodes=NODES, size=SIZE)
+            gone = choose_leaving(waiting, held, now, waits, sizes=SIZES)
         for job in gone:
-            cost += DOLLARS * job.gpus * hours[job.name]
+            cost += DOLLARS * job.units * hours[job.name]
             waited_h += now - job.arrived_h
             waiting.remove(job)
-        for each in book(waiting, held, now, nodes=NODES, size=SIZE):
+        for each in book(waiting, held, now, sizes=SIZES):
             if each.start_h <= now:
-                taken = Held(node=each.node, until_h=now + each.job.hours, gpus=each.job.gpus)
+                taken = Held(node=each.nodes[0], until_h=now + each.job.hours, units=each.job.units)
                 running.append((now + hours[each.job.name], taken))
                 waited_h += now - each.job.arrived_h
                 waiting.remove(each.job)

@@ -297,6 +297,12 @@ def only_workloads(
             workloads.append(cast(WorkloadSpec, spec))
         else:
             others.append(f"{type(spec).__name__} {spec.name!r}")
+    fleet = next((spec for spec in specs if type(spec).__name__ == "Fleet"), None)
+    if fleet is not None:
+        raise Conflict(
+            f"{source}: Fleet {fleet.name!r}: `fairlead fleet run {source}` carries it out, and `fairlead fleet submit "
+            f"{fleet.name} FILES` gives it runs. Keep it in a file of its own."
+        )
     if others:
         raise Conflict(
             f"{source}: {', '.join(others)}: the local cluster is one machine of one user and has no teams and pools; "

@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 
 from benchmarks import burst
-from benchmarks.candidates.bursting import Held, Job, Waits, book, leaving
+from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
 
 
 def drawn(seed: int, num: int = 120) -> list[burst.Arrival]:
     rng = np.random.default_rng(seed)
     at = np.cumsum(rng.exponential(0.06, num))
+    sizes = [1, 2, 4, 8]
     jobs = [
-        Job(
-            name=i, arrived_h=float(at[i]), hours=float(rng.exponential(0.8) + 0.05), gpus=int(rng.choice([1, 2, 4, 8]))
-        )
+        Job(name=i, arrived_h=float(at[i]), hours=float(rng.exponential(0.8) + 0.05), units=int(rng.choice(sizes)))
         for i in range(num)
     ]
     return [burst.Arrival(job=job, hours=job.hours) for job in jobs]
@@ -24,13 +23,13 @@ def drawn(seed: int, num: int = 120) -> list[burst.Arrival]:
 
 def test_bookings_never_overlap_beyond_a_node() -> None:
     jobs = [each.job for each in drawn(1, 30)]
-    held = [Held(node=0, until_h=10.0, gpus=8), Held(node=1, until_h=9.5, gpus=3)]
-    found = book(jobs, held, 9.0, nodes=2, size=8)
+    held = [Held(node=0, until_h=10.0, units=8), Held(node=1, until_h=9.5, units=3)]
+    found = book(jobs, held, 9.0, sizes=(8, 8))
     assert len(found) == len(jobs)
     for each in found:
         at = each.start_h + 1e-6
-        others = sum(b.job.gpus for b in found if b.node == each.node and b.start_h <= at < b.start_h + b.job.hours)
-        assert others + sum(h.gpus for h in held if h.node == each.node and at < h.until_h) <= 8
+        others = sum(b.job.units for b in found if b.nodes == each.nodes and b.start_h <= at < b.start_h + b.job.hours)
+        assert others + sum(h.units for h in held if h.node == each.nodes[0] and at < h.until_h) <= 8
 
 
 def test_waits_stay_near_what_is_allowed_and_cost_less_than_waiting_for_nothing() -> None:
@@ -43,14 +42,14 @@ def test_waits_stay_near_what_is_allowed_and_cost_less_than_waiting_for_nothing(
 
 def test_a_job_that_is_not_worth_its_wait_leaves_and_one_that_is_stays() -> None:
     waits = Waits(allowed_h=0.05, num_jobs=10, waited_h=0.0)
-    held = [Held(node=0, until_h=1.0, gpus=8)]
-    small = Job(name=0, arrived_h=0.0, hours=0.1, gpus=1)
-    large = Job(name=1, arrived_h=0.0, hours=8.0, gpus=8)
-    assert leaving([small, large], held, 0.0, waits, nodes=1, size=8) == [small]
+    held = [Held(node=0, until_h=1.0, units=8)]
+    small = Job(name=0, arrived_h=0.0, hours=0.1, units=1)
+    large = Job(name=1, arrived_h=0.0, hours=8.0, units=8)
+    assert choose_leaving([small, large], held, 0.0, waits, sizes=(8,)) == [small]
 
 
 def test_rows_say_cost_and_wait(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [f"{i},{each.job.arrived_h},{each.hours},{each.job.gpus}" for i, each in enumerate(drawn(3, 25))]
+    lines = [f"{i},{each.job.arrived_h},{each.hours},{each.job.units}" for i, each in enumerate(drawn(3, 25))]
     (tmp_path / "load1.csv").write_text("\n".join(["job,arrival_h,runtime_h,gpus", *lines]))
     burst.main(["--data", str(tmp_path), "--allowed", "0.05", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

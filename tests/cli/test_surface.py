@@ -20,6 +20,8 @@ WITHOUT_JSON = {
     "image",
     "metrics",
     "model",
+    "fleet",
+    "fleet run",
     "metrics rules",
     "metrics dashboards",
 }

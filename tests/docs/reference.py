@@ -16,6 +16,7 @@ from fairlead.cli.main import COMMANDS, group
 from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import KINDS
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap
+from fairlead.specs.tables.fleet_keys import FLEET
 from fairlead.specs.tables.pipeline_keys import PIPELINE
 from fairlead.specs.tables.pool_keys import POOL
 from fairlead.specs.tables.serving_keys import SERVING
@@ -109,9 +110,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "retraining.md": {"on": lambda: table(PIPELINE, within=("schedule", "on"))},
     "tuning.md": {"Sweep": lambda: table(SWEEP, told_elsewhere=("trial",))},
     "serving.md": {"Serving": lambda: table(SERVING)},
+    "fleets.md": {"Fleet": lambda: table(FLEET)},
     "commands.md": {"commands": commands},
 }
-assert {*PARTS["specs.md"], *PARTS["pipelines.md"], *PARTS["tuning.md"], *PARTS["serving.md"]} == set(KINDS)
+OF_KINDS = ("specs.md", "pipelines.md", "tuning.md", "serving.md", "fleets.md")
+assert {kind for page in OF_KINDS for kind in PARTS[page]} == set(KINDS)
 
 
 def up_to_date(page: str) -> str:

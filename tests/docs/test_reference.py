@@ -31,6 +31,7 @@ WHOLE = {
     "Team": {"name": "a"},
     "Pool": {"name": "a", "hardware": "{cpu: 1, memory: 1Gi}"},
     "Simulation": {"name": "a"},
+    "Fleet": {"name": "a", "clusters": "{home: {}}"},
 }
 # What a key needs beside it.
 BESIDE = {
@@ -94,7 +95,10 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         assert isinstance(inner, (Section, SectionMap))
         section = inner
     if isinstance(section, SectionMap):
-        return [OTHER_STEP]
+        return ["home: {}"] if path == ["clusters"] else [OTHER_STEP]
+    if path[:1] == ["clusters"] and len(path) == 2:
+        others = ("context: a", *(() if without.endswith("_price") else ("gpu_price: 1",)))
+        return [each for each in others if not each.startswith(f"{without}:")]
     if path == ["prune"] and without == "steps":
         return ["rule: hyperband"]
     if path == ["on"] and without == "every":

@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
+from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.engines.port import Submission
 from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
@@ -29,6 +32,8 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
 from fairlead.cluster.simulated.programs import Program
+from fairlead.control.fleets.controller import open_member
+from fairlead.control.fleets.journal import FleetJournal
 from fairlead.control.loop import run_pass
 from fairlead.control.model_config import read_config
 from fairlead.control.outcomes import summary
@@ -37,11 +42,13 @@ from fairlead.control.pipelines.children import child_spec
 from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
 from fairlead.policy.decide import decide
+from fairlead.policy.fleet.placement import decide_fleet
 from fairlead.policy.kinds import idleness
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
 from fairlead.policy.serving.routes import routes
 from fairlead.policy.strategy.resolution import ranked, resolve
+from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.overlay import overlay
@@ -56,6 +63,7 @@ from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.specs.workload import renamed
 from fairlead.state.access_keys import AccessKey
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, HeldNode, Room, Stage
 from fairlead.state.plan import Change
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.state.snapshot import Gpu, Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Spending, Workload
@@ -882,6 +890,63 @@ EFFECTS["Pipeline"] += [
 ]
 EFFECTS["Pipeline"] += [of_step(each, "sweep", SWEEP) for each in EFFECTS["Sweep"] if each.key not in OF_THE_PIPELINE]
 
+# Fleets ---------------------------------------------------------------------------------------------------------------
+
+
+def rented_for(fleet: Fleet) -> object:
+    """What becomes of a run with GPUs and of one without, which have waited for an hour for one's own full node."""
+    full = node("n", gpus=8)
+    held = HeldNode(node="n", until=NOW + 36_000.0, gpus=8.0, cpus=4.0)
+    seen = {name: ClusterSeen() for name in fleet.clusters}
+    copy = Copy(uid="u", phase=Phase.PENDING, message="waits")
+    seen["own"] = ClusterSeen(room=Room(nodes=(full,), held=(held,)), copies={"a": copy, "b": copy})
+    runs = tuple(
+        FleetRun(
+            uid=uid, number=number, spec=training(uid, resources=resources, expected_duration_s=3600.0),
+            submitted_at=NOW - 3600.0, stage=Stage.PLACED, cluster="own", reason="waits",
+        )
+        for number, (uid, resources) in enumerate([("a", Resources(gpu=gpus(2))), ("b", Resources(cpu_milli=2000))])
+    )  # fmt: skip
+    return decide_fleet(FleetSnapshot(runs=runs, seen=seen), fleet, NOW)
+
+
+def opened(fleet: Fleet) -> object:
+    """The cluster that is opened for a member."""
+    contexts = [{"name": name, "context": {"cluster": "c", "user": "u", "namespace": "own"}} for name in ("a", "b")]
+    config = {
+        "apiVersion": "v1", "kind": "Config", "contexts": contexts, "users": [{"name": "u", "user": {"token": "t"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patched:
+        (Path(directory) / "config").write_text(json.dumps(config))
+        patched.setenv("KUBECONFIG", f"{directory}/config")
+        client = open_member(fleet.clusters["step"])
+        assert isinstance(client, UserClient)
+        client.close()
+        return client.client.access.context, client.namespace
+
+
+def journal_of(fleet: Fleet) -> object:
+    """The place of a fleet's journal."""
+    with tempfile.TemporaryDirectory() as directory:
+        journal = FleetJournal.create(Home.open(Path(directory)), fleet)
+        journal.close()
+        return journal.place.name
+
+
+GPUS_RENTED: Mapping[str, Any] = {"clusters.own": {}, "clusters.*.gpu_price": 2}
+CORES_RENTED: Mapping[str, Any] = {"clusters.own": {}, "clusters.*.cpu_price": 1}
+EFFECTS["Fleet"] = [
+    Effect("name", "f", "g", journal_of),
+    Effect("clusters.*.context", "a", "b", opened),
+    Effect("clusters.*.namespace", None, "other", opened),
+    Effect("clusters.*.gpu_price", 1, 2, rented_for, GPUS_RENTED),
+    Effect("clusters.*.cpu_price", 1, 2, rented_for, CORES_RENTED),
+    Effect("clusters.*.max_gpus", None, 1, rented_for, GPUS_RENTED),
+    Effect("clusters.*.max_cpus", None, 1, rented_for, CORES_RENTED),
+    Effect("wait", "1m", "30d", rented_for, GPUS_RENTED),
+]
+
 BASES: dict[str, Mapping[str, Any]] = {
     "Training": TRAINING,
     "Pipeline": {"name": "t", "steps.*.run": "echo hi"},
@@ -890,5 +955,6 @@ BASES: dict[str, Mapping[str, Any]] = {
     "Team": {"name": "a"},
     "Pool": POOL,
     "Simulation": {"name": "s"},
+    "Fleet": {"name": "f", "clusters.*.context": "a"},
 }
 """Keys without which no document of the kind is whole, or says anything."""

@@ -23,6 +23,7 @@ SECTIONS = {
         "stop": ("intents", "Stop runs after a checkpoint."),
         "suspend": ("intents", "Pause runs and release what they hold."),
         "resume": ("resume", "Continue suspended, stopped or failed runs."),
+        "fleet": ("fleet", "Divide runs among several clusters."),
         "rollback": ("rollback", "Let an endpoint go back to an earlier revision."),
         "keys": ("keys", "Make and revoke keys of teams for endpoints."),
         "delete": ("intents", "Stop runs and delete their records and files."),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fairlead.specs.tables.field_types import Section
 
 if TYPE_CHECKING:
+    from fairlead.specs.fleet import Fleet
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
     from fairlead.specs.serving import Serving
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec: TypeAlias = "Training | Serving | Sweep | Pipeline | Team | Pool | Simulation"
+Spec: TypeAlias = "Training | Serving | Sweep | Pipeline | Team | Pool | Simulation | Fleet"
 
 
 class _Kinds(Mapping[str, Section]):
@@ -51,7 +52,7 @@ class _Kinds(Mapping[str, Section]):
         return kind in self._homes or kind in added_kinds()
 
 
-_WRITTEN = ("Training", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation")
+_WRITTEN = ("Training", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation", "Fleet")
 KINDS: Mapping[str, Section] = _Kinds(*_WRITTEN)
 """Those that people write."""
 OBJECTS: Mapping[str, Section] = _Kinds(*_WRITTEN, "Replica")

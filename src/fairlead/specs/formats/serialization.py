@@ -19,6 +19,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.specs.constraints import one_line
 
 if TYPE_CHECKING:
+    from fairlead.specs.fleet import Fleet
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
     from fairlead.specs.serving import Serving
@@ -39,7 +40,7 @@ _HOMES = {
 }
 
 
-def to_json(spec: WorkloadSpec | Pipeline | Team | Pool) -> str:
+def to_json(spec: WorkloadSpec | Pipeline | Team | Pool | Fleet) -> str:
     """The spec on one line."""
     content = {"kind": type(spec).__name__, **_flat(spec)}
     for name in getattr(spec, "unused", ()):
@@ -47,7 +48,7 @@ def to_json(spec: WorkloadSpec | Pipeline | Team | Pool) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool:
+def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool | Fleet:
     """The spec that ``to_json`` wrote.
 
     Raises:
@@ -57,7 +58,9 @@ def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool:
         content = json.loads(text)
         if not isinstance(content, dict):
             raise ValueError("not an object")
-        spec: Training | Pipeline | Serving | Sweep | Team | Pool = _read(_type_of(content.pop("kind", None)), content)
+        spec: Training | Pipeline | Serving | Sweep | Team | Pool | Fleet = _read(
+            _type_of(content.pop("kind", None)), content
+        )
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidSpec((f"<stored spec>: {one_line(str(error))}",)) from error
     return spec

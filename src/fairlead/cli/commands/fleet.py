@@ -1,0 +1,192 @@
+"""``fairlead fleet``: one queue of runs over several clusters."""
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlead.cli.overrides import Overrides, override_options
+from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cli.specfiles import directory_of, files_type, load, refuse_twice, workloads
+from fairlead.cluster.local.home import Home
+from fairlead.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from fairlead.control.fleets.journal import FleetJournal
+    from fairlead.specs.fleet import Fleet
+    from fairlead.state.fleets import FleetRun
+
+
+@click.group()
+def fleet() -> None:
+    """Divide runs among several clusters: your own first, rented ones when waiting costs more.
+
+    A run is in one cluster at a time. It moves with its checkpoint where `checkpoint.to` is a place that both reach.
+    """
+
+
+@fleet.command()
+@click.argument("file", type=files_type)
+def run(file: str) -> None:
+    """Carry out the Fleet of FILE until Ctrl-C: place its runs, rent when that pays, bring them home.
+
+    It may be killed and started again at any time; clusters keep what they run meanwhile.
+    """
+    # Here and not above: other commands of fleets need no clusters.
+    from fairlead.control.fleets.controller import FleetController
+    from fairlead.control.fleets.journal import FleetJournal
+
+    journal = FleetJournal.create(Home.open(), _fleet_of(file))
+    logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)  # each trouble is told once, as the cluster's
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    with journal.lead():
+        controller = FleetController(journal)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: controller.stop())
+        message(f"Carrying out the fleet {journal.fleet().name}; `fairlead fleet submit` adds runs. Ctrl-C ends it.")
+        try:
+            controller.run()
+        finally:
+            controller.close()
+
+
+@fleet.command()
+@click.argument("name")
+@click.argument("files", nargs=-1, type=files_type, required=True)
+@override_options
+@json_option
+def submit(name: str, files: tuple[str, ...], overrides: Overrides, json_: bool) -> None:
+    """Submit the runs of FILES to the fleet NAME, with their files as they are now."""
+    from fairlead.specs.training import Training
+
+    refuse_twice(files)
+    wanted = [(overrides.of(spec), directory_of(file)) for file in files for spec in workloads(file)]
+    for spec, _ in wanted:
+        if type(spec) is not Training:
+            raise Conflict(f"{spec.name} is a {type(spec).__name__}; a fleet takes Trainings only.")
+    journal = _open(name)
+    submitted = [journal.submit(spec, directory, time.time()) for spec, directory in wanted if type(spec) is Training]
+    if json_:
+        print(as_json([_run_json(run, journal.fleet()) for run in submitted]))
+        return
+    for each in submitted:
+        message(f"Submitted {each.spec.name} to the fleet {name}.")
+    _tell_unled(journal)
+
+
+@fleet.command()
+@click.argument("name", required=False)
+@json_option
+def status(name: str | None, json_: bool) -> None:
+    """Show the clusters and runs of the fleet NAME, or list the fleets."""
+    from fairlead.control.fleets.journal import names
+
+    if name is None:
+        found = names(Home.open())
+        print(as_json(found) if json_ else "\n".join(found) or "There is no fleet here.")
+        return
+    journal = _open(name)
+    fleet_, runs, notes = journal.fleet(), journal.runs(), journal.clusters()
+    if json_:
+        clusters = {
+            each: {"answers": note.trouble is None, "trouble": note.trouble, "since": note.since, "at": note.at}
+            for each, note in notes.items()
+        }
+        print(as_json({"clusters": clusters, "runs": [_run_json(run, fleet_) for run in runs]}))
+        return
+    rows: list[tuple[str, ...]] = [("CLUSTER", "PRICE", "STATE")]
+    for each, member in fleet_.clusters.items():
+        note = notes.get(each)
+        price = f"${member.gpu_price:g} a GPU hour" if member.gpu_price else f"${member.cpu_price:g} a core hour"
+        state = "not visited yet" if note is None else "answers"
+        if note is not None and note.trouble is not None:
+            state = f"out of reach since {describe_time(note.since)}: {note.trouble}"
+        rows.append((each, price if member.is_rented else "own", state))
+    print(table(rows))
+    if runs:
+        rows = [("NAME", "PHASE", "CLUSTER", "STEP", "RENT", "REASON")]
+        rows += [_row(run, fleet_) for run in runs]
+        print(f"\n{table(rows)}")
+    _tell_unled(journal)
+
+
+@fleet.command()
+@click.argument("name")
+@click.argument("runs", nargs=-1, required=True)
+@json_option
+def stop(name: str, runs: tuple[str, ...], json_: bool) -> None:
+    """Stop RUNS of the fleet NAME, wherever they are; each saves a checkpoint first."""
+    journal = _open(name)
+    stopped = [journal.stop(each, time.time()) for each in runs]
+    if json_:
+        print(as_json([_run_json(run, journal.fleet()) for run in stopped]))
+        return
+    for each in runs:
+        message(f"{each} is asked to stop.")
+    _tell_unled(journal)
+
+
+@fleet.command()
+@click.argument("name")
+@json_option
+def events(name: str, json_: bool) -> None:
+    """Show what happened to the runs of the fleet NAME, and why, oldest first."""
+    journal = _open(name)
+    called = {run.uid: run.spec.name for run in journal.runs()}
+    for each in journal.events():
+        run_name = called.get(each.uid, each.uid)
+        if json_:
+            print(as_json({"at": each.at, "run": run_name, "said": each.said}))
+        else:
+            print(f"{describe_time(each.at)}  {run_name}  {each.said}")
+
+
+def _fleet_of(file: str) -> "Fleet":
+    from fairlead.specs.fleet import Fleet
+
+    specs = load(file)
+    if len(specs) != 1 or not isinstance(specs[0], Fleet):
+        kinds = ", ".join(f"{type(spec).__name__} {spec.name}" for spec in specs)
+        raise Conflict(f"{file} has {kinds}; give a file with one Fleet.")
+    return specs[0]
+
+
+def _open(name: str) -> "FleetJournal":
+    from fairlead.control.fleets.journal import FleetJournal
+
+    if name.endswith((".yaml", ".yml", ".json")):
+        raise NotFound(f"Give the name of the fleet instead of its file {name!r}.")
+    return FleetJournal.open(Home.open(), name)
+
+
+def _tell_unled(journal: "FleetJournal") -> None:
+    if not journal.is_led():
+        message(f"fairlead: nobody carries out the fleet {journal.place.name}: `fairlead fleet run FILE` does.")
+
+
+def _row(run: "FleetRun", fleet_: "Fleet") -> tuple[str, ...]:
+    from fairlead.policy.fleet.placement import dollars_so_far
+    from fairlead.state.fleets import Stage
+
+    is_there = run.stage is Stage.PLACED or run.stage is Stage.ENDED
+    step = "-" if run.step is None else f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
+    rent = dollars_so_far(run, fleet_, time.time())
+    return (
+        run.spec.name, run.phase if is_there else run.stage, run.cluster or "-", step, f"${rent:.2f}", run.reason,
+    )  # fmt: skip
+
+
+def _run_json(run: "FleetRun", fleet_: "Fleet") -> Mapping[str, Any]:
+    from fairlead.policy.fleet.placement import dollars_so_far
+
+    return {
+        "name": run.spec.name, "uid": run.uid, "stage": run.stage, "phase": run.phase, "reason": run.reason,
+        "cluster": run.cluster, "target": run.target, "child": run.child, "submitted_at": run.submitted_at,
+        "started_at": run.started_at, "step": run.step, "total_steps": run.total_steps,
+        "checkpoint_step": run.checkpoint_step, "checkpoints": run.origin,
+        "rent": round(dollars_so_far(run, fleet_, time.time()), 6),
+    }  # fmt: skip

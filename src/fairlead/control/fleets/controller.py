@@ -1,0 +1,261 @@
+"""Carry out what is decided about a fleet: look at every cluster, decide, keep the decision, and have clusters follow.
+
+Crash-only: a decision is kept before any cluster hears of it, and what a cluster has is compared with what it is to
+have at every visit. Each cluster is visited in a thread of its own, so that one that does not answer holds up no other.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.selection import Selection
+from fairlead.control.admission import admit, free_name
+from fairlead.control.fleets.journal import ClusterNote, FleetJournal
+from fairlead.control.opening import open_named
+from fairlead.errors import CannotFit, ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken, NotFound
+from fairlead.policy.fleet.placement import decide_fleet, has_started_meanwhile
+from fairlead.policy.fleet.room import room_of
+from fairlead.specs.fleet import Fleet, Member
+from fairlead.specs.workload import renamed
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Stage
+from fairlead.state.snapshot import Intent, Phase, Workload, is_leaf
+
+log = logging.getLogger("fairlead.fleet")
+
+LABEL = "fleet-run"
+"""By which a copy is known in its cluster: the uid of the run in the fleet."""
+
+ROUND_S = 2.0
+# A cluster that has not answered by then counts as out of reach in this round.
+VISIT_S = 15.0
+
+Open = Callable[[Member], ClusterClient]
+
+
+def open_member(member: Member) -> ClusterClient:
+    """Open a cluster of a fleet."""
+    return open_named(member.context, member.namespace)
+
+
+class FleetController:
+    """The controller of a fleet: one for each journal."""
+
+    def __init__(self, journal: FleetJournal, *, open_cluster: Open = open_member, visit_s: float = VISIT_S) -> None:
+        self._journal = journal
+        self._visit_s = visit_s
+        self._visitors = {
+            name: _Visitor(member, open_cluster, journal.files_of) for name, member in journal.fleet().clusters.items()
+        }
+        self._notes: dict[str, ClusterNote] = {}
+        self._stopping = threading.Event()
+
+    def run(self, *, round_s: float = ROUND_S) -> None:
+        """Look and decide until ``stop``."""
+        while not self._stopping.is_set():
+            try:
+                self.act(time.time())
+            except ClusterError as error:  # of the journal itself: a full disk, most often
+                log.error("%s", error)
+            self._stopping.wait(round_s)
+
+    def stop(self) -> None:
+        """End ``run`` soon; for any thread."""
+        self._stopping.set()
+
+    def close(self) -> None:
+        """Let go of the clusters; one that does not answer is not waited for."""
+        for visitor in self._visitors.values():
+            visitor.close()
+
+    def act(self, now: float) -> int:
+        """Make one round: have each cluster follow what was decided, and decide by what they tell.
+
+        Returns:
+            How many runs have changed.
+        """
+        fleet, runs = self._journal.fleet(), self._journal.runs(unfinished=True)
+        seen = self._visit(fleet, runs, now)
+        # Those that are over say how long runs waited, and nothing of them changes any more.
+        over = self._journal.started()
+        snapshot = FleetSnapshot(runs=(*over, *runs), seen=seen, completed=self._journal.completed())
+        changed = decide_fleet(snapshot, fleet, now)
+        self._journal.record(changed, self._note(seen, now), now)
+        for run in changed:
+            log.info("%s: %s, %s", run.spec.name, run.stage, run.reason)
+        return len(changed)
+
+    def _visit(self, fleet: Fleet, runs: tuple[FleetRun, ...], now: float) -> dict[str, ClusterSeen]:
+        deadline = time.monotonic() + self._visit_s
+        for name, visitor in self._visitors.items():
+            own = [run for run in runs if run.cluster == name]
+            # Its room matters only where somebody may want it.
+            looks = not fleet.clusters[name].is_rented and bool(runs)
+            visitor.begin(own, looks=looks, now=now)
+        return {name: visitor.await_answer(deadline) for name, visitor in self._visitors.items()}
+
+    def _note(self, seen: Mapping[str, ClusterSeen], now: float) -> dict[str, ClusterNote]:
+        """Return what is to be kept of the clusters: what has changed, and now and then that they still answer."""
+        changed = {}
+        for name, there in seen.items():
+            before = self._notes.get(name)
+            is_news = before is None or (before.trouble is None) != (there.trouble is None)
+            if is_news and before is not None:
+                log.info(
+                    "%s %s", name, "answers again" if there.trouble is None else f"is out of reach: {there.trouble}"
+                )
+            note = ClusterNote(at=now, trouble=there.trouble, since=now if is_news or before is None else before.since)
+            self._notes[name] = changed[name] = note
+        return changed
+
+
+class _Visitor:
+    """One cluster, visited in a thread of its own: a client belongs to one."""
+
+    def __init__(self, member: Member, open_cluster: Open, files_of: Callable[[str], Path]) -> None:
+        self._member = member
+        self._open = open_cluster
+        self._files_of = files_of
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleet")
+        self._client: ClusterClient | None = None
+        self._visit: Future[ClusterSeen] | None = None
+
+    def begin(self, runs: list[FleetRun], *, looks: bool, now: float) -> None:
+        """Begin a visit, unless the last one still waits for an answer."""
+        if self._visit is None or self._visit.done():
+            self._visit = self._thread.submit(self._look, runs, looks, now)
+
+    def await_answer(self, deadline: float) -> ClusterSeen:
+        """Return what the visit found; trouble where it has not ended by then."""
+        assert self._visit is not None, "a visit was begun"
+        try:
+            return self._visit.result(timeout=max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            return ClusterSeen(trouble="it has not answered in time")
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self, runs: list[FleetRun], looks: bool, now: float) -> ClusterSeen:
+        try:
+            if self._client is None:
+                self._client = self._open(self._member)
+            client = self._client
+            if (trouble := client.trouble()) is not None:
+                raise ClusterError(trouble)
+            refused = self._follow(client, runs)
+            there = _workloads(client, runs)
+            copies = {uid: _copy(client, workload) for uid, workload in there.items()}
+            room = None
+            if looks:
+                room = room_of(client.snapshot(), {workload.uid for workload in there.values()}, now)
+            return ClusterSeen(copies=copies, refused=refused, room=room)
+        except ClusterError as error:
+            self._forget()
+            return ClusterSeen(trouble=str(error))
+
+    def _forget(self) -> None:
+        """Begin with a new client the next time."""
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                client.close()
+            except FairleadError as error:
+                log.debug("closing: %s", error)
+
+    def _follow(self, client: ClusterClient, runs: list[FleetRun]) -> dict[str, str]:
+        """Have the cluster follow what was decided; why it does not take runs that it is to have, by their uids."""
+        if not runs:
+            return {}
+        there, asked = _workloads(client, runs), False
+        refused: dict[str, str] = {}
+        for run in runs:
+            workload = there.get(run.uid)
+            try:
+                if workload is None:
+                    if run.stage is Stage.PLACING and run.intent is Intent.RUN:
+                        self._submit(client, run)
+                        asked = True
+                    continue
+                wanted = _wanted(run, _copy(client, workload))
+                if wanted is not None and wanted is not workload.intent:
+                    client.set_intent(workload.uid, wanted)
+                    asked = True
+            except (InvalidSpec, Conflict, CannotFit, NameTaken, NotFound) as error:
+                if run.stage is Stage.PLACING:
+                    refused[run.uid] = str(error)
+                else:  # it has changed meanwhile, and is looked at again
+                    log.debug("%s in %s: %s", run.spec.name, run.cluster, error)
+        if asked:
+            client.nudge()
+        return refused
+
+    def _submit(self, client: ClusterClient, run: FleetRun) -> None:
+        spec = replace(run.spec, labels={**run.spec.labels, LABEL: run.uid})
+        if run.origin is not None:
+            spec = replace(spec, checkpoint=replace(spec.checkpoint, origin=run.origin))
+        admitted = admit(client, spec, self._files_of(run.uid))
+        client.launch(renamed(admitted.spec, free_name(client, admitted.spec)), directory=admitted.directory)
+
+
+def _wanted(run: FleetRun, copy: Copy) -> Intent | None:
+    """Return what a cluster is to want of a copy; None where that is as it is."""
+    if copy.phase.is_final:
+        return None
+    if run.intent is Intent.STOP:
+        return Intent.STOP
+    if run.stage is not Stage.LEAVING or has_started_meanwhile(run, copy):
+        return None
+    # Only what holds nothing, and has saved what it had, is removed.
+    return Intent.DELETE if copy.phase is Phase.SUSPENDED and not copy.has_pods else Intent.SUSPEND
+
+
+def _workloads(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Workload]:
+    """The copies of runs in a cluster, by the uids of the runs: the unfinished one, or else the newest."""
+    found: dict[str, Workload] = {}
+    wanted = {run.uid for run in runs}
+    for workload in client.select(Selection(labels=((LABEL, None),))) if runs else ():
+        uid = workload.spec.labels[LABEL]
+        if uid not in wanted or not is_leaf(workload):
+            continue
+        if uid not in found or (found[uid].status.phase.is_final and not workload.status.phase.is_final):
+            found[uid] = workload
+    return found
+
+
+def _copy(client: ClusterClient, workload: Workload) -> Copy:
+    status, progress = workload.status, workload.progress
+    copy = Copy(
+        uid=workload.uid,
+        phase=status.phase,
+        message=status.reason.message,
+        intent=workload.intent,
+        has_pods=any(not pod.phase.is_final for pod in client.pods(workload.uid)),
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+    )
+    if progress is None:
+        return copy
+    origin = workload.spec.checkpoint.origin
+    # What it was restored from was saved by a copy before, and lies there.
+    has_saved = progress.checkpoint_step is not None and (origin is None or progress.checkpoint_at is not None)
+    return replace(
+        copy,
+        step=progress.step,
+        total_steps=progress.total_steps,
+        checkpoint_step=progress.checkpoint_step,
+        place=_place(workload) if has_saved else None,
+    )
+
+
+def _place(workload: Workload) -> str | None:
+    """Return where the checkpoints of a copy are, if another cluster may read them: behind a URL or at a whole path."""
+    # Here and not above: a controller of local clusters needs nothing of Kubernetes until something was saved.
+    from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
+
+    to = workload.spec.checkpoint.to
+    return checkpoint_place(workload, None) if to is not None and ("://" in to or to.startswith("/")) else None

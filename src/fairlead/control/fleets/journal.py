@@ -1,0 +1,312 @@
+"""The journal of a fleet: its spec, its runs, their files and what happened to them, in one directory.
+
+One SQLite file. Commands submit runs and ask for their end; the one controller, proved by a lock, writes all else. A
+process killed at any instant leaves all of a call's changes or none.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.project_files import Found, walk
+from fairlead.cluster.records import build, plain
+from fairlead.errors import ClusterError, Conflict, NotFound
+from fairlead.specs.fleet import Fleet
+from fairlead.specs.formats.serialization import from_json, to_json
+from fairlead.specs.training import Training
+from fairlead.state.fleets import FleetRun, Stage
+from fairlead.state.snapshot import Completed, Intent
+from fairlead.text.quantities import describe_memory
+
+PATIENCE_S = 30.0
+MOST_BYTES = 2 * 2**30
+# Of runs that succeeded, the newest tell how long those to come take.
+MOST_COMPLETED = 500
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT UNIQUE NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL,
+    submitted_at REAL NOT NULL, intent TEXT NOT NULL, stage TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS runs_by_stage ON runs (stage);
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, uid TEXT NOT NULL, said TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS clusters (name TEXT PRIMARY KEY, at REAL NOT NULL, trouble TEXT, since REAL NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetEvent:
+    """Something that happened to a run of a fleet."""
+
+    id: int
+    at: float
+    uid: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNote:
+    """A note of the controller on a cluster it visited; ``trouble`` is None while that answers."""
+
+    at: float
+    trouble: str | None
+    since: float
+
+
+class FleetJournal:
+    """The journal of one fleet; an instance belongs to one thread."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        try:
+            self._database = sqlite3.connect(place / "fleet.db", timeout=PATIENCE_S, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.executescript(SCHEMA)
+        except sqlite3.Error as error:
+            raise ClusterError(f"The journal of the fleet cannot be opened: {place / 'fleet.db'}: {error}") from error
+
+    @classmethod
+    def create(cls, home: Home, fleet: Fleet) -> "FleetJournal":
+        """The journal of a fleet, made when it is missing; the fleet is from now on as it is given."""
+        place = _places(home) / fleet.name
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written = place / f"fleet.json.{uuid.uuid4().hex}"
+        written.write_text(to_json(fleet))
+        os.replace(written, place / "fleet.json")
+        return cls(place)
+
+    @classmethod
+    def open(cls, home: Home, name: str) -> "FleetJournal":
+        """The journal of a fleet that is there.
+
+        Raises:
+            NotFound: There is no such fleet.
+        """
+        place = _places(home) / name
+        if not (place / "fleet.json").is_file():
+            there = ", ".join(names(home)) or "none"
+            raise NotFound(f"There is no fleet {name!r} here; there is: {there}. `fairlead fleet run FILE` begins one.")
+        return cls(place)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def fleet(self) -> Fleet:
+        """The fleet as its controller was last given it."""
+        fleet = from_json((self.place / "fleet.json").read_text())
+        assert isinstance(fleet, Fleet), "only a fleet is written there"
+        return fleet
+
+    def files_of(self, uid: str) -> Path:
+        """The directory with the files of a run."""
+        return self.place / "runs" / uid
+
+    def submit(self, spec: Training, directory: Path, now: float) -> FleetRun:
+        """Keep a run, with a copy of the files of its working directory as they are now.
+
+        Raises:
+            Conflict: An unfinished run of the fleet has its name, or its files are more than a fleet keeps.
+        """
+        uid = uuid.uuid4().hex[:12]
+        spec = self._with_files(spec, directory, self.files_of(uid))
+        try:
+            with self._transaction() as database:
+                taken = database.execute(
+                    "SELECT 1 FROM runs WHERE name = ? AND stage != ?", (spec.name, Stage.ENDED)
+                ).fetchone()
+                if taken:
+                    raise Conflict(
+                        f"A run named {spec.name!r} of the fleet is not finished. Stop it with `fairlead fleet stop "
+                        f"{self.place.name} {spec.name}`, or choose another name with `--name`."
+                    )
+                run = FleetRun(uid=uid, number=0, spec=spec, submitted_at=now, since=now)
+                cursor = database.execute(
+                    "INSERT INTO runs (uid, name, spec, submitted_at, intent, stage, record) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (uid, spec.name, to_json(spec), now, run.intent, run.stage, _record(run)),
+                )
+                _tell(database, now, uid, "Submitted")
+        except BaseException:
+            shutil.rmtree(self.files_of(uid), ignore_errors=True)
+            raise
+        return replace(run, number=cursor.lastrowid or 0)
+
+    def stop(self, name: str, now: float) -> FleetRun:
+        """Ask for the end of a run that is not over.
+
+        Raises:
+            NotFound: There is none of that name.
+        """
+        run = self.find(name)
+        if run.stage is Stage.ENDED:
+            raise Conflict(f"{name} is over already: {run.phase}.")
+        with self._transaction() as database:
+            database.execute("UPDATE runs SET intent = ? WHERE uid = ?", (Intent.STOP, run.uid))
+            _tell(database, now, run.uid, "Asked to stop")
+        return replace(run, intent=Intent.STOP)
+
+    def find(self, name: str) -> FleetRun:
+        """The unfinished or else newest run of a name.
+
+        Raises:
+            NotFound: There is none.
+        """
+        found = [run for run in self.runs() if run.spec.name == name]
+        if not found:
+            raise NotFound(f"There is no run {name!r} in the fleet {self.place.name}.")
+        return next((run for run in found if run.stage is not Stage.ENDED), found[-1])
+
+    def runs(self, *, unfinished: bool = False) -> tuple[FleetRun, ...]:
+        """The runs in the order of their submission."""
+        where = " WHERE stage != 'Ended'" if unfinished else ""
+        rows = self._read(f"SELECT number, uid, spec, submitted_at, intent, record FROM runs{where} ORDER BY number")
+        return tuple(_run(*row) for row in rows)
+
+    def completed(self) -> tuple[Completed, ...]:
+        """Runs that succeeded, and how long they took; the newest of them."""
+        rows = self._read(
+            "SELECT spec, record FROM runs WHERE stage = 'Ended' ORDER BY number DESC LIMIT ?", MOST_COMPLETED
+        )
+        found = ((from_json(spec), json.loads(record)["took_s"]) for spec, record in rows)
+        return tuple(
+            Completed(team=spec.team, name=spec.name, took_s=took_s)
+            for spec, took_s in found
+            if took_s is not None and isinstance(spec, Training)
+        )
+
+    def started(self) -> tuple[FleetRun, ...]:
+        """The newest runs that are over, which say how long runs waited."""
+        rows = self._read(
+            "SELECT number, uid, spec, submitted_at, intent, record FROM runs WHERE stage = 'Ended' "
+            "ORDER BY number DESC LIMIT ?",
+            MOST_COMPLETED,
+        )
+        return tuple(_run(*row) for row in rows)[::-1]
+
+    def events(self, *, after: int = 0) -> tuple[FleetEvent, ...]:
+        """The events of all runs, oldest first."""
+        rows = self._read("SELECT id, at, uid, said FROM events WHERE id > ? ORDER BY id", after)
+        return tuple(FleetEvent(id=row[0], at=row[1], uid=row[2], said=row[3]) for row in rows)
+
+    def clusters(self) -> Mapping[str, ClusterNote]:
+        """The notes on each cluster, by its name."""
+        rows = self._read("SELECT name, at, trouble, since FROM clusters")
+        return {name: ClusterNote(at=at, trouble=trouble, since=since) for name, at, trouble, since in rows}
+
+    def record(self, changed: Iterable[FleetRun], notes: Mapping[str, ClusterNote], now: float) -> None:
+        """Keep what was decided, each change of stage or cluster with an event. Only for the controller."""
+        with self._transaction() as database:
+            for run in changed:
+                row = database.execute("SELECT stage, record FROM runs WHERE uid = ?", (run.uid,)).fetchone()
+                if row is not None and (row[0], json.loads(row[1])["cluster"]) != (run.stage, run.cluster):
+                    _tell(database, now, run.uid, f"{run.stage}: {run.reason}")
+                database.execute(
+                    "UPDATE runs SET stage = ?, record = ? WHERE uid = ?", (run.stage, _record(run), run.uid)
+                )
+            for name, note in notes.items():
+                database.execute(
+                    "INSERT INTO clusters (name, at, trouble, since) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE "
+                    "SET at = excluded.at, trouble = excluded.trouble, since = excluded.since",
+                    (name, note.at, note.trouble, note.since),
+                )
+
+    @contextmanager
+    def lead(self) -> Iterator[None]:
+        """Be the controller within the block.
+
+        Raises:
+            Conflict: Another process is.
+        """
+        with (self.place / "controller.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Conflict(f"Another controller of the fleet {self.place.name} runs. One is enough.") from None
+            yield
+
+    def is_led(self) -> bool:
+        """Return whether a controller runs."""
+        try:
+            with self.lead():
+                return False
+        except Conflict:
+            return True
+
+    def _with_files(self, spec: Training, directory: Path, files: Path) -> Training:
+        """The spec with its files in a directory of the fleet's, where it has any here."""
+        source = Path(directory.absolute(), Path(spec.workdir or ".").expanduser())
+        if spec.image is not None and (spec.workdir is None or not source.is_dir()):
+            files.mkdir(parents=True)
+            return spec  # its files are the image's
+        if not source.is_dir():
+            raise Conflict(f"{spec.name}: workdir: there is no directory {source}. Correct `workdir`.")
+        found = [each for each in walk(source, without=str(self.place.parent)) if isinstance(each, Found)]
+        size = sum(each.status.st_size for each in found)
+        if size > MOST_BYTES:
+            raise Conflict(
+                f"{spec.name}: the files of {source} are {describe_memory(size)}; a fleet keeps at most "
+                f"{describe_memory(MOST_BYTES)} of a run. Leave data out by a .gitignore, or name it by a URL."
+            )
+        for each in found:
+            target = files / each.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / each.path, target)
+        files.mkdir(parents=True, exist_ok=True)
+        return replace(spec, workdir=".")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise ClusterError(f"The journal of the fleet {self.place.name}: {error}") from error
+
+    def _read(self, query: str, *arguments: object) -> list[tuple]:  # type: ignore[type-arg]  # rows, as SQLite has them
+        try:
+            return self._database.execute(query, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise ClusterError(f"The journal of the fleet {self.place.name}: {error}") from error
+
+
+def names(home: Home) -> list[str]:
+    """The fleets that there are."""
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(each.name for each in _places(home).iterdir() if (each / "fleet.json").is_file())
+    return []
+
+
+def _places(home: Home) -> Path:
+    return home.path / "fleets"
+
+
+def _tell(database: sqlite3.Connection, now: float, uid: str, said: str) -> None:
+    database.execute("INSERT INTO events (at, uid, said) VALUES (?, ?, ?)", (now, uid, said))
+
+
+def _record(run: FleetRun) -> str:
+    content = plain(replace(run, spec=None))  # type: ignore[arg-type]  # which has a column of its own
+    for name in ("spec", "number", "uid", "submitted_at", "intent"):
+        del content[name]
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _run(number: int, uid: str, spec: str, submitted_at: float, intent: str, record: str) -> FleetRun:
+    content = json.loads(record)
+    own = {"number": number, "uid": uid, "submitted_at": submitted_at, "intent": intent, "spec": None}
+    found = from_json(spec)
+    assert isinstance(found, Training), "a fleet keeps nothing else"
+    return replace(build(FleetRun, {**content, **own}), spec=found)

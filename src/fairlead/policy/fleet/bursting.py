@@ -1,0 +1,165 @@
+"""Choose the runs that leave the queue of one's own nodes for rented ones, so that waits stay within what is allowed.
+
+A job waits while the waiting that it causes, its own and that of those behind it, is worth the money: while it is at
+most k (units x hours)^2, where k follows how much of the allowed average wait is left over so far. The square keeps
+large jobs, of which few cost most of the money. Those that wait are booked shortest first, which lets more of them wait
+for less. Starburst (Luo et al., USENIX ATC 2024) sets the problem and the figures beside which ``benchmarks.burst``
+puts this rule. Units are GPUs, or cores of jobs without GPUs.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# One setting for all loads; k is START times the allowed wait where waits are just as allowed.
+START = 0.3
+# How fast k follows, for each allowed wait that is saved or overdrawn.
+GAIN = 0.02
+# Of the allowed wait so much is used, as the last waits are known only when they are over.
+PART = 0.985
+# Of those that wait, so many at most are looked at, the oldest first: the work grows with the cube of their number.
+MOST_WAITING = 48
+# What runs longer than it was expected to ends at any time.
+_SOON_H = 1e-3
+_EPS = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job that waits.
+
+    Attributes:
+        name: Tells it from others; lower ones come first where all else is equal.
+        arrived_h: When it came, in hours.
+        hours: How long it is expected to run.
+        units: Of each node that it takes.
+        nodes: How many nodes it takes at once.
+        may_use: Nodes that suit it; None for all.
+        may_leave: It may be sent away; False for one that only has to be waited for.
+    """
+
+    name: int
+    arrived_h: float
+    hours: float
+    units: float
+    nodes: int = 1
+    may_use: frozenset[int] | None = None
+    may_leave: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Units of a node that are held until a time, in hours."""
+
+    node: int
+    until_h: float
+    units: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """Start of a job: its time in hours, and its nodes."""
+
+    job: Job
+    start_h: float
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """The average wait that is allowed, hours; how many jobs have come; how long those waited that wait no more."""
+
+    allowed_h: float
+    num_jobs: int
+    waited_h: float
+
+
+Span = tuple[float, float, float]
+"""Begin and end in hours, and the units that are taken meanwhile."""
+
+
+def book(waiting: Sequence[Job], held: Sequence[Held], now: float, *, sizes: Sequence[float]) -> list[Booking]:
+    """Book the earliest start of each job, shortest first, into gaps where it fits.
+
+    Args:
+        sizes: Units of each node.
+
+    Returns:
+        A booking for each job that fits on the nodes at all.
+    """
+    taken: list[list[Span]] = [[] for _ in sizes]
+    for each in held:
+        taken[each.node].append((-math.inf, max(each.until_h, now + _SOON_H), each.units))
+    found = []
+    for job in sorted(waiting, key=lambda job: (job.hours, job.name)):
+        booking = _booking(job, taken, now, sizes)
+        if booking is None:
+            continue
+        for node in booking.nodes:
+            taken[node].append((booking.start_h, booking.start_h + job.hours, job.units))
+        found.append(booking)
+    return found
+
+
+def choose_leaving(
+    waiting: Sequence[Job], held: Sequence[Held], now: float, waits: Waits, *, sizes: Sequence[float]
+) -> list[Job]:
+    """Choose those of the waiting jobs that go away now, the least worth their wait first."""
+    staying = sorted(waiting, key=lambda job: (job.arrived_h, job.name))[:MOST_WAITING]
+    gone: list[Job] = []
+    pending_h = sum(now - job.arrived_h for job in waiting if job.may_leave)
+    allowed_h = PART * waits.allowed_h
+    left = (allowed_h * waits.num_jobs - waits.waited_h - pending_h) / allowed_h
+    k = START * allowed_h * math.exp(min(50.0, max(-50.0, GAIN * left)))
+    while True:
+        bookings = book(staying, held, now, sizes=sizes)
+        whole_h = sum(each.start_h for each in bookings)
+        ratios = []
+        for booking in bookings:
+            job = booking.job
+            if not job.may_leave:
+                continue
+            others = [other for other in staying if other is not job]
+            caused_h = whole_h - sum(each.start_h for each in book(others, held, now, sizes=sizes)) - now
+            ratios.append((caused_h / (k * (job.nodes * job.units * job.hours) ** 2), job.name, job))
+        if not ratios:
+            return gone
+        ratio, _, worst = max(ratios, key=lambda each: each[:2])
+        if ratio <= 1.0:
+            return gone
+        staying.remove(worst)
+        gone.append(worst)
+
+
+def _booking(job: Job, taken: Sequence[Sequence[Span]], now: float, sizes: Sequence[float]) -> Booking | None:
+    usable = [
+        node
+        for node, size in enumerate(sizes)
+        if size + _EPS >= job.units and (job.may_use is None or node in job.may_use)
+    ]
+    if len(usable) < job.nodes:
+        return None
+    if job.nodes == 1:
+        start, _, node = min((*_earliest(taken[node], job, now, sizes[node]), node) for node in usable)
+        return Booking(job=job, start_h=start, nodes=(node,))
+    for start in [now, *sorted({end for node in usable for _, end, _ in taken[node] if end > now})]:
+        free = sorted((_free(taken[node], start, job.hours, sizes[node]), node) for node in usable)
+        fitting = [node for least, node in free if least + _EPS >= job.units]
+        if len(fitting) >= job.nodes:
+            return Booking(job=job, start_h=start, nodes=tuple(fitting[: job.nodes]))
+    raise AssertionError("every node is free once all that holds it has ended")
+
+
+def _earliest(spans: Sequence[Span], job: Job, now: float, size: float) -> tuple[float, float]:
+    """Return the earliest start on a node, and what is free there beside the job then."""
+    for start in [now, *sorted(end for _, end, _ in spans if end > now)]:
+        if _free(spans, start, job.hours, size) + _EPS >= job.units:
+            return start, _free(spans, start, 0.0, size) - job.units
+    raise AssertionError("a node is free once all that holds it has ended")
+
+
+def _free(spans: Sequence[Span], start: float, hours: float, size: float) -> float:
+    """Return the units of a node that are free from a time on for so long."""
+    end = start + hours
+    moments = [start, *(begin for begin, _, _ in spans if start < begin < end - _EPS)]
+    return min(size - sum(units for begin, until, units in spans if begin <= at + _EPS < until) for at in moments)

@@ -1,0 +1,413 @@
+"""Decide which cluster of a fleet has each run: one's own first, rented ones when waiting costs more, and home again.
+
+A run has a copy in one cluster at most. It leaves one by being suspended there, which saves a checkpoint, and then
+deleted; only when that was seen does another cluster get it. So a cluster that does not answer keeps what it has,
+however long it stays away, and nothing runs twice when it comes back.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
+from fairlead.policy.fleet.room import UNKNOWN_S
+from fairlead.policy.placement.placement import why_never
+from fairlead.policy.queue.duration_estimates import enough_s
+from fairlead.policy.queue.durations import kind_of
+from fairlead.specs.fleet import Fleet, Member
+from fairlead.specs.training import Training
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Room, Stage
+from fairlead.state.snapshot import Completed, Intent, Phase
+
+# A run comes home only for what costs clearly more than its move: a checkpoint, a start and the way to its step again.
+WORTH_S = 1800.0
+# Since its last move, so that two clusters do not pass a run to and fro.
+SETTLED_S = 600.0
+# A cluster that does not take a run, for its name perhaps, is asked again after this time.
+RETRY_S = 60.0
+_HOUR_S = 3600.0
+_RAN = (Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.SUSPENDED)
+
+
+def decide_fleet(snapshot: FleetSnapshot, fleet: Fleet, now: float) -> tuple[FleetRun, ...]:
+    """Decide what changes of the runs of a fleet: those of which something does, as they are from now on.
+
+    A cluster follows from the records alone: it makes the copies that are to be there, lets those go that are Leaving,
+    and stops those that are to stop.
+    """
+    judged = [_judge(run, snapshot.seen, fleet, now) for run in snapshot.runs]
+    took = _took_s(snapshot.completed)
+    judged = _place(judged, snapshot.seen, fleet, took, now)
+    moved = {run.uid: run for run in _burst(judged, snapshot.seen, fleet, took, now)}
+    if not moved:
+        moved = {run.uid: run for run in _bring_home(judged, snapshot.seen, fleet, took, now)}
+    judged = [moved.get(run.uid, run) for run in judged]
+    return tuple(after for before, after in zip(snapshot.runs, judged, strict=True) if after != before)
+
+
+def has_started_meanwhile(run: FleetRun, copy: Copy) -> bool:
+    """Return whether a run that was to leave a queue has come to its turn before it was asked to leave."""
+    return run.waits_to_start and copy.has_pods and copy.intent is Intent.RUN
+
+
+def expected_s(spec: Training, took_s: Mapping[tuple[str, str], Sequence[float]]) -> float:
+    """Return how long a run takes: as it says itself, as others of its name took, its limit, or ``UNKNOWN_S``."""
+    if spec.expected_duration_s is not None:
+        return spec.expected_duration_s
+    learnt = enough_s(took_s.get(kind_of(spec), ()))
+    return learnt if learnt is not None else spec.max_duration_s or UNKNOWN_S
+
+
+def dollars_an_hour(run: FleetRun, member: Member) -> float:
+    """Return what an hour of a run costs in a cluster."""
+    return run.units * (member.gpu_price if run.has_gpus else member.cpu_price)
+
+
+def dollars_so_far(run: FleetRun, fleet: Fleet, now: float) -> float:
+    """Return what a run has cost for rented nodes up to now."""
+    member = fleet.clusters.get(run.cluster or "")
+    if run.rented_since is None or member is None:
+        return run.spent
+    return run.spent + (now - run.rented_since) / _HOUR_S * dollars_an_hour(run, member)
+
+
+def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: float) -> FleetRun:
+    """Return a run with what its cluster tells of it."""
+    if run.stage is Stage.ENDED:
+        return run
+    if run.cluster is None:
+        if run.intent is Intent.STOP:
+            return _end(run, Phase.STOPPED, "stopped before any cluster had it", fleet, now)
+        return run
+    if run.cluster not in fleet.clusters:
+        return _told(run, f"{run.cluster} is no longer a cluster of the fleet, and keeps it; add it again")
+    there = seen.get(run.cluster)
+    if there is None:
+        return run
+    if there.trouble is not None:
+        return _told(run, f"{run.cluster} does not answer and keeps it: {there.trouble}")
+    copy = there.copies.get(run.uid)
+    if copy is None:
+        return _without_copy(run, there, fleet, now)
+    before, run = run, _observed(run, copy, fleet, now)
+    if copy.phase.is_final and not copy.has_pods:
+        return _end(run, copy.phase, copy.message, fleet, now)
+    if run.stage is Stage.PLACING:
+        return replace(run, stage=Stage.PLACED, since=now, reason=_where(run, copy))
+    if run.stage is Stage.LEAVING:
+        if has_started_meanwhile(before, copy) and run.intent is Intent.RUN:
+            return replace(run, stage=Stage.PLACED, since=now, target=None, reason=_where(run, copy))
+        return _told(run, f"leaves {run.cluster} for {run.target}: {copy.phase}, {copy.message}")
+    return _told(run, _where(run, copy))
+
+
+def _without_copy(run: FleetRun, there: ClusterSeen, fleet: Fleet, now: float) -> FleetRun:
+    """Return a run of which its cluster, which answers, has no copy."""
+    cluster = run.cluster or ""
+    if run.stage is Stage.PLACING:
+        if run.intent is Intent.STOP:
+            return _end(run, Phase.STOPPED, f"stopped before {cluster} had it", fleet, now)
+        why = there.refused.get(run.uid)
+        if why is None:
+            return run
+        refused = {**run.refused, cluster: why}
+        return _unplaced(replace(run, refused=refused, target=None), f"{cluster} does not take it: {why}", fleet, now)
+    if run.stage is Stage.LEAVING:
+        return _unplaced(run, f"has left {cluster} for {run.target}", fleet, now)
+    return _end(run, Phase.STOPPED, f"deleted in {cluster}", fleet, now)
+
+
+def _unplaced(run: FleetRun, reason: str, fleet: Fleet, now: float) -> FleetRun:
+    run = _paid(run, fleet, now)
+    return replace(run, stage=Stage.QUEUED, since=now, reason=reason, cluster=None, child=None, phase=Phase.PENDING)
+
+
+def _end(run: FleetRun, phase: Phase, reason: str, fleet: Fleet, now: float) -> FleetRun:
+    run = _paid(run, fleet, now)
+    took_s = now - run.started_at if phase is Phase.SUCCEEDED and run.started_at is not None else None
+    return replace(run, stage=Stage.ENDED, since=now, phase=phase, reason=reason, took_s=took_s)
+
+
+def _observed(run: FleetRun, copy: Copy, fleet: Fleet, now: float) -> FleetRun:
+    """Return a run with what its copy tells: its progress, since when it runs and whether it is paid for."""
+    has_run = copy.started_at is not None or copy.phase in _RAN
+    run = replace(
+        run,
+        child=copy.uid,
+        phase=copy.phase,
+        message=copy.message,
+        step=run.step if copy.step is None else copy.step,
+        total_steps=run.total_steps if copy.total_steps is None else copy.total_steps,
+        checkpoint_step=run.checkpoint_step if copy.checkpoint_step is None else copy.checkpoint_step,
+        started_at=(copy.started_at or now) if run.started_at is None and has_run else run.started_at,
+        # A copy that saved nothing is followed by one that begins where it began.
+        origin=run.origin if copy.place is None else copy.place,
+    )
+    if copy.has_pods and run.rented_since is None and fleet.clusters[run.cluster or ""].is_rented:
+        return replace(run, rented_since=copy.started_at or now)
+    return run if copy.has_pods else _paid(run, fleet, copy.finished_at or now)
+
+
+def _paid(run: FleetRun, fleet: Fleet, until: float) -> FleetRun:
+    if run.rented_since is None:
+        return run
+    return replace(run, spent=dollars_so_far(run, fleet, max(until, run.rented_since)), rented_since=None)
+
+
+def _told(run: FleetRun, reason: str) -> FleetRun:
+    return run if run.reason == reason else replace(run, reason=reason)
+
+
+def _where(run: FleetRun, copy: Copy) -> str:
+    return f"{copy.phase} in {run.cluster}: {copy.message}"
+
+
+def _place(
+    runs: Iterable[FleetRun],
+    seen: Mapping[str, ClusterSeen],
+    fleet: Fleet,
+    took: Mapping[tuple[str, str], Sequence[float]],
+    now: float,
+) -> list[FleetRun]:
+    """Return the runs, each Queued one with the cluster that is to have it, where there is one."""
+    found: list[FleetRun] = []
+    held = _held_units(runs)
+    for run in runs:
+        if run.stage is not Stage.QUEUED:
+            found.append(run)
+            continue
+        why: list[str] = []
+        target = next(_clusters_for(run, seen, fleet, held, why), None)
+        if target is None:
+            if run.refused and now - run.since > RETRY_S:
+                run = replace(run, refused={}, since=now)
+            found.append(_told(run, f"no cluster can have it: {'; '.join(why)}"))
+            continue
+        silent = [name for name in _silent_own(run, seen, fleet) if fleet.clusters[target].is_rented]
+        if silent and run.target is None and now - run.submitted_at < fleet.wait_s:
+            found.append(_told(run, f"waits for {silent[0]}, which does not answer, before it goes to {target}"))
+            continue
+        held[target, run.has_gpus] += run.units
+        price = _price(run, fleet.clusters[target], expected_s(run.spec, took))
+        reason = "; ".join((f"goes to {target}, {price}", *why))
+        run = replace(run, stage=Stage.PLACING, since=now, cluster=target, target=None, reason=reason)
+        if fleet.clusters[target].is_rented and run.started_at is None:
+            run = replace(run, started_at=now)  # nodes come when they are asked for: it waits no more for a turn
+        found.append(run)
+    return found
+
+
+def _silent_own(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet) -> Iterator[str]:
+    for name, member in fleet.clusters.items():
+        there = seen.get(name)
+        if not member.is_rented and name not in run.refused and (there is None or there.trouble is not None):
+            yield name
+
+
+def _clusters_for(
+    run: FleetRun,
+    seen: Mapping[str, ClusterSeen],
+    fleet: Fleet,
+    held: Mapping[tuple[str, bool], float],
+    why: list[str],
+) -> Iterator[str]:
+    """Yield the clusters that may have a run, the one it is meant for first, then the cheapest; add to ``why`` what
+    speaks against the others."""
+    order = sorted(fleet.clusters, key=lambda name: (name != run.target, dollars_an_hour(run, fleet.clusters[name])))
+    for name in order:
+        there, problem = seen.get(name), None
+        if name in run.refused:
+            problem = f"{name} does not take it: {run.refused[name]}"
+        elif there is None or there.trouble is not None:
+            problem = f"{name} does not answer"
+        elif (problem := _beyond(run, fleet.clusters[name], held[name, run.has_gpus])) is not None:
+            problem = f"{name} {problem}"
+        elif not fleet.clusters[name].is_rented and there.room is not None:
+            never = why_never(run.spec, there.room.nodes)
+            problem = None if never is None else f"in {name}, {never.message}"
+        if problem is None:
+            yield name
+        else:
+            why.append(problem)
+
+
+def _beyond(run: FleetRun, member: Member, held: float) -> str | None:
+    most = member.most_gpus if run.has_gpus else member.most_cpus
+    if most is None or held + run.units <= most:
+        return None
+    what = "GPUs" if run.has_gpus else "cores"
+    return f"has {held:g} of at most {most} {what} for the fleet, and it needs {run.units:g}"
+
+
+def _held_units(runs: Iterable[FleetRun]) -> dict[tuple[str, bool], float]:
+    """Return the GPUs, or cores of those without, that runs of the fleet have or are to have in each cluster."""
+    held: dict[tuple[str, bool], float] = defaultdict(float)
+    for run in runs:
+        if run.cluster is not None and run.stage is not Stage.ENDED:
+            held[run.cluster, run.has_gpus] += run.units
+    return held
+
+
+def _price(run: FleetRun, member: Member, seconds: float) -> str:
+    an_hour = dollars_an_hour(run, member)
+    if not an_hour:
+        return "which costs nothing more"
+    return f"for ${an_hour:,.2f} an hour, about ${an_hour * seconds / _HOUR_S:,.2f} in all"
+
+
+def _burst(
+    runs: Sequence[FleetRun],
+    seen: Mapping[str, ClusterSeen],
+    fleet: Fleet,
+    took: Mapping[tuple[str, str], Sequence[float]],
+    now: float,
+) -> Iterator[FleetRun]:
+    """Yield those that leave the queue of an own cluster for a rented one, as they are from now on."""
+    held = _held_units(runs)
+    for name, room in _own_rooms(seen, fleet):
+        for has_gpus in (True, False):
+            waiting = [run for run in runs if _waits_in(run, name) and run.has_gpus is has_gpus]
+            if not waiting:
+                continue
+            board = _Board(room, has_gpus)
+            # Those that no rented cluster could take are waited for like the runs of others.
+            may_leave = {run.uid for run in waiting if _rented_for(run, seen, fleet, held) is not None}
+            jobs = [
+                board.job(run, run.number, expected_s(run.spec, took), may_leave=run.uid in may_leave)
+                for run in waiting
+            ]
+            waits = _waits(runs, fleet, has_gpus)
+            leaving = choose_leaving([*jobs, *board.others()], board.held, now / _HOUR_S, waits, sizes=board.sizes)
+            by_number = {run.number: run for run in waiting}
+            for job in leaving:
+                run = by_number[job.name]
+                target = _rented_for(run, seen, fleet, held)
+                if target is None:
+                    continue  # the others of now have taken what it is allowed
+                held[target, has_gpus] += run.units
+                price = _price(run, fleet.clusters[target], expected_s(run.spec, took))
+                reason = f"leaves the queue of {name}: waiting there costs more than {target}, {price}"
+                yield replace(run, stage=Stage.LEAVING, since=now, target=target, reason=reason)
+
+
+def _rented_for(
+    run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, held: Mapping[tuple[str, bool], float]
+) -> str | None:
+    return next((name for name in _clusters_for(run, seen, fleet, held, []) if fleet.clusters[name].is_rented), None)
+
+
+def _waits_in(run: FleetRun, cluster: str) -> bool:
+    is_there = run.stage is Stage.PLACED and run.cluster == cluster and run.intent is Intent.RUN
+    return is_there and run.waits_to_start
+
+
+def _waits(runs: Iterable[FleetRun], fleet: Fleet, has_gpus: bool) -> Waits:
+    such = [run for run in runs if run.has_gpus is has_gpus]
+    waited_s = sum(run.started_at - run.submitted_at for run in such if run.started_at is not None)
+    return Waits(allowed_h=fleet.wait_s / _HOUR_S, num_jobs=len(such), waited_h=waited_s / _HOUR_S)
+
+
+def _bring_home(
+    runs: Sequence[FleetRun],
+    seen: Mapping[str, ClusterSeen],
+    fleet: Fleet,
+    took: Mapping[tuple[str, str], Sequence[float]],
+    now: float,
+) -> Iterator[FleetRun]:
+    """Yield one run at most that leaves a rented cluster for an own one with room for it, the dearest first."""
+    for name, room in _own_rooms(seen, fleet):
+        if room.others or any(run.cluster == name and run.phase is Phase.PENDING for run in _unfinished(runs)):
+            continue  # there is no room while anybody waits for it, or is on the way there
+        away = [run for run in runs if _may_come_home(run, seen, fleet, took, now)]
+        for run in sorted(away, key=lambda run: (-dollars_an_hour(run, fleet.clusters[run.cluster or ""]), run.number)):
+            board = _Board(room, run.has_gpus)
+            job = board.job(run, run.number, _left_s(run, took, now))
+            starts = book([job], board.held, now / _HOUR_S, sizes=board.sizes)
+            beyond = _beyond(run, fleet.clusters[name], _held_units(runs)[name, run.has_gpus])
+            if name not in run.refused and beyond is None and starts and starts[0].start_h <= now / _HOUR_S:
+                reason = f"leaves {run.cluster}: {name} has room for it, which costs nothing more"
+                yield replace(run, stage=Stage.LEAVING, since=now, target=name, reason=reason)
+                return
+
+
+def _may_come_home(
+    run: FleetRun,
+    seen: Mapping[str, ClusterSeen],
+    fleet: Fleet,
+    took: Mapping[tuple[str, str], Sequence[float]],
+    now: float,
+) -> bool:
+    cluster = run.cluster or ""
+    if run.stage is not Stage.PLACED or run.intent is not Intent.RUN or now - run.since < SETTLED_S:
+        return False
+    if not fleet.clusters[cluster].is_rented or seen[cluster].trouble is not None:
+        return False
+    if run.phase is Phase.PENDING and run.rented_since is None:
+        return True
+    has_saved = run.checkpoint_step is not None and run.origin is not None
+    return run.phase is Phase.RUNNING and has_saved and _left_s(run, took, now) > WORTH_S
+
+
+def _left_s(run: FleetRun, took: Mapping[tuple[str, str], Sequence[float]], now: float) -> float:
+    """Return how long a run still takes, by its steps where it tells them."""
+    done_s = 0.0 if run.started_at is None else max(0.0, now - run.started_at)
+    if run.step and run.total_steps and done_s:
+        return done_s * max(0, run.total_steps - run.step) / run.step
+    return max(0.0, expected_s(run.spec, took) - done_s)
+
+
+def _own_rooms(seen: Mapping[str, ClusterSeen], fleet: Fleet) -> Iterator[tuple[str, Room]]:
+    for name, member in fleet.clusters.items():
+        there = seen.get(name)
+        if not member.is_rented and there is not None and there.trouble is None and there.room is not None:
+            yield name, there.room
+
+
+def _unfinished(runs: Iterable[FleetRun]) -> Iterator[FleetRun]:
+    return (run for run in runs if run.stage is not Stage.ENDED)
+
+
+def _took_s(completed: Iterable[Completed]) -> dict[tuple[str, str], list[float]]:
+    took: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in completed:
+        took[kind_of(run)].append(run.took_s)
+    return {kind: sorted(each) for kind, each in took.items()}
+
+
+class _Board:
+    """The nodes of a cluster as ``bursting`` counts them: by their GPUs, or by the cores of those that ask for none."""
+
+    def __init__(self, room: Room, has_gpus: bool) -> None:
+        self._room = room
+        self._has_gpus = has_gpus
+        self._index = {node.name: index for index, node in enumerate(room.nodes)}
+        self.sizes = [
+            sum(gpu.milli for gpu in node.gpus) / 1000 if has_gpus else node.cpu_milli / 1000 for node in room.nodes
+        ]
+        self.held = [
+            Held(node=self._index[each.node], until_h=each.until / _HOUR_S, units=each.gpus if has_gpus else each.cpus)
+            for each in room.held
+            if each.node in self._index
+        ]
+
+    def others(self) -> list[Job]:
+        """Return the runs of others that wait there."""
+        return [
+            self._job(each.spec, -1 - number, each.since, each.takes_s, may_leave=False)
+            for number, each in enumerate(self._room.others)
+            if (each.spec.resources.gpu is not None) is self._has_gpus
+        ]
+
+    def job(self, run: FleetRun, name: int, takes_s: float, *, may_leave: bool = True) -> Job:
+        """Return a run of the fleet as a job."""
+        return self._job(run.spec, name, run.submitted_at, takes_s, may_leave=may_leave)
+
+    def _job(self, spec: Training, name: int, since: float, takes_s: float, *, may_leave: bool) -> Job:
+        gpu = spec.resources.gpu
+        units = (spec.resources.cpu_milli or 1000) / 1000 if gpu is None else gpu.milli / 1000
+        one = replace(spec, nodes=1, most_nodes=None) if spec.nodes != 1 or spec.most_nodes is not None else spec
+        suits = frozenset(index for index, node in enumerate(self._room.nodes) if why_never(one, (node,)) is None)
+        return Job(
+            name=name, arrived_h=since / _HOUR_S, hours=max(takes_s, 1.0) / _HOUR_S, units=units, nodes=spec.nodes,
+            may_use=suits, may_leave=may_leave,
+        )  # fmt: skip

@@ -1,0 +1,45 @@
+"""Read off a cluster's snapshot what a fleet needs to know of its room: nodes, what is held until when, who waits."""
+
+from collections import defaultdict
+from collections.abc import Container, Mapping
+
+from fairlead.policy.queue.durations import durations_of
+from fairlead.state.fleets import HeldNode, OtherRun, Room
+from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Intent, Phase, Pod, Snapshot
+
+# What a run is taken to need of which nothing is known: no limit, no estimate, no earlier run of its name.
+UNKNOWN_S = 4 * 3600.0
+
+
+def room_of(snapshot: Snapshot, own: Container[str], now: float) -> Room:
+    """Return the room of a cluster.
+
+    Args:
+        own: The uids of the workloads there that are copies of the fleet's runs.
+    """
+    durations = durations_of(snapshot.completed)
+    pods: dict[str, list[Pod]] = defaultdict(list)
+    for pod in snapshot.pods:
+        if not pod.phase.is_final:
+            pods[pod.workload_uid].append(pod)
+    gpus = {gpu.uuid: gpu for node in snapshot.nodes for gpu in node.gpus}
+    held, others = [], []
+    for workload in snapshot.workloads:
+        found = pods.pop(workload.uid, [])
+        until = min(durations.ends_at(workload, found, now), now + UNKNOWN_S) if found else now
+        held += [_held(pod, gpus, until) for pod in found]
+        waits = not found and workload.intent is Intent.RUN and workload.status.phase is Phase.PENDING
+        if waits and workload.uid not in own:
+            takes_s = min(durations.length_s(workload, now), UNKNOWN_S)
+            others.append(OtherRun(spec=workload.spec, since=workload.status.since, takes_s=takes_s))
+    # What is left is of no run of ours: nobody says when it ends.
+    held += [_held(pod, gpus, now + UNKNOWN_S) for each in pods.values() for pod in each]
+    nodes = tuple(node for node in snapshot.nodes if node.ready and node.closed is None and node.leaving is None)
+    return Room(nodes=nodes, held=tuple(held), others=tuple(others))
+
+
+def _held(pod: Pod, gpus: Mapping[str, Gpu], until: float) -> HeldNode:
+    grant = pod.grant
+    there = [gpus[uuid] for uuid in grant.gpu_uuids if uuid in gpus]
+    milli = sum(min(grant.gpu_milli, WHOLE_MILLI) if gpu.divisible else gpu.milli for gpu in there)
+    return HeldNode(node=pod.node, until=until, gpus=milli / 1000, cpus=grant.cpu_milli / 1000)
