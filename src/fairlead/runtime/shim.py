@@ -329,7 +329,7 @@ class Shim:
         now = time.monotonic()
         deadline = now + EXPORT_S
         while self._exporter.pid is not None and now < deadline:
-            if self._kill_at is not None:
+            if self._is_stopping and self._kill_at is not None:
                 deadline = min(deadline, max(self._kill_at, now + LEAST_EXPORT_S))
             self._wait(min(0.2, max(0.0, deadline - now)))
             now = time.monotonic()

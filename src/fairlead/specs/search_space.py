@@ -67,6 +67,13 @@ class Parameter:
         low, high = self._warp(self.low), self._warp(self.high)
         return (self._warp(float(value)) - low) / (high - low) if high > low else 0.5
 
+    def nearest(self, part: float) -> Value:
+        """The value at a part of a range as ``part`` tells it."""
+        if not self.is_whole:
+            return self.at(min(max(part, 0.0), 1.0))
+        low, high = self._warp(self.low), self._warp(self.high)
+        return int(min(max(round(self._unwarp(low + part * (high - low))), self.low), self.high))
+
     @property
     def listed(self) -> Sequence[Value] | None:
         """All of its values, in order; None where there is no end of them."""

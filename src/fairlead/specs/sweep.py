@@ -55,7 +55,12 @@ class Sampler(StrEnum):
     GRID = "grid"
     TPE = "tpe"
     CMA_ES = "cma-es"
+    GP = "gp"
     NSGA_II = "nsga-ii"
+
+
+# Those that learn from one objective.
+LEARNING = (Sampler.TPE, Sampler.CMA_ES, Sampler.GP)
 
 
 class Rule(StrEnum):
@@ -254,14 +259,14 @@ class Sweep:
             yield from self._objectives_problems()
             return
         if self.sampler is Sampler.NSGA_II:
-            yield "sampler", "nsga-ii is for several `objectives`; give them, or use tpe, cma-es, random or grid"
+            yield "sampler", "nsga-ii is for several `objectives`; give them, or use tpe, gp, cma-es, random or grid"
         if self.objective is not None:
             return
         for key, given in (("prune", self.prune is not None), ("stop", self.stop.target is not None)):
             if given:
                 what = "prune" if key == "prune" else "stop.target"
                 yield key, f"`{what}` needs an `objective`, such as `{{metric: loss, goal: minimize}}`"
-        if self.sampler in (Sampler.TPE, Sampler.CMA_ES):
+        if self.sampler in LEARNING:
             yield "sampler", f"{self.sampler} learns from an `objective`; give one, or use random or grid"
 
     def _objectives_problems(self) -> Iterable[tuple[str, str]]:
@@ -278,7 +283,7 @@ class Sweep:
         for key, given, what in (
             ("prune", self.prune is not None, "`prune` compares trials by one `objective`"),
             ("stop", self.stop.target is not None, "`stop.target` is a value of one `objective`"),
-            ("sampler", self.sampler in (Sampler.TPE, Sampler.CMA_ES), f"{self.sampler} learns from one `objective`"),
+            ("sampler", self.sampler in LEARNING, f"{self.sampler} learns from one `objective`"),
         ):
             if given:
                 yield key, f"{what}, and there are several; leave it out, or give one objective"

@@ -1,9 +1,11 @@
 """Chooses the values of the next trial, as a function of the sweep, its number and the trials before it."""
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from fairlead.policy.search.covariance_adaptation import distribution_after
 from fairlead.policy.search.nondominated_sorting import POPULATION, breed
@@ -11,6 +13,9 @@ from fairlead.policy.search.trials import TrialRecord, TrialState, draw, ranked
 from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Parameter, Value, grid
 from fairlead.specs.sweep import Sampler, Sweep
+
+if TYPE_CHECKING:
+    from fairlead.policy.search.gaussian_process import Axis
 
 # As Optuna's TPESampler has them: trials before it learns, candidates for each parameter, and how many are good ones.
 NUM_RANDOM = 10
@@ -89,12 +94,90 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[s
     return values
 
 
+def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
+    """Draw where a Gaussian process has the greatest expected improvement; at random until there are a few trials.
+
+    What was pruned is taken to be no better than the median of those that came to their end.
+    """
+    goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
+    ended = [each for each in history if each.value is not None and each.state is TrialState.SUCCEEDED]
+    axes = _axes(sweep.space)
+    if len(ended) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
+        return _random(sweep, number, history)
+    from fairlead.policy.search.gaussian_process import next_place  # NumPy, which no other sampler needs
+
+    middle = statistics.median(goal.sign * (each.value or 0.0) for each in ended)
+    known = [
+        each for each in history if each.value is not None and each.state in (TrialState.SUCCEEDED, TrialState.PRUNED)
+    ]
+    losses = [
+        max(goal.sign * (each.value or 0.0), -math.inf if each.state is TrialState.SUCCEEDED else middle)
+        for each in known
+    ]
+    running = [_place(sweep.space, each.values) for each in history if each.state is TrialState.ACTIVE]
+    places = [_place(sweep.space, each.values) for each in known]
+    return _at_place(sweep.space, next_place(axes, places, losses, running, (sweep.seed, number, "gp")))
+
+
 def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
     """Cross two of the best trials and change the child a little; at random until there are enough."""
     ended = [each for each in history if each.scores and each.state is TrialState.SUCCEEDED]
     if len(ended) < POPULATION:
         return _random(sweep, number, history)
     return breed(sweep, number, ended)
+
+
+def _axes(space: Sequence[Parameter]) -> "list[Axis]":
+    """The coordinates of a place: one of a range, and one of each value of a parameter whose values are listed."""
+    from fairlead.policy.search.gaussian_process import Axis
+
+    axes: list[Axis] = []
+    first: dict[str, int] = {}
+    for group, parameter in enumerate(space):
+        first[parameter.name] = len(axes)
+        when: tuple[tuple[int, float], ...] = ()
+        if parameter.when is not None:
+            other = next(each for each in space if each.name == parameter.when[0])
+            at = first[other.name]
+            if other.choices:
+                when = tuple((at + other.choices.index(value), 1.0) for value in parameter.when[1])
+            else:
+                when = tuple((at, other.part(value)) for value in parameter.when[1])
+        if parameter.choices:
+            axes.extend(Axis(group=group, is_word=True, when=when) for _ in parameter.choices)
+        else:
+            # Whole numbers in equal ratios lie at no even distance.
+            is_even = parameter.is_whole and not parameter.is_log
+            num_values = int(parameter.high - parameter.low) + 1 if is_even else None
+            axes.append(Axis(group=group, num_values=num_values, when=when))
+    return axes
+
+
+def _place(space: Sequence[Parameter], values: Mapping[str, Value]) -> list[float]:
+    """Return where a trial is, by those coordinates."""
+    place: list[float] = []
+    for parameter in space:
+        if parameter.choices:
+            place.extend(float(values.get(parameter.name) == each) for each in parameter.choices)
+        else:
+            place.append(parameter.part(values[parameter.name]) if parameter.name in values else 0.5)
+    return place
+
+
+def _at_place(space: Sequence[Parameter], place: Sequence[float]) -> dict[str, Value]:
+    """The values at a place."""
+    values: dict[str, Value] = {}
+    at = 0
+    for parameter in space:
+        parts = place[at : at + max(1, len(parameter.choices))]
+        at += len(parts)
+        if parameter.is_active(values):
+            values[parameter.name] = (
+                parameter.choices[max(range(len(parts)), key=parts.__getitem__)]
+                if parameter.choices
+                else parameter.nearest(parts[0])
+            )
+    return values
 
 
 def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
@@ -176,5 +259,6 @@ SAMPLERS: dict[Sampler, Callable[[Sweep, int, Sequence[TrialRecord]], dict[str, 
     Sampler.GRID: _grid,
     Sampler.TPE: _tpe,
     Sampler.CMA_ES: _cma_es,
+    Sampler.GP: _gp,
     Sampler.NSGA_II: _nsga_ii,
 }
