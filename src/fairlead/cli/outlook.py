@@ -17,6 +17,7 @@ from fairlead.text.quantities import describe_duration
 
 if TYPE_CHECKING:
     from fairlead.policy.queue.cost_forecast import Forecast
+    from fairlead.policy.queue.run_forecast import RunForecast
     from fairlead.specs.training import Training
 
 
@@ -73,12 +74,58 @@ def describe_forecast(found: Forecast) -> str:
     """Say what it costs an hour and in all."""
     where = found.node if found.num_nodes == 1 else f"{found.num_nodes} nodes such as {found.node}"
     hourly = f"{describe_microusd(found.microusd_per_hour)} an hour on {where}"
+    between = ""
+    if found.low_microusd is not None and found.high_microusd is not None:
+        between = (
+            f"{describe_microusd(found.low_microusd)} to {describe_microusd(found.high_microusd)} in 9 of 10 cases"
+        )
+    if found.microusd is None and between:
+        return f"{hourly}, {between}"
     if found.microusd is None:
         return f"{hourly}; what it costs in all is not known, as nobody says how long it takes"
-    return f"{hourly}, {'at most' if found.is_limit else 'about'} {describe_microusd(found.microusd)} in all"
+    total = f"{hourly}, {'at most' if found.is_limit else 'about'} {describe_microusd(found.microusd)} in all"
+    return f"{total}, {between}" if between else total
+
+
+def run_forecast(cluster: ClusterClient, run: Workload, spent_microusd: int | None = None) -> RunForecast | None:
+    """Estimate when a run is over and what it will have cost; None where that cannot be told."""
+    if run.status.phase.is_final:
+        return None
+    # Here and not above: only what looks ahead needs it.
+    from fairlead.policy.queue.run_forecast import forecast
+
+    try:
+        snapshot = cluster.snapshot()
+    except NotAllowed:
+        return None
+    return forecast(run, snapshot, time.time(), spent_microusd)
+
+
+def new_run_forecast(cluster: ClusterClient, spec: Training) -> RunForecast | None:
+    """Estimate how long a run takes that is submitted now, from its start on."""
+    now = time.time()
+    status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
+    run = Workload(uid="planned", spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
+    return run_forecast(cluster, run)
+
+
+def describe_end(found: RunForecast, now: float) -> str:
+    """Say when a run that holds something is over, with bounds."""
+    low, high = describe_time(now + found.low_s), describe_time(now + found.high_s)
+    return f"{describe_time(now + found.likely_s)} likely, {low} to {high}{_sure(found)}, {found.basis}"
+
+
+def describe_length(found: RunForecast) -> str:
+    """Say how long a run takes once it starts, with bounds."""
+    bounds = f"{describe_duration(found.low_s)} to {describe_duration(found.high_s)}{_sure(found)}"
+    return f"{describe_duration(found.likely_s)} likely, {bounds}, {found.basis}"
 
 
 def describe_start(at: float) -> str:
     """The time, and how long it is until then."""
     left_s = at - time.time()
     return f"{describe_time(at)} at the latest, in {describe_duration(left_s)}" if left_s > 1 else "at once"
+
+
+def _sure(found: RunForecast) -> str:
+    return "" if found.by_steps else " in 9 of 10 cases"

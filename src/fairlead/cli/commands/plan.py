@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.commands.run import Asked, asked_of
-from fairlead.cli.outlook import cost_forecasts, describe_expectation, describe_forecast, describe_start, expectation
+from fairlead.cli.outlook import (
+    cost_forecasts,
+    describe_expectation,
+    describe_forecast,
+    describe_length,
+    describe_start,
+    expectation,
+    new_run_forecast,
+)
 from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, json_option, table
 from fairlead.cli.specfiles import files_type
@@ -98,6 +106,7 @@ def plan(
         new_run = spec if run is None and isinstance(spec, Training) else None
         expected = None if new_run is None else expectation(cluster, new_run)
         costs = () if new_run is None else cost_forecasts(cluster, new_run)
+        takes = None if new_run is None else new_run_forecast(cluster, new_run)
         if json_:
             change = "none" if run is not None else "submit"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
@@ -113,6 +122,7 @@ def plan(
                         **({} if status.requests is None else {"requests": asdict(status.requests)}),
                         **({} if expected is None else {"expected": asdict(expected)}),
                         "costs": [asdict(cost) for cost in costs],
+                        "forecast": None if takes is None else asdict(takes),
                         "spec": render(_shown(spec)),
                         **_splits_json(cluster, spec, request),
                         **({"steps": [asdict(step) for step in _steps(spec)]} if has_steps(spec) else {}),
@@ -139,6 +149,8 @@ def plan(
             print("\n".join(describe_outcome(spec.name, status, starts_at)))
             if expected is not None:
                 print(f"{spec.name}: {describe_expectation(expected)}")
+            if takes is not None:
+                print(f"{spec.name}: takes {describe_length(takes)}")
             for cost in costs:
                 print(f"{spec.name}: {describe_forecast(cost)}")
     return CHANGES if new else 0

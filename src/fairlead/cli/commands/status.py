@@ -8,7 +8,7 @@ import click
 
 from fairlead.cli.families import with_descendants
 from fairlead.cli.names import RunName, find
-from fairlead.cli.outlook import describe_start, latest_start
+from fairlead.cli.outlook import describe_end, describe_length, describe_start, latest_start, run_forecast
 from fairlead.cli.pipelines import describe_steps, step_lines, steps_json
 from fairlead.cli.selecting import selection_options
 from fairlead.cli.show import (
@@ -44,6 +44,7 @@ from fairlead.text.quantities import (
 
 if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
+    from fairlead.policy.queue.run_forecast import RunForecast
 
 RECENT = 15
 NEWEST_EVENTS = 5
@@ -174,7 +175,9 @@ def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
 
     pods = [_pod_json(pod) for pod in cluster.pods(workload.uid)]
     told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
-    told["cost_microusd"] = cluster.cost_of(workload)
+    told["cost_microusd"] = spent_microusd = cluster.cost_of(workload)
+    ahead = run_forecast(cluster, workload, spent_microusd)
+    told["forecast"] = None if ahead is None else asdict(ahead)
     spent = cluster.goodput_of(workload)
     told["goodput"] = None if spent is None else asdict(spent)
     told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
@@ -232,8 +235,12 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
         facts.append(("running" if state.phase is Phase.RUNNING else "ran", ran))
     facts.append(("progress", describe_progress(workload.progress)))
     amount = cluster.cost_of(workload)
+    ahead = run_forecast(cluster, workload, amount)
+    if ahead is not None:
+        holds = state.phase in (Phase.STARTING, Phase.RUNNING)
+        facts.append(("ends", describe_end(ahead, time.time())) if holds else ("takes", describe_length(ahead)))
     if amount is not None:
-        facts.append(("cost", f"{describe_microusd(amount)} {'in all' if state.phase.is_final else 'so far'}"))
+        facts.append(("cost", _cost(amount, ahead, state.phase)))
     spent = cluster.goodput_of(workload)
     if spent is not None and spent.ratio is not None:
         facts.append(("goodput", _goodput(spent)))
@@ -250,6 +257,17 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     facts.append(("checkpoints", _checkpoints(spec, own, workload.progress)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
+
+
+def _cost(amount: int, ahead: "RunForecast | None", phase: Phase) -> str:
+    """Say what a run has cost, and between what it will have when it ends."""
+    if phase.is_final:
+        return f"{describe_microusd(amount)} in all"
+    bounds = (None, None) if ahead is None else (ahead.microusd(ahead.low_s), ahead.microusd(ahead.high_s))
+    low, high = bounds
+    if low is None or high is None:
+        return f"{describe_microusd(amount)} so far"
+    return f"{describe_microusd(amount)} so far, {describe_microusd(low)} to {describe_microusd(high)} at its end"
 
 
 def _goodput(spent: "Goodput") -> str:

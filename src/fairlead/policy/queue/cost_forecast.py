@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from fairlead.policy.placement.placement import why_never
+from fairlead.policy.queue import run_forecast
 from fairlead.policy.queue.budgets import rate_of
 from fairlead.policy.queue.durations import durations_of
 from fairlead.state.snapshot import Snapshot, Workload
@@ -19,6 +20,7 @@ class Forecast:
         node: One of them.
         num_nodes: How many there are.
         microusd: In all; None where nobody knows how long the run takes.
+        low_microusd, high_microusd: Between these it lies in nine of ten cases; None where that is not known.
         is_limit: That is the most it may cost, as its ``max_duration`` or its ``max_cost`` ends it.
     """
 
@@ -27,6 +29,8 @@ class Forecast:
     microusd_per_hour: int
     microusd: int | None
     is_limit: bool
+    low_microusd: int | None = None
+    high_microusd: int | None = None
 
 
 def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forecast, ...]:
@@ -38,7 +42,7 @@ def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forec
         if node.price_per_hour and why_never(one, (node,)) is None:
             kinds.setdefault(round(rate_of(spec, (node,)) * HOUR_S), []).append(node.name)
     most = math.inf if spec.max_cost is None else spec.max_cost * 1_000_000
-    found = []
+    found, takes = [], run_forecast.forecast(workload, snapshot, now)
     for rate, names in sorted(kinds.items()):
         cost = min(most, rate * length_s / HOUR_S if rate else 0.0)
         found.append(
@@ -48,6 +52,8 @@ def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forec
                 microusd_per_hour=rate,
                 microusd=None if math.isinf(cost) else round(cost),
                 is_limit=spec.max_duration_s is not None or cost == most,
+                low_microusd=None if takes is None else round(min(most, rate * takes.low_s / HOUR_S)),
+                high_microusd=None if takes is None else round(min(most, rate * takes.high_s / HOUR_S)),
             )
         )
     return tuple(found)

@@ -81,7 +81,7 @@ def _default(key: str) -> str:
             section = known.kind
             continue
         default = default_of(known, section.type)
-        if not isinstance(known.kind, Single) or all(each in (None, MISSING) for each in default):
+        if not isinstance(known.kind, Single) or default[0] in (None, MISSING):
             break
         return _short(known.kind.render(default[0] if len(default) == 1 else default))
     return NOTHING

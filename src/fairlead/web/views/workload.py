@@ -12,6 +12,7 @@ from fairlead.errors import Conflict, NotAllowed, NotFound
 from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.policy.kinds.table import parent_of
+from fairlead.policy.queue.run_forecast import forecast
 from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.search_space import show_value
 from fairlead.state.reasons import JUST_SUBMITTED
@@ -79,6 +80,7 @@ def _leaf(question: Question, run: Workload) -> dict[str, Any]:
     return {
         "needs": describe_need(run.spec),
         "cost": None if cost is None else describe_microusd(cost),
+        "ends": _ends(question, run, cost),
         "starts_at": expected_starts(question).get(run.uid) if waits else None,
         "curves": curves[:MOST_CURVES],
         "num_curves": len(curves),
@@ -86,6 +88,26 @@ def _leaf(question: Question, run: Workload) -> dict[str, Any]:
         "pods": _pods(run, cluster.pods(run.uid)),
         "dropped": describe_dropped(dropped) if dropped else None,
         "log": _log(question, run),
+    }
+
+
+def _ends(question: Question, run: Workload, cost: int | None) -> dict[str, Any] | None:
+    """Tell when a run that works is over, as Unix times, and what it will have cost; None where that cannot be told."""
+    if run.status.phase is not Phase.RUNNING:
+        return None
+    try:
+        found = forecast(run, snapshot_of(question), question.now, cost)
+    except NotAllowed:
+        return None
+    if found is None:
+        return None
+    amounts = [found.microusd(each) for each in (found.low_s, found.high_s)]
+    return {
+        "likely": question.now + found.likely_s,
+        "low": question.now + found.low_s,
+        "high": question.now + found.high_s,
+        "basis": found.basis,
+        "cost": " to ".join(describe_microusd(each) for each in amounts if each is not None),
     }
 
 

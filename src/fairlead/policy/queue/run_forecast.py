@@ -1,0 +1,244 @@
+"""Foretells when a run will be over and what it will have cost, with bounds that hold for nine of ten runs.
+
+Where a program tells its steps and how many there are, what is left follows from their pace. Else it follows from runs
+that are over: those of the run's own kind where they are many, or a typical length times the errors that such lengths
+had for others, each measured against the rest without it (the leave-one-out residuals of jackknife+, Barber et al.
+2021, section 1.2). Only those count that took longer than the run has by now. Of n samples the k-th smallest bounds a
+new one with a chance of k / (n + 1), which is exact as long as the new run is like the others; docs/decisions/0052 says
+how far that holds on public traces.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fairlead.policy.queue.budgets import HOUR_S, rate_of
+from fairlead.policy.queue.durations import kind_of
+from fairlead.state.snapshot import Completed, Phase, Progress, Snapshot, Workload
+from fairlead.text.quantities import plural
+
+# The part of runs whose end is to lie within the bounds.
+SURE = 0.9
+# Bounds are drawn as if for this part: runs of a trace resemble those before them less than those of one urn would.
+AIM = 0.93
+# With fewer samples no two of them bound nine of ten runs.
+LEAST_SAMPLES = 19
+# Both bounds of what follows from steps are at least this part of it away.
+STEPS_UNSURE = 0.1
+LEAST_S = 1.0
+# Runs whose age is within this part of its own began with it.
+PEERS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunForecast:
+    """The time that a run needs from now on, of a run that waits from its start on.
+
+    Attributes:
+        low_s, high_s: Between these it is over, in nine of ten cases.
+        likely_s: As often more as less.
+        basis: What that follows from, as a clause.
+        by_steps: By the pace of its own steps, whose bounds are wide by a rule and were not measured.
+        microusd_per_hour: What an hour of it costs; None where no price is known.
+        spent_microusd: What it has cost; None where that is not known.
+    """
+
+    low_s: float
+    likely_s: float
+    high_s: float
+    basis: str
+    by_steps: bool = False
+    microusd_per_hour: int | None = None
+    spent_microusd: int | None = None
+
+    def microusd(self, seconds: float) -> int | None:
+        """Return what it will have cost in all when it needs so long."""
+        if self.microusd_per_hour is None:
+            return None
+        return (self.spent_microusd or 0) + round(self.microusd_per_hour * seconds / HOUR_S)
+
+
+def forecast(run: Workload, snapshot: Snapshot, now: float, spent_microusd: int | None = None) -> RunForecast | None:
+    """Return when a run is over and what it costs; None where too little is known of runs, or it is over."""
+    if run.status.phase.is_final:
+        return None
+    by_steps = _by_steps(run, now)
+    found = by_steps or _by_history(run, snapshot, now)
+    if found is None:
+        return None
+    low_s, likely_s, high_s, basis = found
+    most_s = _most_s(run, now)
+    if most_s < high_s:
+        basis = f"{basis}; its `max_duration` ends it at the latest"
+    where = {pod.node for pod in snapshot.pods if pod.workload_uid == run.uid and not pod.phase.is_final}
+    nodes = [node for node in snapshot.nodes if node.name in where]
+    rate = round(rate_of(run.gang, nodes) * HOUR_S) if nodes else 0
+    return RunForecast(
+        low_s=min(low_s, most_s),
+        likely_s=min(likely_s, most_s),
+        high_s=min(high_s, most_s),
+        basis=basis,
+        by_steps=by_steps is not None,
+        microusd_per_hour=rate or None,
+        spent_microusd=spent_microusd,
+    )
+
+
+def _most_s(run: Workload, now: float) -> float:
+    limit_s, started_at = run.spec.max_duration_s, run.status.started_at
+    if limit_s is None:
+        return math.inf
+    return max(0.0, limit_s - (now - started_at if started_at is not None else 0.0)) + run.spec.grace_s
+
+
+Bounds = tuple[float, float, float, str]
+
+
+def _by_steps(run: Workload, now: float) -> Bounds | None:
+    """Return what is left of its steps, by their pace since it runs and by their pace in its last moments."""
+    told, status = run.progress or Progress(), run.status
+    if status.phase is not Phase.RUNNING or told.step is None or told.total_steps is None:
+        return None
+    took_s, made = told.updated_at - status.since, told.step - (told.resumed_step or 0)
+    if took_s < LEAST_S or made < 2:
+        return None
+    paces = [made / took_s]
+    if told.throughput and told.throughput_unit == "steps/s":
+        paces.append(told.throughput)
+    silent_s = max(0.0, now - told.updated_at)
+    left = [max(0.0, (told.total_steps - told.step) / pace - silent_s) for pace in paces]
+    likely_s = sum(left) / len(left)
+    low_s, high_s = min(*left, likely_s) * (1 - STEPS_UNSURE), max(*left, likely_s) * (1 + STEPS_UNSURE)
+    return low_s, likely_s, high_s, f"by its steps, {told.step} of {told.total_steps}"
+
+
+def _by_history(run: Workload, snapshot: Snapshot, now: float) -> Bounds | None:
+    """Return what is left of it by runs that are over, and by those that are not."""
+    started_at = run.status.started_at
+    done_s = 0.0 if started_at is None else max(0.0, now - started_at)
+    history, kind = _history(snapshot.completed), kind_of(run.spec)
+    own, going = history.took.get(kind, ()), _going(snapshot, run.uid, now)
+    if len(own) - bisect_right(own, done_s) >= LEAST_SAMPLES:
+        lasted = [age_s for other, age_s in going if other == kind]
+        bounds, basis = _bounds(own, lasted, done_s), f"as {plural(len(own), 'run')} of its kind"
+    else:
+        typical_s, what = _typical(run, own, history)
+        ratios = history.ratios if own else history.strange_ratios
+        if typical_s is None:
+            return None
+        medians = history.medians if own else defaultdict(lambda: history.median_s or 1.0)
+        lasted = [age_s / medians[other] for other, age_s in going if not own or other in medians]
+        found = _bounds(ratios, lasted, done_s / typical_s)
+        bounds = None if found is None else (found[0] * typical_s, found[1] * typical_s, found[2] * typical_s)
+        basis = f"by {what}, and how far {plural(len(ratios), 'run')} missed theirs"
+    if bounds is None:
+        return None
+    low_s, likely_s, high_s = (max(0.0, each - done_s) for each in bounds)
+    return low_s, likely_s, high_s, basis
+
+
+def _going(snapshot: Snapshot, uid: str, now: float) -> list[tuple[tuple[str, str], float]]:
+    """Kinds of other runs that are under way, with how long they are."""
+    return [
+        (kind_of(other.spec), now - other.status.started_at)
+        for other in snapshot.workloads
+        if other.status.started_at is not None and other.status.phase is Phase.RUNNING and other.uid != uid
+    ]
+
+
+def _typical(run: Workload, own: Sequence[float], history: "_History") -> tuple[float | None, str]:
+    expected_s = run.spec.expected_duration_s
+    if own:
+        return _median(own), f"the median of {plural(len(own), 'run')} of its kind"
+    if expected_s is not None:
+        return expected_s, "its `expected_duration`"
+    return history.median_s, "the median of all runs"
+
+
+def _bounds(ended: Sequence[float], lasted: Sequence[float], done: float) -> tuple[float, float, float] | None:
+    """The lengths that one which has done so much stays within in nine of ten cases, and the one in the middle.
+
+    By the product-limit estimate, which counts those that are not over as longer than they are by now (Kaplan and Meier
+    1958): only the short ones of those that began lately are over. None where too few have ended, or so few of the long
+    ones that nobody knows how long these get.
+
+    Args:
+        ended: Ascending.
+        lasted: Of those that are not over.
+    """
+    longer = ended[bisect_right(ended, done) :]
+    going = sorted(each for each in lasted if each > done)
+    # Those that began with it say nothing of what comes, and those that are over of a whole crowd are its short ones.
+    peers = sum(abs(each - done) <= PEERS * done for each in lasted)
+    if len(longer) < max(LEAST_SAMPLES, peers + 1):
+        return None
+    outside = (1 - AIM) / 2 * (1 - 1 / (len(longer) + 1))
+    levels, found, survive, passed = [1 - outside, 0.5, outside], list[float](), 1.0, 0
+    for place, length in enumerate(longer):
+        while passed < len(going) and going[passed] < length:
+            passed += 1
+        survive *= 1 - 1 / (len(longer) - place + len(going) - passed)
+        while len(found) < len(levels) and survive <= levels[len(found)] + 1e-9:
+            found.append(length)
+    if len(found) < len(levels):
+        return None
+    # The bound below is the last length before so many have ended.
+    first = bisect_left(longer, found[0])
+    return longer[max(0, first - 1)] if first else found[0], found[1], found[2]
+
+
+def _median(samples: Sequence[float]) -> float:
+    middle = len(samples) // 2
+    return samples[middle] if len(samples) % 2 else (samples[middle - 1] + samples[middle]) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """Runs that are over.
+
+    Attributes:
+        took: Seconds by kind, ascending.
+        medians: Of these.
+        ratios: What each took to the median of the others of its kind, ascending.
+        strange_ratios: What each took to the median of all, ascending: of a kind of which nothing is known.
+    """
+
+    took: dict[tuple[str, str], list[float]]
+    medians: dict[tuple[str, str], float]
+    ratios: list[float]
+    strange_ratios: list[float]
+    median_s: float | None
+
+
+@lru_cache(maxsize=4)
+def _history(completed: tuple[Completed, ...]) -> _History:
+    took: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for run in completed:
+        took[kind_of(run)].append(max(LEAST_S, run.took_s))
+    for each in took.values():
+        each.sort()
+    everything = sorted(each for found in took.values() for each in found)
+    middle_s = _median(everything) if everything else None
+    ratios = [
+        took_s / _median_without(each, place)
+        for each in took.values()
+        if len(each) > 1
+        for place, took_s in enumerate(each)
+    ]
+    strange = [] if middle_s is None else [each / middle_s for each in everything]
+    medians = {kind: _median(each) for kind, each in took.items()}
+    return _History(dict(took), medians, sorted(ratios), strange, middle_s)
+
+
+def _median_without(ascending: Sequence[float], place: int) -> float:
+    """The median of all but one, without making the list."""
+    count = len(ascending) - 1
+
+    def at(index: int) -> float:
+        return ascending[index if index < place else index + 1]
+
+    middle = count // 2
+    return at(middle) if count % 2 else (at(middle - 1) + at(middle)) / 2
