@@ -367,11 +367,11 @@ def test_what_many_tasks_have_read_is_followed_and_told_once(tmp_path: Path) -> 
 def test_a_run_of_its_own_waits_for_another_of_its_name_in_its_team_only(tmp_path: Path) -> None:
     cluster = LocalCluster.open(tmp_path / "home")
     with held(cluster.home.lock):  # so that no supervisor is started
-        train = Step(training=StepTraining(run="true"))
-        parent = cluster.submit(as_workload(Pipeline(name="p", team="vision", steps={"train": train}), cluster.home))
+        steps = dict.fromkeys(("train", "other"), Step(training=StepTraining(run="true")))
+        parent = cluster.submit(as_workload(Pipeline(name="p", team="vision", steps=steps), cluster.home))
         cluster.submit(training(name="p-train", team="text"))
         children = Children(cluster, parent.uid)
-        assert children.submit("train", "train", {}) is None
+        assert children.submit(Task(step="train"), {}) is None
         cluster.submit(training(name="p-other", team="vision"))
-        assert children.submit("other", "train", {}) == "another unfinished run is named p-other"
+        assert children.submit(Task(step="other"), {}) == "another unfinished run is named p-other"
     cluster.close()

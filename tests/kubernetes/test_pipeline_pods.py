@@ -16,11 +16,11 @@ import pytest
 from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.port import LogLine
-from fairlead.control.pipelines.packing import packed, unpacked
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.control.pipelines.told import read_told
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.steps import Task
+from fairlead.specs.formats.packing import packed, unpacked
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.pipeline import VARIABLE, Pipeline

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.manifests import driver_bundle
-from fairlead.control.pipelines.packing import unpacked
+from fairlead.specs.formats.packing import unpacked
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.pipeline import VARIABLE
 from fairlead.specs.training import ENV_MOST
 from tests.kubernetes.test_faces import Desk, a_desk, namespace, operating, phases, plane, prepared
+from tests.kubernetes.test_kubectl import Kubectl
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.waiting import until
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.kubernetes
 
 __all__ = ["namespace", "plane", "prepared"]
 
+REMOVED = '[{"op": "remove", "path": "/spec/schedule"}]'
 ON_A_VOLUME: dict[str, Any] = {
     "checkpoint": "/team/runs",
     "kubernetes": {
@@ -58,7 +60,7 @@ def test_the_pod_of_a_pipeline_has_its_driver_and_its_steps(desk: Desk, plane: C
     with operating(desk):
         told = desk("run", "-d", write(desk, schedule="0 3 * * *")).err
         assert "Taking along" in told
-        assert "It runs once now; on a cluster nothing runs it by itself so far" in told
+        assert "It runs once now; `fairlead apply` lets it run by itself" in told
         until(lambda: phases(desk) == {"churn": "Running"})
         (pod,) = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
         (ranks,) = (each for each in pod["spec"]["containers"] if each["name"] == RANKS)
@@ -80,10 +82,30 @@ def test_the_pod_of_a_pipeline_has_its_driver_and_its_steps(desk: Desk, plane: C
         until(lambda: phases(desk) == {})
 
 
-def test_a_pipeline_is_not_applied_to_a_cluster(desk: Desk) -> None:
-    told = desk("apply", write(desk, schedule="0 3 * * *"), code=None)
-    assert told.code != 0
-    assert "Pipelines run by themselves on this machine only so far" in told.err
+def test_a_pipeline_that_is_applied_stays_and_may_run_otherwise(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    with operating(desk):
+        told = desk("apply", write(desk, schedule="0 3 1 1 *")).err
+        assert f"Applied churn in the namespace {namespace}" in told
+        assert "the operator runs it at `0 3 1 1 *` UTC" in told
+        until(lambda: "next at" in desk("apply", "--list").out)
+        assert phases(desk) == {"churn": "Running"}
+        assert "is applied already" in desk("apply", "churn.yaml").err
+        assert "Changed churn" in desk("apply", write(desk, schedule="30 4 1 1 *")).err
+        until(lambda: "01-01 04:30 UTC" in desk("apply", "--list").out)
+        kubectl = Kubectl(plane, namespace)
+        row = kubectl("get", "pipelines").splitlines()[1].split()
+        assert row[:4] == ["churn", "Running", "0", "runs"]
+        # One that stays cannot become one that runs once, nor the other way about.
+        assert "keeps one" in kubectl("patch", "pipeline", "churn", "--type=json", "-p", REMOVED)
+        assert "not finished" in desk("run", "-d", "churn.yaml", code=None).err
+        assert "On a cluster churn is an object" in desk("apply", "--remove", "churn", code=None).err
+        assert "neither `schedule` nor `on`" in desk("apply", write(desk), code=None).err
+        desk("stop", "churn")
+        until(lambda: phases(desk) == {"churn": "Stopped"})
+        desk("delete", "--yes", "churn")
+        until(lambda: phases(desk) == {})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +114,10 @@ def test_a_pipeline_is_not_applied_to_a_cluster(desk: Desk) -> None:
         ({"checkpoint": None}, "what steps return has to outlive the pods that run them: give `checkpoint.to`"),
         ({"checkpoint": "memory://bucket/runs"}, "memory:// is gone with the process"),
         ({"checkpoint": "/elsewhere"}, "/elsewhere is on no volume of the pipeline that outlives its pods"),
-        ({"steps": {"train": {"training": {"run": "a"}}}}, "are for this machine so far"),
+        (
+            {"steps": {"train": {"training": {"run": "a"}}}, "checkpoint": "s3://bucket/runs"},
+            "s3://bucket/runs is an object store, and steps that are runs of their own",
+        ),
         ({"env": dict.fromkeys(map("V{}".format, range(ENV_MOST)), "x")}, f"at most {ENV_MOST}, together with the one"),
     ],
 )

@@ -5,10 +5,10 @@ from dataclasses import replace
 from fairlead.policy.kinds.pipeline import KIND, PipelineDetail, judge
 from fairlead.policy.kinds.record import Family
 from fairlead.specs.pipeline import DRIVER, Pipeline, Step, StepTraining
-from fairlead.specs.training import Training
+from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.plan import SubmitChild
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Status, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Status, StepAsked, Workload
 
 REASON = Reason(code=Code.REPORTED, message="said so")
 DRIVEN = Training(name="churn-driver", run="driver")
@@ -95,3 +95,45 @@ def test_what_would_continue_it_is_said_of_the_pipeline_not_of_its_driver() -> N
     assert change is not None
     assert change.status is not None
     assert change.status.reason.remedy == "`fairlead resume churn` continues it."
+
+
+def test_runs_that_a_driver_in_a_pod_asks_for_are_submitted_once_with_what_they_are_given() -> None:
+    fanned = Step(training=StepTraining(run="eval"), needs=("train",), each=("a", "b"), outputs=("score",))
+    train = Step(training=StepTraining(run="train", env={"X": "1"}), needs=("prepare",), outputs=("model",))
+    prepare = Step(run="true", outputs=("data",))
+    steps = {"prepare": prepare, "train": train, "evaluate": fanned}
+    spec = replace(SPEC, steps=steps, checkpoint=Checkpoint(to="/team/runs/"), env={"Y": "2"})
+    pipeline = replace(a_pipeline(PipelineDetail(submitted=True)), spec=spec)
+    asks = (
+        StepAsked(step="train"),
+        StepAsked(step="evaluate", index=1, item="b"),
+        # What a driver cannot ask for, as a program may have written it there.
+        StepAsked(step="prepare"),
+        StepAsked(step="nowhere"),
+        StepAsked(step="train", index=0, item="a"),
+        StepAsked(step="evaluate", index=-1, item="a"),
+        StepAsked(step="evaluate"),
+    )
+    driver = a_child(DRIVER, Phase.RUNNING, Progress(asks=asks))
+    change = judge(pipeline, Family(children={DRIVER: driver}), 1.0)
+    assert change is not None
+    assert [order.spec.name for order in change.submit] == ["churn-train", "churn-evaluate-1"]
+    first, second = (order.spec for order in change.submit)
+    assert isinstance(first, Training)
+    below = "/team/runs/churn-driver-driver/steps"
+    assert first.env == {
+        "X": "1",
+        "Y": "2",
+        "FAIRLEAD_STEP": "train",
+        "FAIRLEAD_OUTPUT_MODEL": f"{below}/train/outputs/model",
+        "FAIRLEAD_INPUT_PREPARE_DATA": f"{below}/train/inputs/prepare.data",
+    }
+    assert isinstance(second, Training)
+    assert second.env["FAIRLEAD_ITEM"] == "b"
+    assert second.env["FAIRLEAD_OUTPUT_SCORE"] == f"{below}/evaluate-1/outputs/score"
+    assert change.event is not None
+    assert change.event.reason.message == "submitted churn-train, churn-evaluate-1, as its driver asks"
+    there = {name: a_child(name, Phase.RUNNING) for name in ("train", "evaluate-1")} | {DRIVER: driver}
+    again = judge(pipeline, Family(children=there), 2.0)
+    assert again is not None
+    assert again.submit == ()

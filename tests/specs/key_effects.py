@@ -38,13 +38,13 @@ from fairlead.control.loop import run_pass
 from fairlead.control.model_config import read_config
 from fairlead.control.outcomes import summary
 from fairlead.control.pipelines import drift, journal, submission, triggers
-from fairlead.control.pipelines.children import child_spec
 from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
 from fairlead.policy.decide import decide
 from fairlead.policy.fleet.placement import decide_fleet
 from fairlead.policy.kinds import idleness
 from fairlead.policy.kinds.replica import judge as judge_replica
+from fairlead.policy.kinds.step_runs import child_spec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
 from fairlead.policy.serving.routes import routes
 from fairlead.policy.strategy.resolution import ranked, resolve

@@ -61,11 +61,12 @@ def _progress(cluster: ClusterClient, workload: AnyWorkload) -> "Progress | None
     if not is_pipeline(workload.spec):
         return None
     # Here and not above: few runs are pipelines.
-    from fairlead.control.pipelines.submission import pipeline_of, progress_of
+    from fairlead.control.pipelines.submission import driver_uid, pipeline_of, progress_of
 
     pipeline = pipeline_of(workload.spec)
     if pipeline is not None and cluster.has_containers:
         from fairlead.control.pipelines.told import LINE, read_told
 
-        return read_told(pipeline, cluster.logs(workload.uid, LogQuery(pattern=LINE)))
+        uid = driver_uid(cluster, workload)
+        return read_told(pipeline, () if uid is None else cluster.logs(uid, LogQuery(pattern=LINE)))
     return None if pipeline is None else progress_of(pipeline, workload, Path(cluster.kept_at(workload)))

@@ -67,9 +67,16 @@ def admit(
     if cluster.has_containers and type(spec).__name__ == "Serving":
         _refuse_endpoint(cast("Serving", spec))
     if cluster.has_containers and type(spec).__name__ == "Pipeline":
-        from fairlead.control.pipelines.as_pod import refuse_runs  # here, since few specs are pipelines
+        from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
 
-        refuse_runs(cast("Pipeline", spec))
+        spec = cast("Spec", as_object(cast("Pipeline", spec)))
+    return admit_as(cluster, spec, directory, ignore=ignore)
+
+
+def admit_as(
+    cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
+) -> Admission[Spec]:
+    """Admit a spec that is what the cluster keeps; see ``admit``."""
     runs: list[Admission] = []
     # What the driver of a pipeline holds is not there for the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)
@@ -102,10 +109,10 @@ def _admit_run(
     cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str], held_milli: int
 ) -> Admission:
     if VARIABLE in spec.env:
-        from fairlead.control.pipelines.packing import unpacked  # here, since few runs are pipelines
+        from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 
         unpacked(spec.env[VARIABLE])  # what says that it is a pipeline has to be one
-    if cluster.has_containers and directory is not None and is_driver(spec):
+    if cluster.has_containers and directory is not None and is_driver(spec) and VARIABLE not in spec.env:
         from fairlead.control.pipelines.as_pod import in_pods  # here, since few runs are pipelines
 
         spec = in_pods(spec)

@@ -30,6 +30,7 @@ from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeep
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
 from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import EndpointPublisher
+from fairlead.cluster.kubernetes.operator.pods.family_notices import FamilyNotices
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import EVERY_S as GPUS_S
@@ -160,6 +161,7 @@ class Operator:
         )
         self._endpoints = EndpointPublisher(self.cluster, may_act=lambda: self.election.is_leader)
         self._listener = Listener(self.cluster, devices=self._gpus.note)
+        self._families = FamilyNotices(self.cluster, may_act=lambda: self.election.is_leader)
         self._hindrances = StartBlockers(self.view)
         self._teller = EventRecorder(self.view, may_act=lambda: self.election.is_leader)
         self._teams = TeamKeeper(
@@ -258,7 +260,14 @@ class Operator:
         took_s = time.monotonic() - begun
         self._pass_s += took_s
         self._stopping.wait(min(max(GATHER_S, GATHER_PASSES * took_s), MOST_GATHER_S))
-        is_busy = self.agent.is_busy or self._askings.is_watching or self._endpoints.is_behind or self._engines.is_busy
+        is_busy = (
+            self.agent.is_busy
+            or self._askings.is_watching
+            or self._endpoints.is_behind
+            or self._engines.is_busy
+            or self._families.is_behind
+            or self._listener.is_following
+        )
         self.cluster.wait(BUSY_WAIT_S if is_busy else self._quiet_s(time.time()))
 
     def _quiet_s(self, now: float) -> float:
@@ -273,12 +282,14 @@ class Operator:
         changed = run_pass(self.cluster, now, self._decided, self._known)
         epoch = self.view.epoch
         # At rest nothing is to be done, and to look for it costs more than all the rest.
-        is_news = changed or epoch != self._acted or self._askings.is_watching or self._endpoints.is_behind
+        is_behind = self._endpoints.is_behind or self._families.is_behind
+        is_news = changed or epoch != self._acted or self._askings.is_watching or is_behind
         self._acted = epoch
         self._follow(with_askings=is_news)
         if is_news:
             if self.cluster.shown is not None:
                 self._endpoints.act(self.agent, self.cluster.shown)
+                self._families.act(self.agent, self.cluster.shown)
             self._teller.act(self.agent, now)
             for found in self.cluster.refuse_unreadable():
                 self._teller.tell(self.agent, refusal_of(found, now), now)

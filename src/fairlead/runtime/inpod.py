@@ -2,11 +2,11 @@
 
 Needs nothing but a Python from 3.9 on: no package, no network, no root. `run` makes a pod's directory out of its
 instructions, becomes its shim, and leaves a record of the end as the container's termination message. `report` writes
-what the ranks say of themselves to its standard output, one line each; it has a twentieth of a core, so nothing is
-imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes another command with what a rank of that
-directory's pod was given. `try PLACE` writes to an object store. `tracker COMMAND...` starts XGBoost's
-tracker and becomes a command, `mpi COMMAND...` MPI's process manager. `export` sends metrics on, which nobody but the
-shim asks for. `await FILE` and `receive FILE` bring a working directory onto a volume.
+what the ranks say of themselves to its standard output, one line each, every few seconds or as many as it is given; it
+has a twentieth of a core, so nothing is imported here that it does not need. `enter DIRECTORY RANK COMMAND...` becomes
+another command with what a rank of that directory's pod was given. `try PLACE` writes to an object store. `tracker
+COMMAND...` starts XGBoost's tracker and becomes a command, `mpi COMMAND...` MPI's process manager. `export` sends
+metrics on, which nobody but the shim asks for. `await FILE` and `receive FILE` bring a working directory onto a volume.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ OWN_VARIABLES = (
 def main() -> None:
     if len(sys.argv) == 2 and sys.argv[1] == "run":
         sys.exit(run(os.environ, os.environ.get("FAIRLEAD_TERMINATION_LOG", TERMINATION_LOG)))
-    if len(sys.argv) == 3 and sys.argv[1] == "report":
-        report(sys.argv[2])
+    if len(sys.argv) in (3, 4) and sys.argv[1] == "report":
+        report(sys.argv[2], *map(float, sys.argv[3:]))
         return
     if len(sys.argv) >= 5 and sys.argv[1] == "enter":
         enter(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
@@ -62,8 +62,8 @@ def main() -> None:
     if len(sys.argv) == 3 and sys.argv[1] in ("await", "receive"):
         sys.exit(take_in(sys.argv[1], sys.argv[2]))
     forms = (
-        "run | report DIRECTORY | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... | mpi COMMAND... "
-        "| export | await FILE | receive FILE"
+        "run | report DIRECTORY [SECONDS] | enter DIRECTORY RANK COMMAND... | try PLACE | tracker COMMAND... "
+        "| mpi COMMAND... | export | await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
 
@@ -206,7 +206,7 @@ def _record(ending: Mapping[str, Any], termination_log: str, pod_dir: str | None
     return reporting.exit_code(ending)
 
 
-def report(pod_dir: str) -> None:
+def report(pod_dir: str, every_s: float = reporting.REPORT_EVERY_S) -> None:
     """One line whenever there is news, at most every few seconds, until told to stop; the last news then too.
 
     Ends by itself when the ranks ended a while ago: a notice that came before anybody heard it here is not repeated.
@@ -220,7 +220,7 @@ def report(pod_dir: str) -> None:
         looks_since_end += os.path.exists(os.path.join(pod_dir, "exit.json"))
         is_last = bool(stopped) or looks_since_end >= LOOKS_AFTER_END
         now = time.time()
-        if is_last or now - said_at >= reporting.REPORT_EVERY_S:
+        if is_last or now - said_at >= every_s:
             line = reporting.pack_report(pod_dir)
             if line != said:
                 print(line, flush=True)

@@ -99,8 +99,8 @@ class Reporter:
             if now >= self._next:
                 self._write(now)
 
-    def fact(self, **facts: int | float | str | None) -> None:
-        """Set keys of the report, such as ``checkpoint_step``, and write it at once."""
+    def fact(self, **facts: object) -> None:
+        """Set keys of the report, such as ``checkpoint_step``, to what JSON knows, and write it at once."""
         with self._lock:
             self._facts.update(facts)
             if self._directory is not None:

@@ -53,7 +53,7 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
         # Whoever failed first may have been a step behind.
         furthest = reports[max(reports, key=lambda rank: (_step(reports[rank]), -rank))]
         is_short = len(_encoded(furthest)) <= MOST_PROGRESS_BYTES
-        packed["progress"] = furthest if is_short else {**furthest, "metrics": {}}
+        packed["progress"] = furthest if is_short else {**furthest, "metrics": {}, "asks": []}
     first = first_failed(ranks)
     lines = [str(line) for line in (first["tail"] if first is not None else record.get("tail") or ())]
     if first is not None:

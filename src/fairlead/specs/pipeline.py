@@ -32,9 +32,14 @@ ITEM = Text(max_length=4096)
 CONDITION = Text(max_length=500)
 # Names of variables that hand outputs on, in the text of a command.
 _INPUT = re.compile(r"\bFAIRLEAD_INPUT_([A-Z0-9_]+)")
-_SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*|PIPELINE)")
+_SET_BY_DRIVER = re.compile(r"FAIRLEAD_(STEP|ITEM|ITEM_INDEX|OUTPUT_.*|INPUT_.*|PIPELINE|WATCH)")
 # Holds the pipeline where its driver is a pod.
 VARIABLE = "FAIRLEAD_PIPELINE"
+# Holds what the pod is to look at that watches data for it.
+WATCH_VARIABLE = "FAIRLEAD_WATCH"
+# There its pod finds what became of the runs of its steps.
+FAMILY_DIR = "/fairlead/family"
+FAMILY_FILE = f"{FAMILY_DIR}/runs"
 _OUTPUT = re.compile(r"\bFAIRLEAD_OUTPUT_([A-Z0-9_]+)")
 # Of a step that is a Sweep: the best trial's.
 SWEEP_OUTPUTS = ("parameters", "value", "checkpoint")
@@ -355,6 +360,7 @@ class Pipeline:
         schedule, on: When it is run once it is applied; None for only when somebody runs it.
         driver: The run that carries the steps out, where some of them are runs of their own: once it is submitted. No
             key.
+        watch: The run that looks at the data of ``on``, on a cluster where it runs by itself. No key.
     """
 
     name: str
@@ -374,6 +380,7 @@ class Pipeline:
     schedule: Schedule | None = None
     on: On | None = None
     driver: Training | None = None
+    watch: Training | None = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -382,6 +389,11 @@ class Pipeline:
     def has_children(self) -> bool:
         """Return whether some of its steps are runs of their own."""
         return any(step.child is not None for step in self.steps.values())
+
+    @property
+    def runs_by_itself(self) -> bool:
+        """Return whether it says when it is run."""
+        return self.schedule is not None or self.on is not None
 
     def in_order(self) -> tuple[str, ...]:
         """Return the steps so that each comes after its needs."""
@@ -477,7 +489,9 @@ def map_runs(spec: Pipeline, of: Callable[[Training], Training]) -> Pipeline:
         return step
 
     driver = None if spec.driver is None else of(spec.driver)
-    return replace(spec, steps={name: step_of(name, step) for name, step in spec.steps.items()}, driver=driver)
+    watch = None if spec.watch is None else of(spec.watch)
+    steps = {name: step_of(name, step) for name, step in spec.steps.items()}
+    return replace(spec, steps=steps, driver=driver, watch=watch)
 
 
 def as_run(run: Training, name: str) -> Training:

@@ -197,10 +197,25 @@ class RankExit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepAsked:
+    """A step of a pipeline that its driver wants to be there as a run.
+
+    Attributes:
+        index, item: Of a step that is run for each item of a list; None for others.
+    """
+
+    step: str
+    index: int | None = None
+    item: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The last report of a run about itself, rank 0 first. Steps are counts of completed steps.
 
     Attributes:
+        asks: Of a pipeline's driver in a pod: the steps whose runs it waits for.
+        seen: Of a run that watches data: the hash of what that holds.
         saves_failed: Saves of this start that failed since one was complete; None while nobody has asked for one.
         save_failed_step: The step of the last of them; None when the last save went well.
         save_problem: Why that one failed.
@@ -228,6 +243,8 @@ class Progress:
     checkpoint_interval_why: str | None = None
     saving_s: float | None = None
     loading_s: float | None = None
+    asks: tuple[StepAsked, ...] = ()
+    seen: str | None = None
     updated_at: float = 0.0
 
 

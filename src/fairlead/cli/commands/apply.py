@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from fairlead.cli.plan_differences import steps_of, would_change
-from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cli.show import as_json, describe_time, json_option, message, run_json, table
 from fairlead.cli.specfiles import directory_of, files_type, refuse_twice, workloads
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.local.home import Home
@@ -34,15 +34,14 @@ def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | No
     """Let the pipelines of FILES run by themselves: by their `schedule`, or when the data of `on` changes or drifts.
 
     They run on this machine while somebody uses it: a supervisor stays for them, and after a reboot any command starts
-    one. One that has neither is submitted if any of its steps would run. A FILE of `-` is the standard input.
+    one. One that has neither is submitted if any of its steps would run. On a cluster each is a Pipeline that stays and
+    that the operator runs. A FILE of `-` is the standard input.
     """
     if (bool(files) + lists + (removed is not None)) != 1:
         raise click.UsageError("give FILES, --list or --remove NAME: one of them.")
     if target.is_kubernetes:
-        raise Conflict(
-            "Pipelines run by themselves on this machine only so far: give `--cluster local`. For a cluster have "
-            "`fairlead run FILE` called at its times, by a CronJob for example; what is unchanged is not run again."
-        )
+        _on_cluster(target, files, lists=lists, removed=removed, json_=json_)
+        return
     home = Home.open()
     if lists:
         _list(home, json_=json_)
@@ -56,6 +55,34 @@ def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | No
         else:
             for each in told:
                 message(each["said"])
+
+
+def _on_cluster(target: Target, files: tuple[str, ...], *, lists: bool, removed: str | None, json_: bool) -> None:
+    """Do the same on a cluster, where what is applied is an object."""
+    from fairlead.cli.standing import apply_files, describe_standing, standing_in  # here: only clusters have them
+
+    if removed is not None:
+        raise Conflict(
+            f"On a cluster {removed} is an object with its runs: `fairlead suspend {removed}` has it wait, `fairlead "
+            f"stop {removed}` ends it, `fairlead delete {removed}` removes it with its runs."
+        )
+    cluster = target.open(is_to_submit=bool(files))
+    if lists:
+        found = standing_in(cluster)
+        if json_:
+            print(as_json([run_json(each) for each in found]))
+        elif found:
+            print(table([("NAME", "TEAM", "RUNS"), *(describe_standing(each) for each in found)]))
+        else:
+            message("Nothing is applied.")
+        return
+    refuse_twice(files)
+    told = apply_files(cluster, files)
+    if json_:
+        print(as_json(told))
+    else:
+        for each in told:
+            message(each["said"])
 
 
 def _apply(home: Home, files: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def render(files: tuple[str, ...], pods: bool) -> int:
 
 
 def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
-    """The spec as a cluster keeps it: of a pipeline the run that carries it out.
+    """The spec as a cluster keeps it: of a pipeline of commands the run that carries it out.
 
     Raises:
         Conflict: A cluster cannot carry it out.
@@ -51,12 +51,13 @@ def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
         return spec
     # Here and not above: few files hold pipelines.
     from fairlead.cluster.local.home import Home
-    from fairlead.control.pipelines.as_pod import in_pods, refuse_runs
+    from fairlead.control.pipelines.as_pod import as_object, in_pods
     from fairlead.control.pipelines.submission import as_training
     from fairlead.specs.pipeline import Pipeline
 
     assert isinstance(spec, Pipeline)
-    refuse_runs(spec)
+    if spec.has_children:
+        return as_object(spec)
     return in_pods(as_training(spec, Home.open()))
 
 

@@ -133,7 +133,7 @@ def _run(
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
             _tell_checkpoints(cluster, wanted.spec, workload)
             if is_pipeline(wanted.spec):
-                _tell_triggers(cluster, wanted.spec)
+                _tell_triggers(wanted.spec)
     if detach:
         if json_:
             print(as_json([run_json(workload) for workload in submitted]))
@@ -164,18 +164,13 @@ def _before(cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
     return next((each for each in going if each.spec.name == spec.name and _is_endpoint(each.spec)), None)
 
 
-def _tell_triggers(cluster: ClusterClient, spec: WorkloadSpec) -> None:
+def _tell_triggers(spec: WorkloadSpec) -> None:
     """Say that a pipeline that could run by itself does not do so for having been run."""
     from fairlead.control.pipelines.submission import pipeline_of  # here, since few runs are pipelines
 
     pipeline = pipeline_of(spec)
     if pipeline is not None and (pipeline.schedule is not None or pipeline.on is not None):
-        by_itself = (
-            "on a cluster nothing runs it by itself so far: have `fairlead run` called at its times"
-            if cluster.has_containers
-            else "`fairlead apply` lets it run by itself"
-        )
-        message(f"It runs once now; {by_itself}.")
+        message("It runs once now; `fairlead apply` lets it run by itself.")
 
 
 def _tell_checkpoints(cluster: ClusterClient, asked: WorkloadSpec, workload: AnyWorkload) -> None:

@@ -7,8 +7,6 @@ from fairlead.specs.keys import API_VERSION
 
 DESCRIBED = ("Team", "Pool")
 """Kinds that describe the cluster itself; they belong to no namespace."""
-ELSEWHERE = frozenset({"Pipeline"})
-"""Kinds that a cluster keeps no objects of: a pipeline is the Training there that carries it out."""
 SUBMITTED_BY: Mapping[str, str] = {"Replica": "Serving"}
 """Kinds that nobody writes, and those whose workloads submit them."""
 _LEAVES = frozenset({"Training", "Replica"})
@@ -21,7 +19,7 @@ def kept_kinds() -> tuple[str, ...]:
 
 def workload_kinds() -> tuple[str, ...]:
     """Return those of workloads."""
-    return tuple(kind for kind in KINDS if kind not in ELSEWHERE)
+    return tuple(KINDS)
 
 
 def leaf_kinds() -> tuple[str, ...]:

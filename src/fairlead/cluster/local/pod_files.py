@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
-from fairlead.state.snapshot import Progress, RankExit, Usage, Whereabouts
+from fairlead.state.snapshot import Progress, RankExit, StepAsked, Usage, Whereabouts
 
 SERIES = "rank-0.series.jsonl"
 
@@ -158,7 +158,22 @@ def progress_of(report: dict[str, Any]) -> Progress:
         checkpoint_interval_why=str(why) if (why := report.get("checkpoint_interval_why")) else None,
         saving_s=_number(report.get("saving_s")),
         loading_s=_number(report.get("loading_s")),
+        asks=_asks(report.get("asks")),
+        seen=str(seen) if (seen := report.get("seen")) else None,
         updated_at=_number(report.get("updated_at")) or 0.0,
+    )
+
+
+def _asks(value: object) -> tuple[StepAsked, ...]:
+    """Read what a driver asks for; what it cannot have asked for is left out."""
+    return tuple(
+        StepAsked(step=each[0], index=each[1], item=each[2])
+        for each in (value if isinstance(value, list) else ())
+        if isinstance(each, list)
+        and len(each) == 3
+        and isinstance(each[0], str)
+        and (each[1] is None or type(each[1]) is int)
+        and (each[2] is None or isinstance(each[2], str))
     )
 
 

@@ -1,29 +1,40 @@
-"""A pipeline as a run on Kubernetes: its driver is a pod, which has a place that outlives it."""
+"""A pipeline as what a cluster keeps: the run whose pod is its driver, or a Pipeline whose steps are runs too."""
 
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes.client.workdir_stores import store_of
-from fairlead.cluster.kubernetes.manifests.pod_environment import DRIVER
-from fairlead.cluster.kubernetes.manifests.pods import PYTHON
-from fairlead.control.pipelines.packing import packed
+from fairlead.cluster.kubernetes.manifests.pipeline_driver import COMMAND, place_problem, variable, with_driver
 from fairlead.control.pipelines.submission import pipeline_of
-from fairlead.errors import ClusterError, Conflict
+from fairlead.errors import ClusterError, Conflict, InvalidSpec
+from fairlead.policy.kinds.standing_pipeline import OF_PIPELINE
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.pipeline import VARIABLE, Pipeline
-from fairlead.specs.training import ENV_VALUE, Training
+from fairlead.specs.training import Training
 
 
-def refuse_runs(pipeline: Pipeline) -> None:
-    """Refuse a pipeline that a cluster cannot carry out for what its steps are.
+def as_object(pipeline: Pipeline) -> Pipeline:
+    """The pipeline as a cluster carries it out by an object of its kind, once and now.
 
     Raises:
-        Conflict: Some of them are runs of their own.
+        Conflict: Nothing that outlives its pods could hold what its steps return, or it is too long for its pod.
     """
-    if pipeline.has_children:
-        raise Conflict(
-            f"{pipeline.name}: steps that are runs of their own (`training`, `sweep`) are for this machine so far; "
-            "give `--cluster local`, or make them commands."
-        )
+    labels = {**pipeline.labels, OF_PIPELINE: pipeline.labels.get(OF_PIPELINE, pipeline.name)}
+    try:
+        return with_driver(replace(pipeline, labels=labels, schedule=None, on=None))
+    except InvalidSpec as error:
+        raise Conflict(error.problems[0]) from error
+
+
+def as_standing(pipeline: Pipeline) -> Pipeline:
+    """The pipeline as an object that stays on a cluster and is run by itself, with the driver that its runs will have.
+
+    Raises:
+        Conflict: A cluster cannot carry it out.
+    """
+    try:
+        once = with_driver(replace(pipeline, schedule=None, on=None))
+        return replace(with_driver(pipeline), driver=once.driver)
+    except InvalidSpec as error:
+        raise Conflict(error.problems[0]) from error
 
 
 def in_pods(driver: Training) -> Training:
@@ -35,25 +46,13 @@ def in_pods(driver: Training) -> Training:
     pipeline = pipeline_of(driver)
     if pipeline is None:
         raise ClusterError(f"{driver.name}: its pipeline is no longer kept on this machine; submit its file again.")
-    to = pipeline.checkpoint.to
-    advice = (
-        "give `checkpoint.to` a URL such as s3://bucket/pipelines, or a directory on a volume that `kubernetes` "
-        "mounts, such as a PersistentVolumeClaim"
-    )
-    if to is None:
-        raise Conflict(f"{driver.name}: what steps return has to outlive the pods that run them: {advice}.")
-    if store_of(driver) is None:
-        raise Conflict(
-            f"{driver.name}: checkpoint.to: {to} is on no volume of the pipeline that outlives its pods; {advice}."
-        )
-    value = packed(pipeline)
-    if len(value) > ENV_VALUE.max_length:
-        raise Conflict(
-            f"{driver.name}: its steps take {len(value)} characters even when packed, and {ENV_VALUE.max_length} reach "
-            "a pod; move long commands into files of `workdir`, or divide it into several pipelines."
-        )
+    problem = place_problem(pipeline, driver)
+    if problem is not None:
+        raise Conflict(f"{driver.name}: {problem}")
     try:
-        return replace(driver, run=f"{PYTHON} {DRIVER}", env={**driver.env, VARIABLE: value})
+        return replace(driver, run=COMMAND, env={**driver.env, VARIABLE: variable(pipeline)})
+    except InvalidSpec as error:
+        raise Conflict(f"{driver.name}: {error.problems[0]}") from error
     except BrokenRules as error:
         raise Conflict(
             f"{driver.name}: {error}, together with the one in which the pipeline itself reaches its pod; give fewer "

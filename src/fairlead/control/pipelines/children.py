@@ -7,26 +7,26 @@ What it depended on and what it returned lie beside its outputs: a driver that f
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.models import best_trial, resolve_run
-from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
+from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.step_run import StepRun, keep_outputs
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.parents import submit
+from fairlead.policy.kinds.step_runs import child_spec
+from fairlead.policy.kinds.steps import Task
 from fairlead.policy.search.trials import metric_of
 from fairlead.runtime.checkpoint.store import step_name
-from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.model_reference import BEST, LATEST, ModelReference
-from fairlead.specs.pipeline import CHECKPOINT, Pipeline, Step, as_run
-from fairlead.specs.sweep import Sweep, Trial, values_of
-from fairlead.specs.training import Training
+from fairlead.specs.pipeline import CHECKPOINT, Pipeline, Step, child_name
+from fairlead.specs.sweep import Sweep, values_of
 from fairlead.state.plan import Change, ChildIntent, Plan, child_uid
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase
 
-COLLECTED = "collected.json"
 # A supervisor changes the pipeline when it tells how far it is, which is seldom.
 TRIES = 10
 
@@ -57,44 +57,47 @@ class Children:
         before, self._seen = self._seen, counter
         return counter != before
 
-    def find(self, name: str) -> AnyWorkload | None:
-        """The child of that name; None where there is none, or no longer."""
+    def has_room(self, task: Task) -> bool:
+        """Return True: runs wait in the cluster's queue."""
+        return True
+
+    def find(self, task: Task) -> StepRun | None:
+        """The run of a task; None where there is none, or no longer."""
+        found = self._find(task)
+        return None if found is None else step_run_of(found)
+
+    def _find(self, task: Task) -> AnyWorkload | None:
         try:
-            found: AnyWorkload = self._cluster.get(child_uid(self._parent, name))
+            found: AnyWorkload = self._cluster.get(child_uid(self._parent, child_name(task.step, task.index)))
         except NotFound:
             return None
         return found
 
-    def is_over(self, child: AnyWorkload) -> bool:
-        """Return whether nothing more happens to a child unless somebody asks for it."""
-        phase = child.status.phase
-        return phase is Phase.SUCCEEDED or (phase.is_final and child.intent is not Intent.RUN)
+    def is_gone(self, task: Task) -> bool:
+        """Return whether the run of a task that was submitted is not there any more."""
+        return self._find(task) is None
 
-    def has_failed(self, child: AnyWorkload) -> bool:
-        """Return whether a child is over and has not succeeded."""
-        return self.is_over(child) and child.status.phase is not Phase.SUCCEEDED
-
-    def submit(self, name: str, step: str, variables: Mapping[str, str]) -> str | None:
-        """Submit what a step is, unless it is there already; why that cannot be done now, None where it was.
-
-        Args:
-            variables: What its program finds besides its own.
-        """
+    def submit(self, task: Task, variables: Mapping[str, str]) -> str | None:
+        """Submit what a step is, unless it is there already; why that cannot be done now, None where it was."""
         parent = self._cluster.get(self._parent)
         assert isinstance(parent.spec, Pipeline)
-        order = submit(parent, name, child_spec(parent.spec, parent.spec.steps[step], variables))
+        spec = child_spec(parent.spec, parent.spec.steps[task.step], variables)
+        order = submit(parent, child_name(task.step, task.index), spec)
         asked = order.spec.team, order.spec.name
         others = (run for run in self._cluster.unfinished() if run.parent != parent.uid)
         if any((run.spec.team, run.spec.name) == asked for run in others):
             return f"another unfinished run is named {order.spec.name}"
         return self._apply(lambda at: Change(workload_uid=self._parent, version=at, submit=(order,)))
 
-    def resume(self, name: str) -> str | None:
+    def resume(self, task: Task) -> str | None:
         """Let a child that is over go on; why that cannot be done now, None where it was."""
-        order = ChildIntent(uid=child_uid(self._parent, name), intent=Intent.RUN)
+        order = ChildIntent(uid=child_uid(self._parent, child_name(task.step, task.index)), intent=Intent.RUN)
         return self._apply(lambda at: Change(workload_uid=self._parent, version=at, children=(order,)))
 
-    def collect(self, name: str, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
+    def settled(self, task: Task) -> None:
+        """Nothing: nobody was told that somebody waits."""
+
+    def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
         """Keep the outputs of a child that succeeded: the hash of each, and what small ones hold.
 
         Doing it again comes to the same, wherever it was cut short.
@@ -107,25 +110,9 @@ class Children:
             Conflict: A checkpoint is not on this machine.
             OSError: One of them cannot be kept.
         """
-        noted = room.with_name(COLLECTED)
-        known = read_json(noted)
-        if known is None:
-            child = self.find(name)
-            assert child is not None
-            self._add_own(child, step, room)
-            for output in step.outputs:
-                if not (room / output).exists():
-                    raise NotFound(f"it wrote no output {output} ($FAIRLEAD_OUTPUT_{output.upper()})")
-            values = {output: read_value(room / output) for output in step.outputs}
-            known = {
-                "outputs": {output: content_digest(room / output) for output in step.outputs},
-                "values": {output: value for output, value in values.items() if value is not None},
-            }
-            write_json(noted, known)
-        for output, digest in known["outputs"].items():
-            if not store.has(digest):
-                store.keep(room / output)
-        return known["outputs"], known["values"]
+        child = self._find(task)
+        assert child is not None, "it was there when it had succeeded"
+        return keep_outputs(step, room, store, partial(self._add_own, child, step, room))
 
     def _add_own(self, child: AnyWorkload, step: Step, room: Path) -> None:
         """Write what a run returns without its program writing it."""
@@ -157,16 +144,15 @@ class Children:
         return "the pipeline changes all the time"
 
 
-def child_spec(pipeline: Pipeline, step: Step, variables: Mapping[str, str]) -> Training | Sweep:
-    """A run or a sweep by itself, of what a step says it is."""
-
-    def ours(program: Training) -> dict[str, str]:
-        return {**pipeline.env, **step.env, **program.env, **variables}
-
-    if step.sweep is None:
-        assert step.training is not None
-        run = as_run(step.training, step.training.name)
-        return replace(run, env=ours(run), labels={**pipeline.labels, **run.labels})
-    given = {each.name: getattr(step.sweep, each.name) for each in fields(Sweep)}
-    trial: Trial = replace(step.sweep.trial, env=ours(step.sweep.trial))
-    return Sweep(**{**given, "trial": trial, "labels": {**pipeline.labels, **step.sweep.labels}})
+def step_run_of(child: AnyWorkload) -> StepRun:
+    """Return a child as a driver meets it."""
+    phase, status = child.status.phase, child.status
+    is_over = phase is Phase.SUCCEEDED or (phase.is_final and child.intent is not Intent.RUN)
+    return StepRun(
+        name=child.spec.name,
+        phase=phase.value,
+        message=status.reason.message,
+        is_over=is_over,
+        has_failed=is_over and phase is not Phase.SUCCEEDED,
+        took_s=(status.finished_at or 0.0) - (status.started_at or status.finished_at or 0.0),
+    )

@@ -18,8 +18,8 @@ from fairlead.cluster.local.space import used_bytes
 from fairlead.cluster.records import dump
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts
-from fairlead.control.pipelines.children import COLLECTED
 from fairlead.control.pipelines.results import Results
+from fairlead.control.pipelines.step_run import COLLECTED
 from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.formats.serialization import to_json
 

@@ -11,16 +11,17 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts, read_value
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.processes import Program, Programs
 from fairlead.control.pipelines.result_store import ResultStore
+from fairlead.control.pipelines.step_run import COLLECTED, StepRun, StepRuns
 from fairlead.control.pipelines.told import told
 from fairlead.errors import FairleadError, NotFound
 from fairlead.policy.kinds.steps import (
@@ -32,29 +33,28 @@ from fairlead.policy.kinds.steps import (
     TaskPhase,
     gate_problem,
     handed_to,
+    input_name,
     judge,
     outcome,
+    place_name,
     step_phase,
+    variables_of,
 )
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.serialization import from_json
-from fairlead.specs.pipeline import VARIABLE, Pipeline, child_name
+from fairlead.specs.pipeline import VARIABLE, Pipeline
 from fairlead.text.quantities import describe_duration
-
-if TYPE_CHECKING:  # most pipelines have none
-    from fairlead.control.pipelines.children import Children
-    from fairlead.state.snapshot import AnyWorkload
 
 PARALLEL = 4
 FIRST_BACKOFF_S = 0.5
 MOST_BACKOFF_S = 60.0
 TELL_EVERY_S = 0.2
-# How often children are looked at; one look at the database costs microseconds.
-LOOK_S = 0.05
+# How often children are looked at; one look at the database costs microseconds, and news of pods comes by the second.
+LOOK_S, LOOK_IN_POD_S = 0.05, 0.2
 SUBMIT_AGAIN_S = 0.5
-HANDED, COLLECTED = "handed.json", "collected.json"
+HANDED = "handed.json"
 STOPPED = 143
 # A driver's own, which mean another rank or another place to whatever a step starts.
 _OWN = ("FAIRLEAD_POD_DIR", "FAIRLEAD_RUN_DIR", "FAIRLEAD_CHECKPOINT_TO", "FAIRLEAD_CHECKPOINT_FROM", VARIABLE)
@@ -80,7 +80,7 @@ class Surroundings:
     checkpoints: str
     run: str
     environ: Mapping[str, str]
-    children: "Children | None" = None
+    children: StepRuns | None = None
     is_in_pod: bool = False
     send: Callable[[bytes], None] | None = None
 
@@ -117,6 +117,7 @@ class Driver:
         self._followed: dict[str, Task] = {}
         self._told_waiting: set[str] = set()
         self._parts: dict[str, dict[str, str]] = {}
+        self._look_s = LOOK_IN_POD_S if around.is_in_pod else LOOK_S
         self._tell_at = 0.0
         self._stopping = False
         self._needed_by: dict[str, list[str]] = {name: [] for name in pipeline.steps}
@@ -161,6 +162,7 @@ class Driver:
         for name in self._pipeline.in_order():
             tasks = self._progress.steps[name]
             for task in list(tasks):
+                # In a pod nothing is known of runs before they are asked for, which is what becomes of those that wait.
                 if task.phase is TaskPhase.RUNNING and self._find(task) is not None:
                     self._parts[task.name] = read_json(self._place(task) / HANDED) or {}
                     self._followed[task.name] = task
@@ -260,8 +262,10 @@ class Driver:
 
     @property
     def _may_submit(self) -> bool:
-        most = self._pipeline.parallel
-        return bool(self._to_submit) and (most is None or self._num_running < most)
+        most, children = self._pipeline.parallel, self._around.children
+        if not self._to_submit or children is None or (most is not None and self._num_running >= most):
+            return False
+        return children.has_room(self._to_submit[0])
 
     @property
     def _num_running(self) -> int:
@@ -271,28 +275,31 @@ class Driver:
         """Tasks that count for what may run at the same time: those that share the pipeline's cores, unless given."""
         return self._programs.num_running if given is None else self._num_running
 
-    def _find(self, task: Task) -> "AnyWorkload | None":
+    def _find(self, task: Task) -> StepRun | None:
         children = self._around.children
         if self._pipeline.steps[task.step].child is None or children is None:
             return None
-        return children.find(child_name(task.step, task.index))
+        return children.find(task)
 
     def _submit(self, task: Task) -> None:
         """Submit the run that a task is, or let it go on where it failed before."""
         children = self._around.children
         assert children is not None, "a pipeline with runs of their own has a parent"
-        name, found = child_name(task.step, task.index), self._find(task)
+        found = self._find(task)
         self._record(replace(task, phase=TaskPhase.RUNNING))
         try:
-            if found is None:
+            if self._around.is_in_pod:
+                self._provide(task)
+                why = children.submit(task, {})
+            elif found is None:
                 room = self._make_room(task)
                 (self._place(task) / COLLECTED).unlink(missing_ok=True)
                 write_json(self._place(task) / HANDED, self._parts[task.name])
-                why = children.submit(name, task.step, self._variables(task, room))
+                why = children.submit(task, self._variables(task, room))
             else:
                 write_json(self._place(task) / HANDED, self._parts[task.name])
                 # One that is to run needs nobody to resume it, and one that succeeded has only to be collected.
-                why = children.resume(name) if children.has_failed(found) else None
+                why = children.resume(task) if found.has_failed else None
         except (OSError, BrokenRules) as error:
             self._failed(task, f"it cannot be submitted: {error}")
             self._consider_after(task.step)
@@ -305,6 +312,22 @@ class Driver:
             self._reporter.event("StepWaits", f"{task.name}: {why}")
         self._delayed.append((time.monotonic() + SUBMIT_AGAIN_S, task))
 
+    def _provide(self, task: Task) -> None:
+        """Put where the run of a task finds it what it is given, unless a driver before has done so.
+
+        It may be there already, and at work: what it has written stays.
+        """
+        place = self._place(task)
+        (place / "outputs").mkdir(parents=True, exist_ok=True)
+        for need in self._pipeline.steps[task.step].needs:
+            for output in self._pipeline.steps[need].outputs:
+                self._linked(task, need, output)
+        known = read_json(place / HANDED)
+        if known is None:
+            write_json(place / HANDED, self._parts[task.name])
+        else:
+            self._parts[task.name] = known
+
     def _look_after_children(self) -> None:
         """Settle the tasks whose runs are over."""
         children = self._around.children
@@ -312,37 +335,42 @@ class Driver:
             return
         for task in list(self._followed.values()):
             found = self._find(task)
-            if found is not None and not children.is_over(found):
+            if not children.is_gone(task) if found is None else not found.is_over:
                 continue
             if not children.is_wanted:
                 return  # it was stopped with the pipeline, and so are we in a moment
             del self._followed[task.name]
             if found is None:
-                self._failed(task, "its run was deleted")
-            elif not children.has_failed(found):
+                self._run_failed(task, "its run was deleted")
+            elif not found.has_failed:
                 with self._artefacts.in_use():
                     self._collect_child(task, found)
             else:
-                self._failed(task, f"{found.spec.name} is {found.status.phase.value}: {found.status.reason.message}")
+                self._run_failed(task, f"{found.name} is {found.phase}: {found.message}")
+            children.settled(task)
             self._consider_after(task.step)
 
-    def _collect_child(self, task: Task, found: "AnyWorkload") -> None:
+    def _run_failed(self, task: Task, message: str) -> None:
+        """Record that the run of a task failed; what the next one is given is found anew."""
+        if self._around.is_in_pod:
+            for name in (HANDED, COLLECTED):
+                (self._place(task) / name).unlink(missing_ok=True)
+        self._failed(task, message)
+
+    def _collect_child(self, task: Task, found: StepRun) -> None:
         """Keep the outputs of a run that succeeded."""
         children = self._around.children
         assert children is not None
         step, room = self._pipeline.steps[task.step], self._place(task) / "outputs"
-        name = child_name(task.step, task.index)
         try:
-            outputs, values = children.collect(name, step, room, self._artefacts)
+            outputs, values = children.collect(task, step, room, self._artefacts)
         except NotFound as error:
-            self._failed(task, str(error))
+            self._run_failed(task, str(error))
             return
         except (OSError, FairleadError) as error:
-            self._failed(task, f"its outputs cannot be kept: {error}")
+            self._run_failed(task, f"its outputs cannot be kept: {error}")
             return
-        status = found.status
-        took_s = (status.finished_at or 0.0) - (status.started_at or status.finished_at or 0.0)
-        self._keep_result(task, outputs, values, took_s)
+        self._keep_result(task, outputs, values, found.took_s)
 
     def _make_room(self, task: Task) -> Path:
         """An empty directory for the outputs of a task."""
@@ -353,7 +381,7 @@ class Driver:
         return room
 
     def _place(self, task: Task) -> Path:
-        return self._around.files / "steps" / (task.step if task.index is None else f"{task.step}-{task.index}")
+        return self._around.files / "steps" / place_name(task.step, task.index)
 
     def _environment(self, task: Task, room: Path) -> dict[str, str]:
         env = {name: value for name, value in self._around.environ.items() if name not in _OWN}
@@ -368,15 +396,9 @@ class Driver:
 
     def _variables(self, task: Task, room: Path) -> dict[str, str]:
         """Return the variables by which a step finds itself and what it needs, whatever carries it out."""
-        step = self._pipeline.steps[task.step]
-        env = {"FAIRLEAD_STEP": task.step}
-        if task.item is not None:
-            env |= {"FAIRLEAD_ITEM": task.item, "FAIRLEAD_ITEM_INDEX": str(task.index)}
-        env |= {f"FAIRLEAD_OUTPUT_{name.upper()}": str(room / name) for name in step.outputs}
-        for need in step.needs:
-            for output in self._pipeline.steps[need].outputs:
-                env[f"FAIRLEAD_INPUT_{need}_{output}".upper()] = str(self._handed_path(task, need, output))
-        return env
+        return variables_of(
+            self._pipeline, task, str(room), lambda need, output: str(self._handed_path(task, need, output))
+        )
 
     def _handed_path(self, task: Task, need: str, output: str) -> Path:
         """Return where a task finds an output of another; of a step that is fanned out, a directory of links by
@@ -384,14 +406,31 @@ class Driver:
         made = self._progress.steps[need]
         if made[0].index is None:
             return self._artefacts.path(made[0].outputs[output])
-        links = self._place(task) / "inputs" / f"{need}.{output}"
+        links = self._place(task) / "inputs" / input_name(need, output)
         if links.exists():
             shutil.rmtree(links)
+        self._make_links(links, made, output)
+        return links
+
+    def _make_links(self, links: Path, made: Sequence[Task], output: str) -> None:
         links.mkdir(parents=True)
         for each in made:
             if output in each.outputs:
                 (links / str(each.index)).symlink_to(self._artefacts.path(each.outputs[output]))
-        return links
+
+    def _linked(self, task: Task, need: str, output: str) -> None:
+        """Link an output of another to where the run of a task looks for it; what a driver before has linked stays."""
+        place, made = self._place(task) / "inputs" / input_name(need, output), self._progress.steps[need]
+        if os.path.lexists(place):
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if made[0].index is None:
+            place.symlink_to(self._artefacts.path(made[0].outputs[output]))
+            return
+        whole = place.with_name(f".{place.name}")
+        shutil.rmtree(whole, ignore_errors=True)  # half of it, by a driver that was killed
+        self._make_links(whole, made, output)
+        whole.rename(place)
 
     def _ended(self, program: Program, code: int) -> None:
         task = next(task for task in self._progress.steps[program.name.partition("[")[0]] if task.name == program.name)
@@ -494,7 +533,7 @@ class Driver:
         }
         waits = [self._programs.enforce(timeouts, self._pipeline.grace_s)]
         waits += [max(0.0, at - time.monotonic()) for at, _ in self._delayed]
-        waits += [0.0] if self._may_submit or not self._has_work() else [LOOK_S] if self._followed else []
+        waits += [0.0] if self._may_submit or not self._has_work() else [self._look_s] if self._followed else []
         return min((each for each in waits if each is not None), default=None)
 
     def _stop(self) -> None:

@@ -5,6 +5,7 @@ Each line of the journal and each output is on the disk before anything follows 
 """
 
 import fcntl
+import json
 import os
 import sys
 import time
@@ -17,12 +18,14 @@ from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import SharedArtefacts
 from fairlead.control.pipelines.driver import Driver, Surroundings
 from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, ObjectJournal
-from fairlead.control.pipelines.packing import unpacked
+from fairlead.control.pipelines.pod_children import PodChildren
 from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
+from fairlead.control.pipelines.watched import watch
 from fairlead.errors import InvalidSpec, RuntimeFault
 from fairlead.runtime.places import is_url
 from fairlead.runtime.progress import Reporter
-from fairlead.specs.pipeline import VARIABLE, Pipeline
+from fairlead.specs.formats.packing import unpacked
+from fairlead.specs.pipeline import FAMILY_FILE, VARIABLE, WATCH_VARIABLE, Pipeline
 
 FOLDER = "fairlead-artefacts"
 LOCK = "driver.lock"
@@ -31,6 +34,11 @@ LOOK_S = 0.5
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
     """Run the pipeline of this pod."""
+    directory = environ.get("FAIRLEAD_POD_DIR")
+    reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
+    if WATCH_VARIABLE in environ:
+        told = json.loads(environ[WATCH_VARIABLE])
+        watch(tuple(told["data"]), told["every_s"], reporter)
     place = environ.get("FAIRLEAD_CHECKPOINT_TO")
     if place is None:
         print("fairlead: a pipeline needs a place that outlives its pods: give `checkpoint.to`.", file=sys.stderr)
@@ -42,22 +50,23 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
             file=sys.stderr,
         )
         return 2
-    directory = environ.get("FAIRLEAD_POD_DIR")
-    reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
     try:
         pipeline = unpacked(environ[VARIABLE])
         pipeline = replace(pipeline, team=environ.get("FAIRLEAD_TEAM", pipeline.team))
-        return (_in_store if is_url(place) else _on_volume)(pipeline, place, environ, reporter)
+        children = PodChildren(Path(FAMILY_FILE), reporter) if pipeline.has_children else None
+        return (_in_store if is_url(place) else _on_volume)(pipeline, place, environ, reporter, children)
     except (InvalidSpec, RuntimeFault) as error:
         print(f"fairlead: {error}", file=sys.stderr)
         return 1
 
 
-def _on_volume(pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter) -> int:
+def _on_volume(
+    pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
+) -> int:
     """Run a pipeline whose place is a directory, in which its steps read and write too."""
     files = Path(place.removeprefix("file://"))
     store = files.parent / FOLDER
-    around = _surroundings(files, str(files / "checkpoints"), environ)
+    around = _surroundings(files, str(files / "checkpoints"), environ, children)
     with _alone(files / LOCK):
         return Driver(pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter).run()
 
@@ -88,10 +97,12 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _in_store(pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter) -> int:
+def _in_store(
+    pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
+) -> int:
     """Run a pipeline whose place is an object store; its steps read and write on the pod's own disk."""
     files = Path(environ["FAIRLEAD_RUN_DIR"])
-    around = _surroundings(files, f"{place}/checkpoints", environ)
+    around = _surroundings(files, f"{place}/checkpoints", environ, children)
     shared = ObjectDocuments(f"{place.rpartition('/')[0]}/{FOLDER}")
     lines = ObjectJournal(ObjectDocuments(place))
     lines.restore(files / journal.NAME)
@@ -100,7 +111,9 @@ def _in_store(pipeline: Pipeline, place: str, environ: Mapping[str, str], report
     return Driver(pipeline, artefacts, ResultFiles(shared), around, reporter).run()
 
 
-def _surroundings(files: Path, checkpoints: str, environ: Mapping[str, str]) -> Surroundings:
+def _surroundings(
+    files: Path, checkpoints: str, environ: Mapping[str, str], children: PodChildren | None
+) -> Surroundings:
     files.mkdir(parents=True, exist_ok=True)
     return Surroundings(
         workdir=Path.cwd(),
@@ -108,5 +121,6 @@ def _surroundings(files: Path, checkpoints: str, environ: Mapping[str, str]) -> 
         checkpoints=checkpoints,
         run=environ.get("FAIRLEAD_RUN_UID", ""),
         environ=dict(environ),
+        children=children,
         is_in_pod=True,
     )

@@ -12,18 +12,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.home import Home
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.command import DRIVER, is_driver
-from fairlead.control.pipelines.packing import unpacked
 from fairlead.errors import ClusterError, InvalidSpec
+from fairlead.policy.kinds.parents import child_name
+from fairlead.specs.formats.packing import unpacked
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import DRIVER as DRIVER_NAME
 from fairlead.specs.pipeline import VARIABLE, Pipeline, map_runs
 from fairlead.specs.training import Launch, Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import child_uid
-from fairlead.state.snapshot import AnyWorkload
+from fairlead.state.snapshot import AnyWorkload, is_leaf
 
 DRIVER_CPU_MILLI = 10
 
@@ -111,6 +113,14 @@ def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
     except FileNotFoundError:
         return None
     return found if isinstance(found, Pipeline) else None
+
+
+def driver_uid(cluster: ClusterClient, workload: AnyWorkload) -> str | None:
+    """The uid of the run that carries a pipeline's steps out; None where it is not there yet, or no longer."""
+    if is_leaf(workload):
+        return workload.uid
+    name = child_name(workload, DRIVER_NAME)
+    return next((each.uid for each in cluster.children(workload.uid) if each.spec.name == name), None)
 
 
 def progress_of(pipeline: Pipeline, workload: AnyWorkload, directory: Path) -> journal.Progress:

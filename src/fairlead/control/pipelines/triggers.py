@@ -5,7 +5,6 @@ what it was for: whoever was killed in between finds the run and submits no seco
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -23,11 +22,12 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.admission import free_name
 from fairlead.control.pipelines import drift
-from fairlead.control.pipelines.artefacts import content_digest
 from fairlead.control.pipelines.drift import Finding
 from fairlead.control.pipelines.submission import driver_of, pipeline_of
+from fairlead.control.pipelines.watched import content_of, signature_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken
 from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn, zone_of
+from fairlead.policy.kinds.standing_pipeline import TRIGGER
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import Drift, On, Pipeline, Schedule
@@ -43,7 +43,6 @@ LOOK_S = 1.0
 # A look for drift that takes longer, as on a file system that does not answer, is ended and tried again.
 DRIFT_LOOK_S = 3_600.0
 KILLED_S = 1.0
-LABEL = "trigger"
 DRIFT = "drift-"
 # Of the newest finished runs of this machine so many are asked whether they are a pipeline's.
 MOST_LOOKED_AT = 500
@@ -128,7 +127,7 @@ def keep(home: Home, applied: Applied) -> bool:
     if before is not None and (before.pipeline, before.spec) == (applied.pipeline, applied.spec):
         return False
     content = {"spec": to_json(applied.spec), "environ": dict(applied.environ), "at": applied.at}
-    state = {"at": applied.at, "handled_until": applied.at, "content": _content(applied), "signature": ""}
+    state = {"at": applied.at, "handled_until": applied.at, "content": content_of(applied.watched()), "signature": ""}
     try:
         home.triggers.mkdir(mode=0o700, exist_ok=True)
         write_json(place, content)
@@ -250,7 +249,7 @@ class Triggers:
         return int(decided.due is not None)
 
     def _by_data(self, applied: Applied, on: On, state: dict[str, Any], now: float) -> int:
-        signature = _signature(applied.watched())
+        signature = signature_of(applied.watched())
         if signature == state.get("looked"):
             return 0
         seen = Seen(signature=state["signature"], content=state["content"])
@@ -260,7 +259,7 @@ class Triggers:
         # Asked first: until that one is over, much data would be read in vain at every look.
         if self._going(applied) is not None:
             return 0
-        content = _content(applied)
+        content = content_of(applied.watched())
         if content == seen.content:
             self._keep(applied, state, looked=signature)
             return 0
@@ -304,7 +303,7 @@ class Triggers:
             process.wait(KILLED_S)
 
     def _start_look(self, applied: Applied, watched: Drift, state: dict[str, Any]) -> None:
-        signature = _signature(
+        signature = signature_of(
             tuple(applied.base / Path(each).expanduser() for each in (watched.data, watched.reference) if each)
         )
         # What is compared with another file is compared whole, whenever a model was trained.
@@ -319,7 +318,7 @@ class Triggers:
             # What it made is in use from here on; where it made nothing, the model is what it was.
             assert over is not None
             fresh, begin, is_new = state.get("drift_fresh_now"), None, over.status.phase is Phase.SUCCEEDED
-            label = over.spec.labels.get(LABEL, "")
+            label = over.spec.labels.get(TRIGGER, "")
             if label.startswith(DRIFT):
                 # Whoever submitted it may have died before it kept that number.
                 number = max(number, int(label.rpartition("-")[2]))
@@ -379,11 +378,11 @@ class Triggers:
         return None
 
     def _submit(self, applied: Applied, label: str, why: str, now: float) -> None:
-        selection = Selection(labels=((LABEL, label),))
+        selection = Selection(labels=((TRIGGER, label),))
         ours = (each for each in self._cluster.select(selection) if each.spec.team == applied.pipeline.team)
         if any((found := pipeline_of(each.spec)) is not None and found.name == applied.pipeline.name for each in ours):
             return  # a supervisor before us has submitted it, and died before it said so
-        spec = replace(applied.spec, labels={**applied.spec.labels, LABEL: label})
+        spec = replace(applied.spec, labels={**applied.spec.labels, TRIGGER: label})
         try:
             run = self._cluster.submit(replace(spec, name=free_name(self._cluster, spec)), environ=applied.environ)
         except NameTaken:
@@ -400,7 +399,7 @@ class Triggers:
 
 def _ends_a_cycle(run: AnyWorkload) -> bool:
     """Return whether a run that is over made a model, or was to and is not to be tried again at once."""
-    return run.status.phase is Phase.SUCCEEDED or run.spec.labels.get(LABEL, "").startswith(DRIFT)
+    return run.status.phase is Phase.SUCCEEDED or run.spec.labels.get(TRIGGER, "").startswith(DRIFT)
 
 
 def _places(home: Home) -> list[Path]:
@@ -440,24 +439,3 @@ def _state(place: Path, applied: Applied) -> dict[str, Any]:
         return state
     # Whoever applied it was killed before this was written.
     return {"at": applied.at, "handled_until": applied.at, "content": "", "signature": ""}
-
-
-def _content(applied: Applied) -> str:
-    """The hash of what the watched data holds; of what is not there, that it is not."""
-    found = hashlib.sha256()
-    for path in applied.watched():
-        found.update((content_digest(path) if path.exists() else "none").encode())
-    return found.hexdigest()
-
-
-def _signature(paths: tuple[Path, ...]) -> str:
-    """The hash of names, sizes and times, which is quick to take."""
-    found = hashlib.sha256()
-    for path in paths:
-        for each in (path, *sorted(path.rglob("*"))) if path.is_dir() else (path,):
-            try:
-                status = os.stat(each)
-            except FileNotFoundError:
-                continue
-            found.update(f"{each}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
-    return found.hexdigest()

@@ -2,18 +2,26 @@
 
 The driver is a child like the others. It runs the steps that are commands, and submits those that are not as further
 children of the pipeline, so that stopping, suspending and deleting the pipeline reach all of them. Which step is next
-is the driver's to decide, by ``fairlead.policy.kinds.steps``.
+is the driver's to decide, by ``fairlead.policy.kinds.steps``. A driver that is a pod cannot submit anything: it says in
+its reports which runs are to be there, as long as it waits for them, and those that are not are submitted here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.policy.kinds.parents import advance, failed, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.policy.kinds.standing_pipeline import StandingDetail, decide, is_standing
+from fairlead.policy.kinds.standing_pipeline import next_at as standing_next_at
+from fairlead.policy.kinds.step_runs import asked_children
 from fairlead.specs.pipeline import DRIVER, Pipeline, map_runs
-from fairlead.state.plan import Change, ChildIntent
+from fairlead.state.plan import Change, ChildIntent, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Workload
 from fairlead.text.quantities import plural
+
+# A fan-out has a thousand.
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +32,19 @@ class PipelineDetail:
         submitted: Its driver was.
         over: How many of its tasks are over, as far as the driver has told.
         tasks: How many there are, where it has told.
+        standing: Of one that runs by itself.
     """
 
     submitted: bool = False
     over: int = 0
     tasks: int | None = None
+    standing: StandingDetail | None = None
 
 
 def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | None:
-    """Submit the driver, tell how far it is, and end with it."""
+    """Submit the driver, tell how far it is, and end with it; or run one that runs by itself."""
+    if is_standing(pipeline.spec):
+        return _judge_standing(pipeline, family, now)
     driver, before = family.children.get(DRIVER), detail_of(pipeline)
     if driver is None:
         if before.submitted or pipeline.spec.driver is None:
@@ -63,18 +75,55 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
             own, whole = f"resume {driver.spec.name}`", f"resume {pipeline.spec.name}`"
             reason = replace(reason, remedy=reason.remedy.replace(own, whole))
         return finish(pipeline, family, Phase.FAILED, reason, now, detail=detail)
+    asked = asked_children(pipeline.spec, family, driver.progress.asks if driver.progress is not None else ())
+    new = tuple(submit(pipeline, name, spec) for name, spec in asked.items())
     others = sorted(
         child.spec.name for name, child in family.children.items() if name != DRIVER and not child.status.phase.is_final
     )
+    others += [order.spec.name for order in new]
     parts = [f"{over} of {plural(tasks or len(pipeline.spec.steps), 'task')} are over"]
-    parts += [f"waits for {', '.join(others)}"] if others else []
+    parts += [f"waits for {_named(others)}"] if others else []
     reason = Reason(code=Code.CHILDREN_RUNNING, message="; ".join(parts))
-    return advance(pipeline, reason, now, detail=detail)
+    event = None
+    if new:
+        said = f"submitted {_named([order.spec.name for order in new])}, as its driver asks"
+        event = Event(type="StepsSubmitted", reason=Reason(code=Code.CHILDREN_RUNNING, message=said))
+    return advance(pipeline, reason, now, detail=detail, submit=new, event=event)
+
+
+def _judge_standing(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | None:
+    decided = decide(pipeline, family, detail_of(pipeline).standing, now)
+    detail = PipelineDetail(standing=decided.detail)
+    if decided.problem is not None:
+        return finish(pipeline, family, Phase.FAILED, decided.problem, now, detail=detail)
+    return advance(
+        pipeline,
+        decided.reason,
+        now,
+        detail=detail,
+        submit=decided.submit,
+        children=decided.children,
+        event=decided.event,
+    )
+
+
+def next_at(pipeline: Workload[Pipeline], family: Family, now: float) -> float | None:
+    """Return when the schedule of one that runs by itself comes next."""
+    if not is_standing(pipeline.spec):
+        return None
+    return standing_next_at(pipeline, family, detail_of(pipeline).standing, now)
+
+
+def _named(runs: Sequence[str]) -> str:
+    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
+    return f"{', '.join(runs[:MOST_NAMED])}{more}"
 
 
 def progress(pipeline: Workload[Pipeline]) -> str:
-    """Tell how many of its tasks are over."""
+    """Tell how many of its tasks are over, or how often it was run."""
     detail = detail_of(pipeline)
+    if is_standing(pipeline.spec):
+        return plural(0 if detail.standing is None else detail.standing.number, "run")
     return f"{detail.over}/{detail.tasks or len(pipeline.spec.steps)}"
 
 
@@ -84,4 +133,6 @@ def detail_of(pipeline: Workload[Pipeline]) -> PipelineDetail:
     return detail if isinstance(detail, PipelineDetail) else PipelineDetail()
 
 
-KIND = ParentKind(spec=Pipeline, detail=PipelineDetail, judge=judge, map_runs=map_runs, progress=progress)
+KIND = ParentKind(
+    spec=Pipeline, detail=PipelineDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at
+)

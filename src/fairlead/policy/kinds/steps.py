@@ -4,7 +4,7 @@ A task is a step, or one item of a step that is fanned out. Nothing here runs, r
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -64,6 +64,34 @@ class Task:
     def name(self) -> str:
         """Return how it is called in messages and files."""
         return self.step if self.index is None else f"{self.step}[{self.index}]"
+
+
+def place_name(step: str, index: int | None) -> str:
+    """Return what the directory of a task is called."""
+    return step if index is None else f"{step}-{index}"
+
+
+def input_name(need: str, output: str) -> str:
+    """Return what an output that is handed on is called among the inputs of a task."""
+    return f"{need}.{output}"
+
+
+def variables_of(pipeline: Pipeline, task: Task, room: str, handed: Callable[[str, str], str]) -> dict[str, str]:
+    """Return the variables by which a step finds itself and what it needs, whatever carries it out.
+
+    Args:
+        room: The directory for its outputs.
+        handed: Where it finds an output of one of its needs.
+    """
+    step = pipeline.steps[task.step]
+    env = {"FAIRLEAD_STEP": task.step}
+    if task.item is not None:
+        env |= {"FAIRLEAD_ITEM": task.item, "FAIRLEAD_ITEM_INDEX": str(task.index)}
+    env |= {f"FAIRLEAD_OUTPUT_{name.upper()}": f"{room}/{name}" for name in step.outputs}
+    for need in step.needs:
+        for output in pipeline.steps[need].outputs:
+            env[f"FAIRLEAD_INPUT_{need}_{output}".upper()] = handed(need, output)
+    return env
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,7 @@ class PodObject:
         room_for: The run whose placeholder it is; empty for all other pods, members of gangs among them.
         bound_at: When a placeholder was bound; None before.
         ready: Of a replica of an endpoint, whether kubelet says that it answers its probe.
+        family: Of a pipeline's driver, what it was told last of the runs that it asked for; empty for nothing.
     """
 
     key: str
@@ -119,6 +120,7 @@ class PodObject:
     room_for: str = ""
     bound_at: float | None = None
     ready: bool = False
+    family: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -217,6 +219,7 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
         waiting=_words(waiting) if waiting else None,
         started_at=_started_at(running or terminated or {}),
         ended=_only(terminated) if terminated else None,
+        family=str((metadata.get("annotations") or {}).get(names.FAMILY) or ""),
     )
 
 

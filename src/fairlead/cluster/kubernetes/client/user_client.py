@@ -46,6 +46,7 @@ from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import read_reference
+from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
@@ -179,11 +180,11 @@ class UserClient:
     def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
         place = self._of(spec.team)
         submit: Submit = place.submit
-        if directory is not None or isinstance(spec, Serving):
+        if directory is not None or _may_change(spec):
             there = self._named(spec.team, spec.name)
             run = None if there is None else _run_of(there)
             if run is not None and not run.status.phase.is_final:
-                if not isinstance(spec, Serving) or not isinstance(run.spec, Serving):
+                if not _may_change(spec) or type(spec) is not type(run.spec) or not _may_change(run.spec):
                     # Told before anything is sent, so that no files are left that nothing owns.
                     raise name_taken(spec)
                 if run.spec == spec:
@@ -580,6 +581,12 @@ class UserClient:
             if (error.status == 404 and f'"{name}" not found' in error.said) or is_unknown_kind(kind, error):
                 return None
             raise _explained(error, namespace) from error
+
+
+def _may_change(spec: WorkloadSpec) -> bool:
+    """Return whether a workload stays, and gets another spec by being submitted again: an endpoint, or a pipeline that
+    runs by itself."""
+    return isinstance(spec, Serving) or (isinstance(spec, Pipeline) and spec.runs_by_itself)
 
 
 def _is_mounted(spec: Training, path: str) -> bool:

@@ -19,6 +19,7 @@ from fairlead.cluster.kubernetes.api.streams import PIECE_BYTES, ExecStream, exe
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.rank_pods import Member, member_of
 from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
+from fairlead.cluster.kubernetes.manifests.volumes import volume_at
 from fairlead.cluster.kubernetes.manifests.workdir import LargeArchive
 from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
 from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
@@ -41,10 +42,6 @@ SEND_MOST_S = 3600.0
 LOOK_EVERY_S = 0.5
 READY_MOST_S = 60.0
 OVER_S = 20.0
-FLEETING = frozenset({"emptyDir", "ephemeral", "configMap", "secret"})
-"""Volumes that end with their pod, or that pods cannot write to."""
-
-
 Submit = Callable[[Any, Mapping[str, str]], Workload[Any]]
 """Submits a workload of whatever kind, with annotations."""
 
@@ -80,7 +77,7 @@ def store_of(spec: Training) -> Store | None:
     if is_url(to):
         return ObjectStore(place=to.rstrip("/"))
     path = to.removeprefix("file://")
-    volume = _volume_at(spec, path)
+    volume = volume_at(spec, path)
     return None if volume is None else Volume(spec=spec, path=path, volume=volume)
 
 
@@ -273,31 +270,6 @@ def receiving(spec: Training, path: str) -> Training:
         grace_s=1.0,
         kubernetes=overlay({**kept, "spec": pod}),
     )
-
-
-def _volume_at(spec: Training, path: str) -> str | None:
-    """The volume of the spec on which a directory of its pods lies; None when it would end with the pod."""
-    pod: dict[str, Any] = spec.kubernetes.pod.get("spec") or {}
-    lasting = {
-        each["name"]
-        for each in pod.get("volumes") or ()
-        if not FLEETING & each.keys() and not any(_is_read_only(kind) for kind in each.values())
-    }
-    mounts = [
-        mount
-        for container in pod.get("containers") or ()
-        if container["name"] == RANKS
-        for mount in container.get("volumeMounts") or ()
-        if PurePosixPath(path).is_relative_to(mount["mountPath"])
-    ]
-    nearest = max(mounts, key=lambda mount: len(PurePosixPath(mount["mountPath"]).parts), default=None)
-    if nearest is None or nearest["name"] not in lasting or nearest.get("readOnly"):
-        return None
-    return str(nearest["name"])
-
-
-def _is_read_only(kind: Any) -> bool:
-    return isinstance(kind, dict) and bool(kind.get("readOnly"))
 
 
 def _remove(system: Any, path: str, place: str) -> None:

@@ -23,7 +23,8 @@ from fairlead.specs.training import ENV_NAME, Checkpoint, Retry
 
 GROUP, VERSION = API_VERSION.split("/")
 _SHORT = {
-    "Training": ["ftr"], "Sweep": ["fsw"], "Serving": ["fsv"], "Replica": ["frp"], "Team": ["ftm"], "Pool": ["fpl"],
+    "Training": ["ftr"], "Sweep": ["fsw"], "Serving": ["fsv"], "Replica": ["frp"], "Pipeline": ["fpi"],
+    "Team": ["ftm"], "Pool": ["fpl"],
 }  # fmt: skip
 _DOCS = {
     "Training": "A distributed training run: a gang of pods that start together or not at all.",
@@ -55,6 +56,8 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 LONGEST = 65_536
 """Characters of a text of which nothing else is known."""
+MOST_CHECKED = 1_000_000
+"""Characters of all items of a list that an API server agrees to look through; beyond them the operator does."""
 _BEST = ("Best", "string", ".status.best")
 _RULES = "x-kubernetes-validations"
 _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
@@ -124,6 +127,14 @@ def with_fewer_rules(content: dict[str, Any]) -> dict[str, Any]:
     return lean
 
 
+def _without_rules(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_rules(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_rules(inner) for name, inner in value.items() if name != _RULES}
+
+
 def _lean(value: Any) -> Any:
     if isinstance(value, list):
         return [_lean(each) for each in value]
@@ -170,6 +181,8 @@ def _update_rules(kind: str) -> list[validation.Rule]:
         return validation.child_update_rules(kind, SUBMITTED_BY[kind])
     if kind == "Serving":
         return validation.endpoint_rules()
+    if kind == "Pipeline":
+        return validation.pipeline_update_rules()
     return validation.parent_update_rules(kind) if is_parent_kind(kind) else []
 
 
@@ -211,7 +224,10 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
         }
     if isinstance(kind, ListField):
         item = Key(name=key.name, kind=kind.item, doc="", attributes=("item",), example=key.example)
-        schema = {"type": "array", "maxItems": kind.most, "items": _single(kind.item, item, kind.rule)}
+        items = _single(kind.item, item, kind.rule)
+        if kind.rule is not None and kind.most * kind.rule.max_length > MOST_CHECKED:
+            items = _without_rules(items)
+        schema: dict[str, Any] = {"type": "array", "maxItems": kind.most, "items": items}
         if kind.item is kinds.TAINT:
             return {**schema, "x-kubernetes-list-type": "atomic", **_rules(validation.taints_rules())}
         if kind.item is kinds.SHARE:
@@ -221,7 +237,8 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
         return {
             "type": "object",
             "maxProperties": kind.most,
-            "additionalProperties": _section(kind.item),
+            # Of thousands of whole runs more rules than an API server agrees to; the operator says what is wrong.
+            "additionalProperties": _without_rules(_section(kind.item)),
             **_rules(validation.names_rules(kind.names)),
         }
     rule = section.rules.get(key.attributes[0])

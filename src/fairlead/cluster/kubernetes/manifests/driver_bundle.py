@@ -12,7 +12,7 @@ from typing import Any
 import fairlead.specs
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import archived, name_of, render_archive
 from fairlead.specs.gang import ProgramSpec
-from fairlead.specs.pipeline import VARIABLE
+from fairlead.specs.pipeline import VARIABLE, WATCH_VARIABLE
 
 FILE = "driver.pyz"
 _MAIN = """\
@@ -32,15 +32,21 @@ _FILES = (
     "cluster/__init__.py", "cluster/project_files.py", "control/__init__.py", "control/pipelines/__init__.py",
     "control/pipelines/artefacts.py", "control/pipelines/dependencies.py", "control/pipelines/driver.py",
     "control/pipelines/in_pod.py", "control/pipelines/journal.py", "control/pipelines/object_place.py",
-    "control/pipelines/packing.py", "control/pipelines/processes.py", "control/pipelines/result_files.py",
-    "control/pipelines/result_store.py", "control/pipelines/told.py",
+    "control/pipelines/pod_children.py", "control/pipelines/processes.py", "control/pipelines/result_files.py",
+    "control/pipelines/result_store.py", "control/pipelines/step_run.py", "control/pipelines/told.py",
+    "control/pipelines/watched.py",
     "policy/__init__.py", "policy/kinds/__init__.py", "policy/kinds/steps.py",
 )  # fmt: skip
 
 
 def is_driver(spec: ProgramSpec) -> bool:
-    """Tell whether a run carries out a pipeline."""
-    return VARIABLE in spec.env
+    """Tell whether a run carries out a pipeline, or watches data for one."""
+    return VARIABLE in spec.env or is_watch(spec)
+
+
+def is_watch(spec: ProgramSpec) -> bool:
+    """Tell whether a run watches data for a pipeline."""
+    return WATCH_VARIABLE in spec.env
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Any
 from fairlead.cluster import contract
 from fairlead.cluster.kubernetes.names import pod_name, service_name
 from fairlead.state.plan import CreatePod
+from fairlead.state.run_places import place_of
 from fairlead.state.snapshot import Workload
 
 HOME = "/fairlead"
@@ -82,6 +83,4 @@ def checkpoint_place(workload: Workload, default: str | None) -> str | None:
         default: The cluster's or the team's own place, for runs that name none.
     """
     to = workload.spec.checkpoint.to or default
-    if to is None:
-        return None
-    return f"{to.rstrip('/')}/{workload.spec.name}-{workload.uid}"
+    return None if to is None else place_of(to, workload)

@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes.manifests.overlays import lay_over
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
 from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.overlay import RANKS
+from fairlead.specs.pipeline import FAMILY_DIR, FAMILY_FILE, VARIABLE
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.serving import Replica
 from fairlead.state.plan import CreatePod
@@ -30,6 +31,8 @@ REPORTER = "fairlead-reporter"
 # A Python starts on it in 1.5 s. Until then it hears no notice, and the end of a short run would wait for it.
 REPORTER_CPU_MILLI = 50
 REPORTER_MEMORY_BYTES = 32 * 1024**2
+# A driver that asks for runs is asked as often, and its steps wait meanwhile.
+ASKED_EVERY_S = 1.0
 START_PERIOD_S = 2
 # Kubelet asks a replica of an endpoint as often as this machine's agent does one that serves.
 PROBE_PERIOD_S, PROBE_TIMEOUT_S, PROBE_PATIENCE = 1, 2, 3
@@ -115,6 +118,8 @@ def render_pod(
         ranks["volumeMounts"].append(
             {"name": "fairlead-workdir", "mountPath": contract.WORKDIR_PARTS, "readOnly": True}
         )
+    if is_followed(workload):
+        ranks["volumeMounts"].append({"name": "fairlead-family", "mountPath": FAMILY_DIR, "readOnly": True})
     if isinstance(spec, Replica):
         ranks |= _served(spec)
     pod: dict[str, Any] = {
@@ -133,10 +138,10 @@ def render_pod(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [ranks],
-        "volumes": _volumes(spec, settings, resources["memory"]),
+        "volumes": _volumes(workload, settings, resources["memory"]),
     }
     if create.index == 0:
-        pod["initContainers"] = [_reporter(spec, settings)]
+        pod["initContainers"] = [_reporter(workload, settings)]
     if tolerated := tolerations(spec) if taints is None else _tolerations_of(spec, taints):
         pod["tolerations"] = tolerated
     rendered = lay_over({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, spec.kubernetes)
@@ -227,13 +232,20 @@ def unlisted_s(spec: ProgramSpec) -> int:
     return UNLISTED_S if isinstance(spec, Replica) else 0
 
 
-def _reporter(spec: ProgramSpec, settings: PodSettings) -> dict[str, Any]:
+def is_followed(workload: Workload) -> bool:
+    """Return whether a run is the driver of a pipeline some of whose steps are runs: it asks for these, and is told."""
+    return workload.parent is not None and VARIABLE in workload.spec.env
+
+
+def _reporter(workload: Workload, settings: PodSettings) -> dict[str, Any]:
     """The container whose log is the run's progress, one line each; it ends when the ranks have ended."""
+    spec = workload.spec
+    soon = (str(ASKED_EVERY_S),) if is_followed(workload) else ()
     resources = {"cpu": str(format_cpu(REPORTER_CPU_MILLI)), "memory": str(REPORTER_MEMORY_BYTES)}
     return {
         "name": REPORTER,
         "image": spec.image or settings.image,
-        "command": [PYTHON, "-I", "-S", contract.RUNTIME, "report", contract.POD_DIR],
+        "command": [PYTHON, "-I", "-S", contract.RUNTIME, "report", contract.POD_DIR, *soon],
         "restartPolicy": "Always",
         "resources": {"requests": dict(resources), "limits": dict(resources)},
         "securityContext": _CONTAINED,
@@ -244,7 +256,8 @@ def _reporter(spec: ProgramSpec, settings: PodSettings) -> dict[str, Any]:
     }
 
 
-def _volumes(spec: ProgramSpec, settings: PodSettings, memory: str | int) -> list[dict[str, Any]]:
+def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> list[dict[str, Any]]:
+    spec = workload.spec
     # As on any machine: half of memory. It counts as the pod's memory either way.
     shared = spec.resources.shm_bytes or int(memory) // 2
     runtime: dict[str, Any] = {"configMap": {"name": settings.runtime}}
@@ -259,6 +272,10 @@ def _volumes(spec: ProgramSpec, settings: PodSettings, memory: str | int) -> lis
     if settings.workdir:
         parts = [{"configMap": {"name": name}} for name in settings.workdir]
         volumes.append({"name": "fairlead-workdir", "projected": {"sources": parts}})
+    if is_followed(workload):
+        file, field = FAMILY_FILE.rpartition("/")[2], f"metadata.annotations['{names.FAMILY}']"
+        items = [{"path": file, "fieldRef": {"fieldPath": field}}]
+        volumes.append({"name": "fairlead-family", "downwardAPI": {"items": items}})
     return volumes
 
 

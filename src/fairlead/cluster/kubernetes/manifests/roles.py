@@ -5,7 +5,7 @@ The operator's rules are those of its requests and nothing more; a verb is here 
 
 from typing import Any
 
-from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, is_parent_kind, plural, workload_kinds
+from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import GROUP
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, LEASE, MANAGED_BY, MANAGER
 
@@ -25,11 +25,11 @@ def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names:
 
 WORKLOADS = tuple(map(plural, workload_kinds()))
 """Plurals of the kinds of workloads, with pods and with children."""
-RUNS = tuple(plural(kind) for kind in workload_kinds() if not is_parent_kind(kind))
-"""Plurals of those with pods."""
 WRITTEN = tuple(plural(kind) for kind in workload_kinds() if kind not in SUBMITTED_BY)
 """Plurals of those that people write; others are submitted by those."""
 OTHERS = tuple(plural(kind) for kind in workload_kinds() if kind in SUBMITTED_BY)
+NOBODYS = (plural("Serving"),)
+"""Plurals of those that no other workload submits."""
 USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
     "viewer": [
@@ -64,11 +64,12 @@ ROLES: dict[str, Rules] = {
 OPERATOR_RULES: Rules = [
     rule(GROUP, WORKLOADS, (*READ, "patch", "delete")),  # finalizers, and runs that are not kept any longer
     rule(GROUP, tuple(f"{each}/status" for each in WORKLOADS), ("patch",)),
-    rule(GROUP, RUNS, ("create",)),  # children of parents
+    rule(GROUP, tuple(each for each in WORKLOADS if each not in NOBODYS), ("create",)),  # children of parents
     rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for whoever keeps them
     rule("", ("nodes",), ("list", "watch")),
     rule("apps", ("daemonsets",), ("list", "watch")),  # what they will take of a new node
     rule("", ("pods",), ("get", "list", "watch", "create", "delete")),
+    rule("", ("pods",), ("patch",)),  # of a pipeline's driver: what became of the runs that it asked for
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
     rule("", ("services",), ("get", "patch")),  # of an endpoint: whose the one is that is there, and to take it over

@@ -139,6 +139,17 @@ def parent_update_rules(kind: str) -> list[Rule]:
     return [rule("self.spec == oldSelf.spec", say(sentence))]
 
 
+def pipeline_update_rules() -> list[Rule]:
+    """Rules for an edit of a Pipeline; ``self`` is the object. One that runs by itself may do so otherwise."""
+    sentence = (
+        "the spec of a Pipeline that has neither `schedule` nor `on` stays as it is, since its runs follow from it, "
+        "and one that has any of them keeps one; create another under a new name"
+    )
+    stands = "(has({0}.spec.schedule) || has({0}.spec.on))"
+    both = f"{stands.format('self')} && {stands.format('oldSelf')}"
+    return [rule(f"{both} || self.spec == oldSelf.spec", say(sentence))]
+
+
 def child_update_rules(kind: str, parent: str) -> list[Rule]:
     """Rules for an edit of a workload that another one submits; ``self`` is the object."""
     sentence = f"the spec of a {kind} stays as it is; change its {parent}, which submits others"

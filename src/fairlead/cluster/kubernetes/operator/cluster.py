@@ -267,11 +267,11 @@ class KubernetesCluster:
         raise NotFound(f"There is no run with the id {uid!r} any more.")
 
     def revise(self, uid: str, spec: WorkloadSpec, annotations: Mapping[str, str]) -> AnyWorkload:
-        """Give an endpoint that is there another spec.
+        """Give an endpoint, or a pipeline that runs by itself, another spec.
 
         Raises:
             Conflict: It is over or being deleted, or the API server refuses the spec.
-            NotFound: There is no endpoint with that id.
+            NotFound: There is none with that id.
         """
         key = self._find(uid)
         for _ in range(TRIES):
@@ -535,7 +535,9 @@ class KubernetesCluster:
         try:
             for order in orders:
                 # Files that came with an earlier spec of the parent are not for children that have them in the image.
-                has_files = any(run.workdir is not None for run in runs_of(order.spec))
+                # Of a pipeline the runs follow from its object.
+                has_files = getattr(order.spec, "workdir", None) is not None
+                has_files = has_files or any(run.workdir is not None for run in runs_of(order.spec))
                 content = self._create(order.spec, inherited if has_files else {}, _run_of(found))
                 self.view.cache_of(type(order.spec).__name__).put(content)
         except NameTaken:

@@ -15,13 +15,18 @@ from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.manifests.pods import REPORTER
+from fairlead.cluster.kubernetes.manifests.driver_bundle import is_watch
+from fairlead.cluster.kubernetes.manifests.pods import REPORTER, is_followed
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.pod_reports import Report, read_report
 from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
 
 EVERY_S, MOST_S = 5.0, 900.0
+# A driver that asks for runs, whose steps wait until it was heard.
+FOLLOWED_EVERY_S = 1.0
+# One that watches data: a change is as good as any other sign, however long there was none.
+WATCH_MOST_S = 30.0
 # News is taken in late by this part of the time that there was none, and by this part of what counts as a stall.
 LATE = 0.25
 # Of all runs together, so that a thousand that report all the time are asked every 200 s.
@@ -35,6 +40,7 @@ class _Turn:
 
     Attributes:
         most_s: How long it may be left alone.
+        least_s: How long it is left alone at least.
         asked_at: When it was asked last; None before it has its place in the row.
         can_stall: Silence is held against it.
         num_failed: How often it could not be asked since it last could.
@@ -43,6 +49,7 @@ class _Turn:
     pod: PodObject
     most_s: float
     news_at: float
+    least_s: float = EVERY_S
     asked_at: float | None = None
     can_stall: bool = False
     num_failed: int = 0
@@ -50,8 +57,8 @@ class _Turn:
 
     def every_s(self, now: float, num_runs: int = 1) -> float:
         """Seconds from one question to the next where so many runs are asked."""
-        silent_s = max(EVERY_S, min(LATE * (now - self.news_at), self.most_s))
-        failing_s = min(EVERY_S * 2.0 ** min(self.num_failed, 10), MOST_S)
+        silent_s = max(self.least_s, min(LATE * (now - self.news_at), self.most_s))
+        failing_s = min(self.least_s * 2.0 ** min(self.num_failed, 10), MOST_S)
         return max(silent_s, failing_s, min(num_runs / PER_SECOND, self.most_s))
 
 
@@ -70,6 +77,11 @@ class Listener:
         self._marks = cluster.view.marks()
         self._turns: dict[str, _Turn] = {}
         self.num_asked = 0
+
+    @property
+    def is_following(self) -> bool:
+        """Return whether anybody is asked more often than the loop looks by itself."""
+        return any(turn.least_s < EVERY_S for turn in self._turns.values())
 
     def listen(self, now: float, agent: Agent) -> None:
         """Ask those whose turn has come."""
@@ -96,7 +108,13 @@ class Listener:
             most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
             # Who has been silent for an hour is left alone as long as by whoever led before.
             news_at = max(_last_news(found), pod.started_at or now)
-            self._turns[uid] = _Turn(pod=pod, most_s=most_s, news_at=news_at, can_stall=stall_s is not None)
+            if found is not None and found.workload is not None and is_followed(found.workload):
+                turn = _Turn(pod=pod, most_s=FOLLOWED_EVERY_S, news_at=news_at, least_s=FOLLOWED_EVERY_S)
+            elif found is not None and found.workload is not None and is_watch(found.workload.spec):
+                turn = _Turn(pod=pod, most_s=WATCH_MOST_S, news_at=news_at)
+            else:
+                turn = _Turn(pod=pod, most_s=most_s, news_at=news_at, can_stall=stall_s is not None)
+            self._turns[uid] = turn
 
     def _reporter(self, uid: str) -> PodObject | None:
         """The pod that speaks for a run; None while none runs."""

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.kinds import is_parent_kind
+from fairlead.cluster.kubernetes.manifests.pipeline_driver import with_driver
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
@@ -25,6 +26,7 @@ from fairlead.policy.kinds.table import runs_of
 from fairlead.specs.constraints import quote
 from fairlead.specs.formats.differences import Difference, of_said, said
 from fairlead.specs.keys import API_VERSION
+from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import Change, CreatePod, Event
@@ -194,6 +196,8 @@ def read_workload(content: Object) -> AnyObject:
         spec: Any = read_object(content)
         if isinstance(spec, Training):
             spec = filled(spec)
+        elif isinstance(spec, Pipeline):
+            spec = with_driver(spec)
         if state.generation not in (0, generation):
             edited = of_said(state.spec, said(spec))
         if edited:

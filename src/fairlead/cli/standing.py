@@ -1,0 +1,86 @@
+"""Applies pipelines to a cluster, where each that runs by itself is an object that stays, and lists them."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from fairlead.cli.specfiles import directory_of, load
+from fairlead.cluster.client import ClusterClient
+from fairlead.control.admission import Admission, admit_as
+from fairlead.control.pipelines.as_pod import as_standing
+from fairlead.errors import Conflict
+from fairlead.policy.kinds.schedule import zone_of
+from fairlead.policy.kinds.standing_pipeline import is_standing
+from fairlead.specs.pipeline import Pipeline
+from fairlead.state.snapshot import AnyWorkload, Workload
+
+
+def apply_files(cluster: ClusterClient, files: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Submit the pipelines of some files, or give those that are there another spec; what became of each.
+
+    Raises:
+        Conflict: One is no pipeline that runs by itself, or a cluster cannot carry it out.
+    """
+    wanted = [_admitted(cluster, each, directory_of(file)) for file in files for each in map(_only, load(file))]
+    told = []
+    for admitted in wanted:
+        name = admitted.spec.name
+        before = next((each for each in standing_in(cluster, admitted.spec.team) if each.spec.name == name), None)
+        # Under its own name: one that is over makes way.
+        run = cluster.launch(admitted.spec, directory=admitted.directory)
+        if before is None:
+            change, said = "applied", f"Applied {name}{cluster.where(run)}"
+        elif before.spec == run.spec:
+            change, said = "none", f"{name} is applied already{cluster.where(run)}"
+        else:
+            change, said = "changed", f"Changed {name}{cluster.where(run)}"
+        told.append({"name": name, "change": change, "said": f"{said}: the operator runs it {_when(admitted.spec)}."})
+    return told
+
+
+def standing_in(cluster: ClusterClient, team: str | None = None) -> list[Workload[Pipeline]]:
+    """The pipelines that run by themselves, by name."""
+    found = [
+        cast("Workload[Pipeline]", each)
+        for each in cluster.unfinished(team)
+        if isinstance(each.spec, Pipeline) and is_standing(each.spec)
+    ]
+    return sorted(found, key=lambda each: each.spec.name)
+
+
+def describe_standing(pipeline: AnyWorkload) -> tuple[str, ...]:
+    """Name, team and state of one."""
+    return pipeline.spec.name, pipeline.spec.team, f"{pipeline.status.phase.value}: {pipeline.status.reason.message}"
+
+
+def _only(spec: Any) -> Pipeline:
+    if not isinstance(spec, Pipeline):
+        kind = type(spec).__name__
+        raise Conflict(f"{spec.name} is a {kind}; `fairlead run` starts it. Only a Pipeline can be applied.")
+    if spec.schedule is None and spec.on is None:
+        raise Conflict(
+            f"{spec.name}: it has neither `schedule` nor `on`, by which it would run by itself; `fairlead run` runs "
+            "it, and what is unchanged is not run again."
+        )
+    if spec.schedule is not None:
+        _check_zone(spec.name, spec.schedule.timezone)
+    return spec
+
+
+def _check_zone(name: str, zone: str) -> None:
+    try:
+        zone_of(zone)
+    except (KeyError, ValueError, OSError) as error:
+        raise Conflict(
+            f"{name}: schedule.timezone: this machine knows no time zone {zone!r}; give one such as Europe/Berlin, or "
+            "UTC."
+        ) from error
+
+
+def _admitted(cluster: ClusterClient, spec: Pipeline, directory: Path) -> Admission[Pipeline]:
+    return admit_as(cluster, as_standing(cluster.in_its_team(spec)), directory)
+
+
+def _when(spec: Pipeline) -> str:
+    parts = [] if spec.schedule is None else [f"at `{spec.schedule.cron}` {spec.schedule.timezone}"]
+    parts += [] if spec.on is None else [f"when {', '.join(spec.on.data)} changes"]
+    return " and ".join(parts)

@@ -1,0 +1,185 @@
+"""The driver of a pipeline as a run with a pod, and what the runs of its steps have from the pipeline. Pure.
+
+The object of a Pipeline says what somebody asked for; what carries it out follows from that whenever it is read.
+"""
+
+import hashlib
+import json
+from dataclasses import replace
+
+from fairlead.cluster.kubernetes.manifests.pod_environment import DRIVER as PROGRAM
+from fairlead.cluster.kubernetes.manifests.pods import PYTHON
+from fairlead.cluster.kubernetes.manifests.volumes import mount_at
+from fairlead.errors import InvalidSpec
+from fairlead.policy.kinds.standing_pipeline import HASH, OF_PIPELINE, WATCH, WATCHES
+from fairlead.runtime.places import is_url
+from fairlead.specs.constraints import BrokenRules
+from fairlead.specs.formats.packing import packed
+from fairlead.specs.overlay import Overlay
+from fairlead.specs.pipeline import DRIVER, VARIABLE, WATCH_VARIABLE, Pipeline, map_runs
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import ENV_VALUE, Launch, Training
+
+COMMAND = f"{PYTHON} {PROGRAM}"
+# Of one that mostly waits for others.
+WAITING_CPU_MILLI, WAITING_MEMORY_BYTES = 200, 256 * 1024**2
+WATCH_CPU_MILLI, WATCH_MEMORY_BYTES = 50, 128 * 1024**2
+# So often it may be run by itself, as far as names of its runs go.
+MOST_RUNS = 9_999
+ADVICE = (
+    "give `checkpoint.to` a URL such as s3://bucket/pipelines, or a directory on a volume that `kubernetes` "
+    "mounts, such as a PersistentVolumeClaim"
+)
+
+
+def place_problem(pipeline: Pipeline, run: Training) -> str | None:
+    """Find what keeps a place from outliving the pods of a pipeline; None for nothing.
+
+    Args:
+        run: The pipeline's driver, or any run that mounts what that does.
+    """
+    to = pipeline.checkpoint.to
+    if to is None:
+        return f"what steps return has to outlive the pods that run them: {ADVICE}."
+    if not is_url(to) and mount_at(run, to) is None:
+        return f"checkpoint.to: {to} is on no volume of the pipeline that outlives its pods; {ADVICE}."
+    return None
+
+
+def variable(pipeline: Pipeline) -> str:
+    """Return the variable that takes a pipeline into its driver's pod.
+
+    Raises:
+        InvalidSpec: It is too long.
+    """
+    value = packed(pipeline)
+    if len(value) > ENV_VALUE.max_length:
+        raise InvalidSpec(
+            (
+                f"its steps take {len(value)} characters even when packed, and {ENV_VALUE.max_length} reach "
+                "a pod; move long commands into files of `workdir`, or divide it into several pipelines.",
+            )
+        )
+    return value
+
+
+def with_driver(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with its driver, and its runs with what they have from it.
+
+    Raises:
+        InvalidSpec: A cluster cannot carry it out.
+    """
+    to = pipeline.checkpoint.to
+
+    def placed(run: Training) -> Training:
+        return replace(
+            run,
+            team=pipeline.team,
+            image=run.image if run.image is not None else pipeline.image,
+            workdir=run.workdir if run.workdir is not None else pipeline.workdir,
+            setup=run.setup if run.setup is not None else pipeline.setup,
+            kubernetes=run.kubernetes if run.kubernetes != Overlay() else pipeline.kubernetes,
+            checkpoint=replace(run.checkpoint, to=run.checkpoint.to or to),
+        )
+
+    whole = map_runs(replace(pipeline, driver=None, watch=None), placed)
+    driver = _driver(whole)
+    problem = place_problem(pipeline, driver)
+    if problem is None and to is not None:
+        problem = _steps_problem(whole, driver, to)
+    if problem is not None:
+        raise InvalidSpec((f"{pipeline.name}: {problem}",))
+    if not pipeline.runs_by_itself:
+        return replace(whole, driver=driver)
+    return _standing(whole)
+
+
+def _standing(pipeline: Pipeline) -> Pipeline:
+    """The pipeline as one that runs by itself: its runs have drivers, and one of its own looks at data."""
+    on = pipeline.on
+    if on is not None and on.drift is not None:
+        raise InvalidSpec(
+            (
+                f"{pipeline.name}: on.drift: drift is looked for on this machine so far, not in a cluster; give "
+                "`schedule` or `on: {data: ...}` there, or `fairlead apply` with `--cluster local`.",
+            )
+        )
+    try:
+        # Each run of it has a name of its own, and so have the runs of that.
+        _driver(replace(pipeline, name=f"{pipeline.name}-{MOST_RUNS}", schedule=None, on=None))
+    except BrokenRules as error:
+        raise InvalidSpec(
+            (f"{pipeline.name}: name: its runs would be named {pipeline.name}-1 and so on: {error}",)
+        ) from error
+    if on is None:
+        return pipeline
+    watch = Training(
+        name=f"{pipeline.name}-{WATCH}",
+        run=COMMAND,
+        team=pipeline.team,
+        labels=pipeline.labels,
+        image=pipeline.image,
+        workdir=pipeline.workdir,
+        setup=pipeline.setup,
+        env={**pipeline.env, WATCH_VARIABLE: json.dumps({"data": list(on.data), "every_s": on.every_s})},
+        resources=Resources(cpu_milli=WATCH_CPU_MILLI, memory_bytes=WATCH_MEMORY_BYTES),
+        kubernetes=pipeline.kubernetes,
+        grace_s=1.0,
+        launch=Launch.EXEC,
+    )
+    digest = hashlib.sha256(repr(watch).encode("utf-8", "surrogatepass")).hexdigest()[:HASH]
+    return replace(pipeline, watch=replace(watch, labels={**watch.labels, WATCHES: digest}))
+
+
+def _driver(pipeline: Pipeline) -> Training:
+    named = replace(pipeline, name=pipeline.labels.get(OF_PIPELINE, pipeline.name), schedule=None, on=None)
+    resources = pipeline.resources
+    if all(step.child is not None for step in pipeline.steps.values()):
+        resources = replace(
+            resources,
+            cpu_milli=resources.cpu_milli or WAITING_CPU_MILLI,
+            memory_bytes=resources.memory_bytes or WAITING_MEMORY_BYTES,
+        )
+    try:
+        return Training(
+            name=f"{pipeline.name}-{DRIVER}",
+            run=COMMAND,
+            team=pipeline.team,
+            labels=pipeline.labels,
+            image=pipeline.image,
+            workdir=pipeline.workdir,
+            setup=pipeline.setup,
+            env={**pipeline.env, VARIABLE: variable(named)},
+            resources=resources,
+            checkpoint=pipeline.checkpoint,
+            kubernetes=pipeline.kubernetes,
+            priority=pipeline.priority,
+            grace_s=pipeline.grace_s,
+            launch=Launch.EXEC,
+        )
+    except BrokenRules as error:
+        raise InvalidSpec(
+            (f"{pipeline.name}: {error}, together with the one in which its steps reach its pod",)
+        ) from error
+    except InvalidSpec as error:
+        raise InvalidSpec((f"{pipeline.name}: {error.problems[0]}",)) from error
+
+
+def _steps_problem(pipeline: Pipeline, driver: Training, to: str) -> str | None:
+    """Find what keeps runs of steps from what the driver hands on; None for nothing."""
+    if not pipeline.has_children:
+        return None
+    if is_url(to):
+        return (
+            f"checkpoint.to: {to} is an object store, and steps that are runs of their own hand on what they return by "
+            "a directory so far; give one on a volume that several nodes can mount, or make them commands."
+        )
+    ours = mount_at(driver, to)
+    for name, step in pipeline.steps.items():
+        if step.program is not None and mount_at(step.program, to) != ours:
+            key = "training" if step.sweep is None else "sweep.trial"
+            return (
+                f"steps.{name}.{key}.kubernetes: it does not mount the volume of {to} as the pipeline does; leave the "
+                "key out, and the step has the pipeline's, or mount it there too."
+            )
+    return None

@@ -1,0 +1,43 @@
+"""Finds the volume of a run on which a directory of its pods lies."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from fairlead.specs.overlay import RANKS
+from fairlead.specs.training import Training
+
+FLEETING = frozenset({"emptyDir", "ephemeral", "configMap", "secret"})
+"""Volumes that end with their pod, or that pods cannot write to."""
+
+
+def volume_at(spec: Training, path: str) -> str | None:
+    """The volume of the spec on which a directory of its pods lies; None when it would end with the pod."""
+    found = mount_at(spec, path)
+    return None if found is None else str(found[0]["name"])
+
+
+def mount_at(spec: Training, path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    """The mount of the spec on which a directory of its pods lies, and its volume; None when it would end with the
+    pod."""
+    pod: dict[str, Any] = spec.kubernetes.pod.get("spec") or {}
+    lasting = {
+        each["name"]: each
+        for each in pod.get("volumes") or ()
+        if not FLEETING & each.keys() and not any(_is_read_only(kind) for kind in each.values())
+    }
+    mounts = [
+        mount
+        for container in pod.get("containers") or ()
+        if container["name"] == RANKS
+        for mount in container.get("volumeMounts") or ()
+        if PurePosixPath(path).is_relative_to(mount["mountPath"])
+    ]
+    nearest = max(mounts, key=lambda mount: len(PurePosixPath(mount["mountPath"]).parts), default=None)
+    if nearest is None or nearest["name"] not in lasting or nearest.get("readOnly"):
+        return None
+    return nearest, lasting[nearest["name"]]
+
+
+def _is_read_only(kind: Any) -> bool:
+    return isinstance(kind, dict) and bool(kind.get("readOnly"))

@@ -1,0 +1,126 @@
+"""Tells the drivers of pipelines what became of the runs that they asked for, by an annotation of their pods.
+
+Level-triggered: the annotation says how all of them are, and is written wherever it says something else than is true.
+"""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
+from fairlead.cluster.kubernetes.names import FAMILY
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.policy.kinds.parents import child_name
+from fairlead.policy.kinds.sweep import detail_of
+from fairlead.policy.kinds.table import leaf
+from fairlead.specs.pipeline import DRIVER, Pipeline
+from fairlead.specs.pipeline import child_name as step_child
+from fairlead.specs.sweep import Sweep, values_of
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Snapshot, Workload, is_leaf
+
+# All annotations of an object take 256 KiB at most.
+MOST_MESSAGE = 500
+MOST_TOLD = 500
+
+
+class FamilyNotices:
+    """Writes what is another than what a pod says.
+
+    Args:
+        may_act: Whether we still lead; asked before each request.
+    """
+
+    def __init__(self, cluster: KubernetesCluster, *, may_act: Callable[[], bool] = lambda: True) -> None:
+        self._cluster = cluster
+        self._view = cluster.view
+        self._may_act = may_act
+        self._behind = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether something was still to be written when it was looked last."""
+        return self._behind
+
+    def act(self, agent: Agent, snapshot: Snapshot) -> None:
+        """Give out what is to be written by a snapshot."""
+        self._behind = False
+        for parent in snapshot.parents:
+            if not isinstance(parent.spec, Pipeline) or parent.status.phase.is_final:
+                continue
+            family = {each.spec.name: each for each in self._children(parent)}
+            driver = family.pop(child_name(parent, DRIVER), None)
+            pod = None if driver is None else self._pod_of(driver)
+            if driver is None or pod is None:
+                continue
+            text = json.dumps(self._told(parent, driver.progress, family), separators=(",", ":"))
+            if pod.family != text:
+                self._behind = True
+                agent.submit(driver.uid, f"tell {pod.key}", partial(self._write, pod, text))
+
+    def _children(self, parent: AnyWorkload) -> list[AnyWorkload]:
+        found = (each.workload for each in self._view.children_of(parent.uid))
+        return [each for each in found if each is not None]
+
+    def _pod_of(self, driver: AnyWorkload) -> PodObject | None:
+        """The pod of the driver's latest start; None where it has not begun, or is over."""
+        pods = (each for each in self._view.pods_of(driver.uid).values() if each.attempt == driver.status.attempt)
+        return next((each for each in pods if not each.is_over), None)
+
+    def _told(self, parent: AnyWorkload, progress: Progress | None, family: dict[str, AnyWorkload]) -> dict[str, Any]:
+        asked = {step_child(each.step, each.index) for each in (progress.asks if progress is not None else ())}
+        runs = {}
+        for whole, child in sorted(family.items()):
+            name = whole.removeprefix(child_name(parent, ""))
+            # Of a large fan-out most are over and recorded by now.
+            if name in asked or len(family) <= MOST_TOLD:
+                runs[name] = self._of_child(child, is_asked=name in asked)
+        return {"wanted": parent.intent is Intent.RUN, "runs": runs}
+
+    def _of_child(self, child: AnyWorkload, *, is_asked: bool) -> dict[str, Any]:
+        status = child.status
+        is_over = status.phase is Phase.SUCCEEDED or (status.phase.is_final and child.intent is not Intent.RUN)
+        told: dict[str, Any] = {"run": child.spec.name, "phase": status.phase.value}
+        if not is_over or not is_asked:
+            # The end of one is told whole or not at all, and whoever took over may not have heard yet who waits for it.
+            return told
+        told["over"] = True
+        if status.phase is not Phase.SUCCEEDED:
+            return told | {"failed": True, "message": status.reason.message[:MOST_MESSAGE]}
+        began = status.started_at or status.finished_at or 0.0
+        told["took_s"] = round((status.finished_at or began) - began, 3)
+        if is_leaf(child):
+            return told | {"checkpoint": checkpoint_place(child, None)}
+        best = self._best_of(child)
+        if best is None:
+            return told
+        trial, value = best
+        told["best"] = {"run": trial.spec.name, "parameters": values_of(trial.spec), "value": value}
+        return told | {"checkpoint": checkpoint_place(trial, None)}
+
+    def _best_of(self, sweep: AnyWorkload) -> tuple[Workload, float] | None:
+        """The best trial of a sweep, and its value; None for what is no sweep or has none."""
+        if not isinstance(sweep.spec, Sweep):
+            return None
+        detail = detail_of(cast("Workload[Sweep]", sweep))
+        if detail.best is None or detail.best_value is None:
+            return None
+        name = child_name(sweep, str(detail.best))
+        found = next((each for each in self._children(sweep) if each.spec.name == name), None)
+        return None if found is None else (leaf(found), detail.best_value)
+
+    def _write(self, pod: PodObject, text: str) -> None:
+        if not self._may_act():
+            return
+        namespace, _, name = pod.key.partition("/")
+        metadata = {"uid": pod.uid, "annotations": {FAMILY: text}}
+        try:
+            content = self._cluster.client.merge(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": metadata})
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return  # it is gone, and the next one is told anew
+        self._view.pods.put(content)

@@ -1,0 +1,161 @@
+"""Runs and sweeps that are steps of a pipeline whose driver is a pod.
+
+The driver has no way to the API server. It says in its reports which of them are to be there, which the operator reads
+and submits, and reads what became of them in a file that kubelet keeps, of an annotation of its pod that the operator
+writes. Both say all there is at that moment, so that whoever is killed is followed by another that reads the same.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.step_run import StepRun, keep_outputs
+from fairlead.errors import NotFound
+from fairlead.policy.kinds.steps import Task
+from fairlead.runtime.checkpoint.directory import Directory
+from fairlead.runtime.checkpoint.store import step_name
+from fairlead.runtime.places import is_url
+from fairlead.runtime.progress import Reporter
+from fairlead.specs.pipeline import CHECKPOINT, Step, child_name
+
+# A report is one line of at most 8 KiB, and tells more than this.
+MOST_ASKED = 100
+MOST_BYTES = 6_000
+MOST_ITEM_BYTES = 4_000
+
+
+class PodChildren:
+    """The runs and sweeps of the pipeline of this pod.
+
+    Args:
+        told: The file in which the operator tells of them.
+        reporter: By which it is told which are to be there.
+    """
+
+    def __init__(self, told: Path, reporter: Reporter) -> None:
+        self._place = told
+        self._reporter = reporter
+        self._asked: dict[str, Task] = {}
+        self._seen: set[str] = set()
+        self._stamp: tuple[int, int] | None = None
+        self._told: dict[str, Any] = {}
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether the pipeline is to go on; where it is not, its runs end for that reason."""
+        return bool(self._told.get("wanted", True))
+
+    def has_changed(self) -> bool:
+        """Return whether anything was told since this was asked last."""
+        try:
+            status = self._place.stat()
+            stamp = status.st_ino, status.st_mtime_ns
+            if stamp == self._stamp:
+                return False
+            text = self._place.read_text()
+        except FileNotFoundError:
+            return False
+        self._stamp = stamp
+        told = json.loads(text) if text else {}
+        if told == self._told:
+            return False
+        self._told = told
+        self._seen |= self._told.get("runs", {}).keys() & self._asked.keys()
+        return True
+
+    def has_room(self, task: Task) -> bool:
+        """Return whether the run of one more task can be asked for."""
+        if len(self._asked) >= MOST_ASKED:
+            return False
+        return not self._asked or len(self._ask(*self._asked.values(), task)) <= MOST_BYTES
+
+    def _ask(self, *tasks: Task) -> str:
+        return json.dumps([[task.step, task.index, task.item] for task in tasks])
+
+    def find(self, task: Task) -> StepRun | None:
+        """The run of a task that was asked for; None while nothing is known of it."""
+        name = child_name(task.step, task.index)
+        told = self._told.get("runs", {}).get(name) if name in self._asked else None
+        if told is None:
+            return None
+        return StepRun(
+            name=told["run"],
+            phase=told["phase"],
+            message=told.get("message", ""),
+            is_over=bool(told.get("over")),
+            has_failed=bool(told.get("failed")),
+            took_s=float(told.get("took_s", 0.0)),
+        )
+
+    def is_gone(self, task: Task) -> bool:
+        """Return whether the run of a task was there and is not any more."""
+        name = child_name(task.step, task.index)
+        return name in self._seen and name not in self._told.get("runs", {})
+
+    def submit(self, task: Task, variables: Mapping[str, str]) -> str | None:
+        """Ask for the run of a task, from now on until it is settled; the operator finds the variables by itself.
+
+        Raises:
+            OSError: What the task is to be given is too long to ask for.
+        """
+        if len(self._ask(task)) > MOST_ITEM_BYTES:
+            raise OSError(
+                f"its item takes more than {MOST_ITEM_BYTES} bytes, too many to reach a run of its own; let the list "
+                "hold names of files instead"
+            )
+        self._asked[child_name(task.step, task.index)] = task
+        self._report()
+        return None
+
+    def resume(self, task: Task) -> str | None:
+        """Ask for it as for any other: those that failed go on when the pipeline is resumed."""
+        return self.submit(task, {})
+
+    def settled(self, task: Task) -> None:
+        """Ask for the run of a task no longer."""
+        name = child_name(task.step, task.index)
+        self._asked.pop(name, None)
+        self._seen.discard(name)
+        self._report()
+
+    def _report(self) -> None:
+        asks = json.loads(self._ask(*self._asked.values()))
+        self._reporter.fact(asks=asks)
+
+    def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
+        """Keep the outputs of a run that succeeded; see ``StepRuns``."""
+        told = self._told["runs"][child_name(task.step, task.index)]
+        return keep_outputs(step, room, store, lambda: _add_own(told, step, room))
+
+
+def _add_own(told: Mapping[str, Any], step: Step, room: Path) -> None:
+    """Write what a run returns without its program writing it.
+
+    Raises:
+        NotFound: No trial has succeeded, or there is no checkpoint.
+    """
+    best = told.get("best")
+    if step.sweep is not None and step.outputs:
+        if best is None:
+            raise NotFound(f"no trial of {told['run']} has succeeded")
+        (room / "parameters").write_text(json.dumps(best["parameters"]))
+        (room / "value").write_text(json.dumps(best["value"]))
+    place = room / CHECKPOINT
+    if CHECKPOINT not in step.outputs or (best is None and os.path.lexists(place)):
+        return
+    kept = told.get("checkpoint")
+    if kept is None or is_url(kept):
+        raise NotFound(f"the checkpoints of {told['run']} are in no directory that the driver reaches: {kept}")
+    steps = Directory(Path(kept)).steps()
+    if not steps:
+        raise NotFound(f"{told['run']} has no complete checkpoint in {kept}")
+    if place.exists():
+        shutil.rmtree(place)
+    shutil.copytree(Path(kept) / step_name(steps[-1]), place / step_name(steps[-1]), symlinks=True)

@@ -1,0 +1,91 @@
+"""Tells whether watched data has changed: files and directories by their content, objects of a store by what it says
+of them."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from fairlead.control.pipelines.artefacts import content_digest
+from fairlead.errors import RuntimeFault
+from fairlead.runtime.places import is_url, open_place, translated
+from fairlead.runtime.progress import Reporter
+
+STATED = ("ETag", "etag", "md5Hash", "checksum", "mtime", "LastModified", "last_modified", "created")
+"""What file systems of object stores say of an object that is another after it was written anew."""
+
+
+def content_of(paths: Iterable[Path]) -> str:
+    """The hash of what files and directories hold; of one that is not there, that it is not."""
+    found = hashlib.sha256()
+    for path in paths:
+        found.update((content_digest(path) if path.exists() else "none").encode())
+    return found.hexdigest()
+
+
+def signature_of(paths: Iterable[Path]) -> str:
+    """The hash of names, sizes and times, which is quick to take."""
+    found = hashlib.sha256()
+    for path in paths:
+        for each in (path, *sorted(path.rglob("*"))) if path.is_dir() else (path,):
+            try:
+                status = os.stat(each)
+            except FileNotFoundError:
+                continue
+            found.update(f"{each}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
+
+
+def listing_of(url: str) -> str:
+    """The hash of what an object store says of the objects at a URL.
+
+    Raises:
+        RuntimeFault: It cannot be reached, or needs a package that is not there.
+    """
+    system, root = open_place(url, what="watched data")
+    system.invalidate_cache()
+    try:
+        found = translated(partial(system.find, root, detail=True), f"{url} cannot be listed")
+    except FileNotFoundError:
+        return "none"
+    lines = sorted(
+        f"{name}\0{each.get('size')}\0{[str(each[key]) for key in STATED if key in each]}"
+        for name, each in found.items()
+    )
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest() if lines else "none"
+
+
+def watch(
+    data: tuple[str, ...],
+    every_s: float,
+    reporter: Reporter,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    looks: int | None = None,
+) -> None:
+    """Report what data holds, each time that it has changed and then stayed so for one look.
+
+    Args:
+        looks: How often to look; None for ever.
+    """
+    urls = [each for each in data if is_url(each)]
+    paths = [Path(each.removeprefix("file://")).expanduser() for each in data if not is_url(each)]
+    before, told, problem = "", "", ""
+    while looks is None or looks > 0:
+        try:
+            signature = " ".join((signature_of(paths), *map(listing_of, urls)))
+            if signature == before and signature != told:
+                # Only what nobody is writing is worth reading.
+                whole = hashlib.sha256(" ".join((content_of(paths), *map(listing_of, urls))).encode())
+                reporter.fact(seen=whole.hexdigest())
+                told = signature
+            before, problem = signature, ""
+        except (OSError, RuntimeFault) as error:
+            if str(error) != problem:
+                problem = str(error)
+                print(f"fairlead: the data cannot be looked at: {problem}", flush=True)
+        looks = None if looks is None else looks - 1
+        if looks != 0:
+            sleep(every_s)

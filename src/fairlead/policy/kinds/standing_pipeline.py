@@ -1,0 +1,199 @@
+"""Decides for a pipeline that runs by itself, as an object that stays: when it is run, each time as a child of its own.
+
+A child that was submitted says in a label what for. Whoever decides after one that was killed finds it by its number,
+and takes down what it is for before anything else is decided: no time and no change of data has two runs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
+
+from fairlead.policy.kinds.parents import failed, submit
+from fairlead.policy.kinds.record import Family
+from fairlead.policy.kinds.schedule import next_time, turn, zone_of
+from fairlead.specs.pipeline import Pipeline
+from fairlead.state.plan import ChildIntent, Event, SubmitChild
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
+
+TRIGGER = "trigger"
+"""Label of a run: what it was submitted for."""
+OF_PIPELINE = "pipeline"
+"""Label with the name that a pipeline was given, where it runs under another; by that name its results are found."""
+SCHEDULE, DATA = "schedule", "data"
+WATCH = "watch"
+WATCHES = "watches"
+"""Label of the run that looks at data: what it is to look at."""
+# Of those that are over so many stay, with what they tell.
+MOST_KEPT = 10
+# Characters of a hash that a label and a status keep.
+HASH = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingDetail:
+    """The state of a pipeline that runs by itself.
+
+    Attributes:
+        handled_until: Times of its schedule up to this one need nothing any more, in Unix seconds.
+        number: Of its newest run.
+        content: The hash of what the watched data held when it was last acted on; empty before the first look.
+    """
+
+    handled_until: float
+    number: int = 0
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The answer for such a pipeline.
+
+    Attributes:
+        problem: Why it cannot go on; None where it can.
+    """
+
+    detail: StandingDetail
+    reason: Reason
+    submit: tuple[SubmitChild, ...] = ()
+    children: tuple[ChildIntent, ...] = ()
+    event: Event | None = None
+    problem: Reason | None = None
+
+
+def is_standing(spec: Pipeline) -> bool:
+    """Return whether a pipeline is an object that stays and is run by itself: nobody has given it a driver."""
+    return spec.driver is None and spec.runs_by_itself
+
+
+def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail | None, now: float) -> Standing:
+    """Decide what a pipeline that runs by itself needs now."""
+    detail = before or StandingDetail(handled_until=pipeline.created_at)
+    zone = _zone(pipeline.spec)
+    runs = {int(name): child for name, child in family.children.items() if name.isdigit()}
+    adopted = _adopted(detail, runs)
+    if adopted is not None:
+        return Standing(detail=adopted, reason=_reason(pipeline.spec, adopted, runs, zone))
+    if pipeline.spec.schedule is not None and zone is None:
+        message = f"schedule.timezone: the operator knows no time zone {pipeline.spec.schedule.timezone!r}"
+        remedy = "Give one of the IANA database, such as Europe/Berlin, or UTC."
+        problem = Reason(code=Code.CHILD_FAILED, message=message, remedy=remedy)
+        return Standing(detail=detail, reason=problem, problem=problem)
+    orders = tuple(_superfluous(runs))
+    new: tuple[SubmitChild, ...] = ()
+    going = next((run for run in runs.values() if not run.status.phase.is_final), None)
+    wanted, watch = pipeline.spec.watch, family.children.get(WATCH)
+    if watch is not None and (wanted is None or watch.spec.labels.get(WATCHES) != wanted.labels[WATCHES]):
+        # It looks at what an earlier spec said. What it found says nothing of what this one does.
+        orders += () if watch.intent is Intent.DELETE else (ChildIntent(uid=watch.uid, intent=Intent.DELETE),)
+        watch, detail = None, replace(detail, content="")
+    elif watch is None and wanted is not None:
+        new = (submit(pipeline, WATCH, wanted),)
+    elif watch is not None and watch.status.phase is Phase.FAILED:
+        problem = failed(watch)
+        return Standing(detail=detail, reason=problem, problem=problem)
+    detail, label, why, event = _due(pipeline.spec, detail, watch, going, zone, now)
+    if label is not None:
+        detail = replace(detail, number=detail.number + 1)
+        order = submit(pipeline, str(detail.number), _once(pipeline.spec, label))
+        new = (*new, order)
+        event = _event("Triggered", f"{order.spec.name} {why}")
+        reason = Reason(code=Code.CHILDREN_RUNNING, message=f"waits for {order.spec.name}")
+    else:
+        reason = _reason(pipeline.spec, detail, runs, zone)
+    return Standing(detail=detail, reason=reason, submit=new, children=orders, event=event)
+
+
+def next_at(pipeline: Workload[Pipeline], family: Family, detail: StandingDetail | None, now: float) -> float | None:
+    """Return when its schedule comes next; None where it has none, or a time that has come waits for a run."""
+    schedule, zone = pipeline.spec.schedule, _zone(pipeline.spec)
+    if schedule is None or zone is None:
+        return None
+    at = next_time(schedule, pipeline.created_at if detail is None else detail.handled_until, zone)
+    going = any(name.isdigit() and not run.status.phase.is_final for name, run in family.children.items())
+    return None if at <= now and going else at
+
+
+def _adopted(detail: StandingDetail, runs: dict[int, AnyWorkload]) -> StandingDetail | None:
+    """Return the state with a run that is there and was not taken down; None where there is none."""
+    found = runs.get(detail.number + 1)
+    if found is None:
+        return None
+    detail = replace(detail, number=detail.number + 1)
+    kind, _, what = found.spec.labels.get(TRIGGER, "").partition("-")
+    if kind == SCHEDULE and what.isdigit():
+        return replace(detail, handled_until=max(detail.handled_until, float(what)))
+    return replace(detail, content=what) if kind == DATA else detail
+
+
+def _due(
+    spec: Pipeline,
+    detail: StandingDetail,
+    watch: AnyWorkload | None,
+    going: AnyWorkload | None,
+    zone: tzinfo | None,
+    now: float,
+) -> tuple[StandingDetail, str | None, str, Event | None]:
+    """Return the state, the label of the run that is due now, why, and what is told where none is."""
+    event = None
+    if spec.schedule is not None and zone is not None:
+        decided = turn(spec.schedule, detail.handled_until, now, is_going=going is not None, zone=zone)
+        detail = replace(detail, handled_until=decided.handled_until)
+        if decided.due is not None:
+            moment = datetime.fromtimestamp(decided.due, zone)
+            return detail, f"{SCHEDULE}-{decided.due:.0f}", f"by its schedule: {moment:%Y-%m-%d %H:%M %Z}", None
+        if decided.said is not None:
+            event = _event("NotScheduled", decided.said)
+    seen = _seen(watch)
+    if seen and not detail.content:
+        detail = replace(detail, content=seen)
+    if seen and seen != detail.content and going is None and spec.on is not None:
+        detail = replace(detail, content=seen)
+        return detail, f"{DATA}-{seen}", f"by changed data: {', '.join(spec.on.data)}", None
+    return detail, None, "", event
+
+
+def _seen(watch: AnyWorkload | None) -> str:
+    """The hash of what the watched data holds; empty where nobody has looked."""
+    if watch is None or watch.progress is None or watch.progress.seen is None:
+        return ""
+    return watch.progress.seen[:HASH]
+
+
+def _once(spec: Pipeline, label: str) -> Pipeline:
+    """The pipeline as it is run one time."""
+    labels = {OF_PIPELINE: spec.name, **spec.labels, TRIGGER: label}
+    return replace(spec, schedule=None, on=None, watch=None, labels=labels)
+
+
+def _superfluous(runs: dict[int, AnyWorkload]) -> Iterator[ChildIntent]:
+    over = sorted(number for number, run in runs.items() if run.status.phase.is_final)
+    for number in over[:-MOST_KEPT]:
+        if runs[number].intent is not Intent.DELETE:
+            yield ChildIntent(uid=runs[number].uid, intent=Intent.DELETE)
+
+
+def _reason(spec: Pipeline, detail: StandingDetail, runs: dict[int, AnyWorkload], zone: tzinfo | None) -> Reason:
+    going = [run.spec.name for run in runs.values() if not run.status.phase.is_final]
+    parts = [f"waits for {', '.join(sorted(going))}"] if going else []
+    if spec.schedule is not None and zone is not None:
+        at = datetime.fromtimestamp(next_time(spec.schedule, detail.handled_until, zone), zone)
+        parts.append(f"next at {at:%Y-%m-%d %H:%M %Z}")
+    if spec.on is not None:
+        parts.append(f"runs when {', '.join(spec.on.data)} changes")
+    if runs and not going:
+        newest = runs[max(runs)]
+        parts.append(f"{newest.spec.name} is {newest.status.phase.value}")
+    return Reason(code=Code.CHILDREN_RUNNING, message="; ".join(parts))
+
+
+def _event(kind: str, message: str) -> Event:
+    return Event(type=kind, reason=Reason(code=Code.CHILDREN_RUNNING, message=message))
+
+
+def _zone(spec: Pipeline) -> tzinfo | None:
+    """The time zone of its schedule; None where there is none, or it is not known here."""
+    try:
+        return None if spec.schedule is None else zone_of(spec.schedule.timezone)
+    except (KeyError, ValueError, OSError):
+        return None
