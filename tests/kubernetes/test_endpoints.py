@@ -10,8 +10,8 @@ from fairlead.cluster.kubernetes.manifests.network_policies import render_run_po
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object, write_object
 from fairlead.cluster.kubernetes.operator.pods.pod_status import observe_pod
-from fairlead.cluster.preflight import endpoint_problem, pod_model_problem
-from fairlead.specs.serving import Canary, Replica, Serving
+from fairlead.cluster.preflight import gateway_problem, pod_model_problem
+from fairlead.specs.serving import Access, Canary, CanaryMetric, Replica, Serving
 from fairlead.state.snapshot import Grant, PodPhase, Workload
 from tests.kubernetes.builders import a_creation, a_workload
 
@@ -38,6 +38,13 @@ def a_pod(*, ready: str, kind: str = "Replica", **metadata: str) -> dict[str, ob
 
 def test_a_replica_reads_back_as_it_was_written() -> None:
     assert read_object(write_object(REPLICA)) == REPLICA
+
+
+def test_an_endpoint_reads_back_as_it_was_written() -> None:
+    canary = Canary(steps=(0.05, 0.25), errors=0.2, latency_s=0.25, metric=CanaryMetric(header="X-Score", below=0.5))
+    access = Access(teams=("search",), requests_per_minute=600)
+    spec = replace(SERVING, replicas=0, most_replicas=8, canary=canary, access=access, max_concurrency=4)
+    assert read_object(write_object(spec)) == spec
 
 
 def test_the_pod_of_a_replica_has_the_probe_of_its_endpoint_and_time_to_leave_the_lists() -> None:
@@ -92,24 +99,35 @@ def test_pods_of_all_namespaces_may_ask_a_replica_and_reach_nothing_else_of_it()
     assert asked == {"from": [{"namespaceSelector": {}}], "ports": [{"port": 29500, "protocol": "TCP"}]}
 
 
+def test_only_gateways_may_ask_a_replica_of_an_endpoint_with_keys() -> None:
+    replica = replace(SERVING, access=Access()).replica("r3")
+    _, asked = render_run_policy(a_workload(replace(replica, name="web-r3-7")))["spec"]["ingress"]
+    assert asked["from"] == [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "fairlead-gateway"}}}
+    ]
+
+
 @pytest.mark.parametrize(
     ("spec", "key"),
     [
         (replace(SERVING, replicas=0, most_replicas=8), "replicas"),
         (replace(SERVING, canary=Canary()), "canary"),
+        (replace(SERVING, access=Access()), "access"),
         (replace(SERVING, timeout_s=5), "timeout"),
         (replace(SERVING, max_concurrency=2), "max_concurrency"),
         (replace(SERVING, max_queue=2), "max_queue"),
         (replace(SERVING, idempotent=True), "idempotent"),
     ],
 )
-def test_what_only_a_gateway_does_is_a_problem_on_a_cluster(spec: Serving, key: str) -> None:
-    assert (endpoint_problem(spec) or "").startswith(f"{key}: there is no gateway on a cluster")
-    assert endpoint_problem(SERVING) is None
+def test_what_only_a_gateway_does_is_a_problem_where_there_is_none(spec: Serving, key: str) -> None:
+    problem = gateway_problem(spec) or ""
+    assert problem.startswith(f"{key}: ")
+    assert "there is none on this cluster; `fairlead install --gateways 2` adds some" in problem
+    assert gateway_problem(SERVING) is None
 
 
 def test_a_predictor_has_a_queue_of_its_own_without_a_gateway() -> None:
-    assert endpoint_problem(Serving(name="web", predictor="predict:Echo", max_queue=2)) is None
+    assert gateway_problem(Serving(name="web", predictor="predict:Echo", max_queue=2)) is None
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,20 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
-from fairlead.cluster.kubernetes.manifests.roles import API_GROUP, LEADER_RULES, OPERATOR, OPERATOR_RULES, TEAM_RULES
+from fairlead.cluster.kubernetes.manifests.roles import (
+    API_GROUP,
+    LEADER_RULES,
+    OPERATOR,
+    OPERATOR_AT_GATEWAY_RULES,
+    OPERATOR_RULES,
+    TEAM_RULES,
+)
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
-from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS
+from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, GATEWAY_NAMESPACE, ROUTES
 from fairlead.control.operator import Operator, OperatorSettings
 from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.pool import Hardware, Pool
@@ -28,6 +36,7 @@ from fairlead.specs.team import Quota, Team
 from tests.kubernetes.audit import RESTRICTED, Asked, Right, requests, rights, token_of
 from tests.kubernetes.clusters import started
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, Say, serving
+from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
@@ -69,9 +78,10 @@ def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def asked(plane: ControlPlane) -> list[Asked]:
     """All that an operator asked for while everything happened to a run that makes it ask."""
-    for each in render_install(InstallSettings(image="none", namespace=SYSTEM)):
+    for each in render_install(InstallSettings(image="none", namespace=SYSTEM, gateways=1)):
         if each["kind"] != "Deployment":  # kwok would play its pods
             applied(plane, each)
+    await_kinds(plane)
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": TEAM, "labels": RESTRICTED}})
     plane.await_namespace(TEAM)
     add_nodes(plane, 2)
@@ -83,6 +93,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     a_run_that_is_not_kept(plane, client)
     a_sweep_that_is_not_kept(plane, client)
     an_endpoint_until_it_is_not_kept(plane, client)
+    a_gateway_that_is_told_where_requests_go(plane, client)
     return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
 
 
@@ -208,6 +219,16 @@ def an_endpoint_until_it_is_not_kept(plane: ControlPlane, client: Client) -> Non
     assert refused
 
 
+def a_gateway_that_is_told_where_requests_go(plane: ControlPlane, client: Client) -> None:
+    """A gateway as its Deployment makes it."""
+    (deployment,) = (each for each in render_gateway("none", SYSTEM, 65532) if each["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    body = {"metadata": {**template["metadata"], "name": "gateway-1"}, "spec": template["spec"]}
+    client.create(f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/pods", body)
+    with operating(plane, token_of(client, SYSTEM, OPERATOR)):
+        until(lambda: plane.exists(f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/configmaps/{ROUTES}"))
+
+
 def _has_succeeded(client: Client, name: str, place: str = RUNS) -> bool:
     return (client.get(f"{place}/{name}").get("status") or {}).get("phase") == "Succeeded"
 
@@ -264,14 +285,19 @@ def test_no_request_of_the_operator_is_refused(asked: list[Asked]) -> None:
 
 
 def test_the_operator_uses_every_right_that_its_roles_grant_and_asks_for_no_other(asked: list[Asked]) -> None:
-    granted = rights(OPERATOR_RULES) | rights(TEAM_RULES) | rights(LEADER_RULES)
+    granted = rights((*OPERATOR_RULES, *TEAM_RULES, *LEADER_RULES, *OPERATOR_AT_GATEWAY_RULES))
     assert {each.right for each in asked} == granted - IMPLIED
 
 
 def test_the_operator_writes_into_no_namespace_but_those_of_runs_and_its_own(asked: list[Asked]) -> None:
     writes = {each.uri.split("?")[0] for each in asked if each.right.verb not in ("get", "list", "watch")}
     assert writes
-    own = f"/namespaces/{SYSTEM}/leases", f"/api/v1/namespaces/{SET_UP}", "/api/v1/namespaces/default/events"
+    own = (
+        f"/namespaces/{SYSTEM}/leases",
+        f"/namespaces/{GATEWAY_NAMESPACE}/configmaps/{ROUTES}",
+        f"/api/v1/namespaces/{SET_UP}",
+        "/api/v1/namespaces/default/events",
+    )
     kinds = "/apis/fairlead.dev/v1alpha1/teams/", "/apis/fairlead.dev/v1alpha1/pools/"
     for uri in writes:
         assert (

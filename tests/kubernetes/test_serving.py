@@ -124,32 +124,34 @@ def test_a_revision_without_a_working_directory_has_no_files_of_the_one_before(
         until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace))
 
 
-def test_what_only_a_gateway_does_is_refused_by_the_command_and_by_the_api_server(
+def test_what_only_a_gateway_does_is_refused_by_the_command_where_there_is_none(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:
-    kubectl = Kubectl(plane, namespace)
     for more, said in (
-        ("canary: {}\n", "a revision its share"),
-        ("timeout: 5s\n", "would end requests"),
-        ("max_concurrency: 2\n", "where requests would wait"),
-        ("max_queue: 2\n", "where requests would wait"),
-        ("idempotent: true\n", "send requests again"),
+        ("canary: {}\n", "a gateway gives a revision its share of the requests"),
+        ("access: {}\n", "a gateway asks for keys"),
+        ("timeout: 5s\n", "a gateway ends requests"),
     ):
         (desk.directory / "serve.yaml").write_text(spec(more=more))
-        assert said in desk("run", "serve.yaml", code=None).err
-        key, _, value = more.strip().partition(": ")
-        whole = json.dumps(
-            {
-                "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": "web"},
-                "spec": {"run": "serve", key: json.loads(value) if value[0] not in "5" else value},
-            }
-        )  # fmt: skip
-        assert said in kubectl("apply", "-f", "-", given=whole)
+        told = desk("run", "serve.yaml", code=None).err
+        assert said in told
+        assert "there is none on this cluster; `fairlead install --gateways 2` adds some" in told
     (desk.directory / "serve.yaml").write_text(spec().replace("replicas: 2", "replicas: 0..2"))
-    assert "count requests" in desk("run", "serve.yaml", code=None).err
+    assert "a gateway counts requests" in desk("run", "serve.yaml", code=None).err
     (desk.directory / "serve.yaml").write_text(spec(more="model: run://train@best\n"))
     assert "known on the machine alone" in desk("run", "serve.yaml", code=None).err
     assert objects(plane, "Serving", namespace) == []
+
+
+def test_one_that_kubectl_made_says_that_it_needs_a_gateway(desk: Desk, plane: ControlPlane, namespace: str) -> None:
+    whole = {
+        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": "web"},
+        "spec": {"run": "serve", "image": "python:3.12", "max_concurrency": 2},
+    }  # fmt: skip
+    Kubectl(plane, namespace)("apply", "-f", "-", given=json.dumps(whole))
+    with a_process(desk):
+        until(lambda: "max_concurrency: requests wait at a gateway" in desk("events", "web").out)
+        assert backends(plane, namespace) == []
 
 
 def test_a_replica_that_is_not_ready_or_told_to_go_is_not_behind_the_address(

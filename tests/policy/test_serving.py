@@ -10,7 +10,7 @@ import pytest
 from fairlead.policy.kinds.parents import families_at
 from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at
 from fairlead.policy.serving.rollout import DRAIN_S
-from fairlead.policy.serving.routes import public_names, routes
+from fairlead.policy.serving.routes import places_here, public_names, routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
 from fairlead.state.demand import CanaryTraffic, Demand, Interval, Second
@@ -39,6 +39,7 @@ class World:
         pairs: Of a canary and of the old revision, how many the gateway has compared of the trial that it was told.
         worse: Of them, those in which only the canary's request failed.
         gateway_began: When the gateway began to count.
+        told_canaries: What gateways tell of a trial, in the place of ``pairs`` and ``worse``.
         service_s: How long a request has a place of a replica; None where no request ends.
         room: Replicas that the machine has room for.
     """
@@ -56,6 +57,7 @@ class World:
     pairs: int = 0
     worse: int = 0
     gateway_began: float = 0.0
+    told_canaries: tuple[CanaryTraffic, ...] = ()
     service_s: float | None = None
     room: int = 100
     intervals: list[Interval] = field(default_factory=list)
@@ -126,7 +128,7 @@ class World:
     def ready(self) -> list[str]:
         """The replicas that requests are sent to, by revision and name."""
         urls = {self._pod(each).uid: name for name, each in self.replicas.items()}
-        (service,) = routes(self.snapshot(), urls)["services"].values()
+        (service,) = routes(self.snapshot(), places_here(self.snapshot()), urls)["services"].values()
         return sorted({each["url"] for revision in service["revisions"] for each in revision["replicas"]})
 
     @property
@@ -142,7 +144,7 @@ class World:
         """Everything that the gateway is told of it."""
         urls = {self._pod(each).uid: name for name, each in self.replicas.items()}
         found: dict[str, Any]
-        (found,) = routes(self.snapshot(), urls)["services"].values()
+        (found,) = routes(self.snapshot(), places_here(self.snapshot()), urls)["services"].values()
         return found
 
     @property
@@ -208,10 +210,12 @@ class World:
         trial = detail_of(self.serving).canary
         canary = None
         if trial is not None:
-            canary = CanaryTraffic(trial=trial.name, pairs=self.pairs, worse={"failed": self.worse})
+            by = f"local@{self.gateway_began}"
+            canary = CanaryTraffic(trial=trial.name, gateway=by, pairs=self.pairs, worse={"failed": self.worse})
         return Demand(
             since=max(self.began, self.gateway_began), in_flight=number, last_request=self.last_request,
-            seconds=tuple(self.seconds), intervals=tuple(self.intervals[-90:]), canary=canary,
+            seconds=tuple(self.seconds), intervals=tuple(self.intervals[-90:]),
+            canaries=self.told_canaries or (() if canary is None else (canary,)),
         )  # fmt: skip
 
 
@@ -350,7 +354,7 @@ def test_the_first_revision_is_tried_for_as_long_as_it_takes() -> None:
     world.run(60)
     assert world.names == ["r1-1"]
     assert "chat-r1-1 is Restarting: rank 0 exited" in world.said
-    (service,) = routes(world.snapshot(), {})["services"].values()
+    (service,) = routes(world.snapshot(), places_here(world.snapshot()), {})["services"].values()
     assert service["failure"] == "chat-r1-1 is Restarting: rank 0 exited with code 1"
 
 

@@ -46,7 +46,7 @@ from fairlead.policy.kinds import idleness
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.kinds.step_runs import child_spec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
-from fairlead.policy.serving.routes import routes
+from fairlead.policy.serving.routes import places_here, routes
 from fairlead.policy.strategy.resolution import ranked, resolve
 from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.reading import parse
@@ -764,7 +764,7 @@ def routed(serving: Serving) -> object:
     endpoint = Endpoint(serving)
     endpoint.run(5)
     keys = [AccessKey(team=team, name="k", sha256=team * 64, created_at=0.0) for team in ("a", "b")]
-    return routes(endpoint.snapshot(), {}, keys)
+    return routes(endpoint.snapshot(), places_here(endpoint.snapshot()), {}, keys)
 
 
 @dataclass(frozen=True)
@@ -784,7 +784,7 @@ class Tried:
         endpoint.run(5)
         endpoint.change(replace(serving, run="other"))
         endpoint.run(5)
-        told = routes(endpoint.snapshot(), {})
+        told = routes(endpoint.snapshot(), places_here(endpoint.snapshot()), {})
         shares = endpoint.shares
         endpoint.pairs, endpoint.worse = self.pairs, self.worse
         endpoint.run(90)

@@ -47,9 +47,11 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
 
 def _access_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, Any] | None:
     """Tell who may ask it, and with how many keys; None where everybody may."""
-    if serving.spec.access is None or not isinstance(cluster, LocalCluster):
+    if serving.spec.access is None:
         return None
     teams = serving.spec.teams_with_access
+    if not isinstance(cluster, LocalCluster):
+        return {"teams": list(teams), "keys": None}  # those of other teams are theirs to see
     return {"teams": list(teams), "keys": sum(each.team in teams for each in cluster.access_keys())}
 
 
@@ -78,7 +80,8 @@ def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[
     facts = [("url", found["url"] or "-"), ("revision", found["revision"] or "-")]
     access = found["access"]
     if access is not None:
-        facts.append(("access", f"{plural(access['keys'], 'key')} of {', '.join(access['teams'])}"))
+        count = "keys" if access["keys"] is None else plural(access["keys"], "key")
+        facts.append(("access", f"{count} of {', '.join(access['teams'])}"))
     return facts if rate is None else [*facts, ("requests", f"{rate:.3g}/s, {found['in_flight']} in flight")]
 
 
@@ -120,7 +123,7 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
             if url is not None:
                 message(f"{name} serves {asked.name} at {url}")
                 access = _access_json(cluster, now)
-                if access is not None and not access["keys"]:
+                if access is not None and access["keys"] == 0:
                     (team, *_) = access["teams"]
                     message(f"It refuses every request until there is a key: `fairlead keys create NAME --team {team}`")
                 message(f"`fairlead status {name}` shows it, `fairlead stop {name}` ends it.")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
     from fairlead.specs.training import Training
+    from fairlead.state.access_keys import AccessKey
     from fairlead.state.series import Point
     from fairlead.state.snapshot import AnyWorkload, Node, Pod, Snapshot, Workload
 
@@ -77,6 +78,30 @@ class ClusterClient(WorkloadStore, Protocol):
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
         """Return the address of an endpoint; None while it has none, or where it is over."""
+        ...
+
+    def has_gateway(self) -> bool:
+        """Return whether requests for endpoints go through a gateway here; True where that cannot be told."""
+        ...
+
+    def access_keys(self) -> tuple[AccessKey, ...]:
+        """Return the keys by which teams may ask endpoints, as far as this face shows teams."""
+        ...
+
+    def add_access_key(self, key: AccessKey) -> None:
+        """Keep a key.
+
+        Raises:
+            Conflict: The team has one of that name.
+        """
+        ...
+
+    def remove_access_key(self, team: str, name: str) -> None:
+        """Keep a key no longer.
+
+        Raises:
+            NotFound: The team has none of that name.
+        """
         ...
 
     def in_its_team(self, spec: Spec) -> Spec:

@@ -30,16 +30,17 @@ NO_PLACES = {
 IN_POD = "is relative, and lies in the pod, which takes it along when it ends"
 MODEL_PLACES = "give a path in the image, in `workdir` or on a volume of `kubernetes`, or a URL that the server reads"
 OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
-# What only a gateway does for an endpoint, which a cluster does not have.
+# What only a gateway does for an endpoint, of which a cluster may have none.
 NO_GATEWAY = {
-    "replicas": "there is no gateway on a cluster, which would count requests; give one number, such as 2",
-    "canary": "there is no gateway on a cluster, which would give a revision its share of the requests; remove it",
-    "access": "there is no gateway on a cluster, which would ask for keys; remove it",
-    "timeout": "there is no gateway on a cluster, which would end requests; remove it, and have the server end them",
-    "max_concurrency": "there is no gateway on a cluster, where requests would wait; remove it",
-    "max_queue": "there is no gateway on a cluster, where requests would wait; remove it",
-    "idempotent": "there is no gateway on a cluster, which would send requests again; remove it",
+    "replicas": "a gateway counts requests, and there is none on this cluster; {install}, or give one number",
+    "canary": "a gateway gives a revision its share of the requests, and there is none on this cluster; {install}",
+    "access": "a gateway asks for keys, and there is none on this cluster; {install}",
+    "timeout": "a gateway ends requests, and there is none on this cluster; {install}, or have the server end them",
+    "max_concurrency": "requests wait at a gateway, and there is none on this cluster; {install}",
+    "max_queue": "requests wait at a gateway, and there is none on this cluster; {install}",
+    "idempotent": "a gateway sends requests again, and there is none on this cluster; {install}",
 }
+INSTALL_GATEWAYS = "`fairlead install --gateways 2` adds some"
 SHELLS = ("bash", "sh", "dash", "zsh")
 # Not by importing it: finding a top-level module runs no code of its own.
 FIND = (
@@ -136,8 +137,8 @@ def pod_place_problem(spec: Training) -> str | None:
     return None
 
 
-def endpoint_problem(spec: Serving) -> str | None:
-    """Tell which key of an endpoint a cluster cannot honour, and why; None where it can honour all."""
+def gateway_problem(spec: Serving) -> str | None:
+    """Tell which key of an endpoint needs a gateway, and why; None where none does."""
     default = Serving(name="default", run="serve")
     is_asked = {
         "replicas": spec.most_replicas is not None,
@@ -149,7 +150,8 @@ def endpoint_problem(spec: Serving) -> str | None:
         "max_queue": spec.predictor is None and spec.max_queue != default.max_queue,
         "idempotent": spec.idempotent,
     }
-    return next((f"{key}: {NO_GATEWAY[key]}" for key, found in is_asked.items() if found), None)
+    asked = next((key for key, found in is_asked.items() if found), None)
+    return None if asked is None else f"{asked}: {NO_GATEWAY[asked].format(install=INSTALL_GATEWAYS)}"
 
 
 def pod_model_problem(spec: Replica) -> str | None:

@@ -65,7 +65,7 @@ def admit(
         CannotFit: The gang would not fit even if nothing else ran, as far as this cluster tells beforehand.
     """
     if cluster.has_containers and type(spec).__name__ == "Serving":
-        _refuse_endpoint(cast("Serving", spec))
+        _refuse_endpoint(cluster, cast("Serving", spec))
     if cluster.has_containers and type(spec).__name__ == "Pipeline":
         from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
 
@@ -96,12 +96,12 @@ def admit_as(
     return Admission(spec=admitted, notes=notes, directory=taken.directory, taken=taken.taken)
 
 
-def _refuse_endpoint(spec: "Serving") -> None:
-    """Refuse an endpoint that a cluster with containers cannot honour."""
-    from fairlead.cluster.preflight import endpoint_problem  # here and not above: few runs are endpoints
+def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
+    """Refuse an endpoint that needs a gateway where there is none."""
+    from fairlead.cluster.preflight import gateway_problem  # here and not above: few runs are endpoints
 
-    problem = endpoint_problem(spec)
-    if problem is not None:
+    problem = gateway_problem(spec)
+    if problem is not None and not cluster.has_gateway():
         raise Conflict(f"{spec.name}: {problem}. Or give `--cluster local`, where there is one.")
 
 

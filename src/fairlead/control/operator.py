@@ -31,6 +31,7 @@ from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autosc
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
 from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import EndpointPublisher
 from fairlead.cluster.kubernetes.operator.pods.family_notices import FamilyNotices
+from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import EVERY_S as GPUS_S
@@ -47,8 +48,11 @@ from fairlead.control.pass_counts import PassCounts
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, forgetting
 from fairlead.policy.pass_cache import PassCache
+from fairlead.policy.serving.routes import places_on_cluster
 from fairlead.state.capacity_requests import PATIENCE_S, PAUSE_S
+from fairlead.state.demand import Demand
 from fairlead.state.scheduling_policy import POLICIES
+from fairlead.state.snapshot import Snapshot
 
 log = logging.getLogger("fairlead.operator")
 
@@ -135,8 +139,10 @@ class Operator:
                 pools=self._pools.specs,
             )
         self._gpus = GpuTelemetry(self.view, self.ledger, every_s=settings.gpus_s)
+        self._gateways = Gateways(client, self.view, idle_s=settings.idle_s)
         self.cluster = KubernetesCluster(
             client,
+            demand_of=self._demand,
             view=self.view,
             ledger=self.ledger,
             idle_of=self._gpus.idle_of,
@@ -159,7 +165,7 @@ class Operator:
             may_act=lambda: self.election.is_leader,
             create_s=settings.lease_s - settings.deadline_s,
         )
-        self._endpoints = EndpointPublisher(self.cluster, may_act=lambda: self.election.is_leader)
+        self._endpoints = EndpointPublisher(self.cluster, self._gateways, may_act=lambda: self.election.is_leader)
         self._listener = Listener(self.cluster, devices=self._gpus.note)
         self._families = FamilyNotices(self.cluster, may_act=lambda: self.election.is_leader)
         self._hindrances = StartBlockers(self.view)
@@ -232,6 +238,7 @@ class Operator:
             self._last_lines.close()
             if self.ledger is not None:
                 self.ledger.rest()
+            self._gateways.stop()
             self.view.stop()
             self._client.close()
             if server is not None:
@@ -310,6 +317,12 @@ class Operator:
         self._forget(now)
         self._counts["passes"] += 1
         self._counts["changes"] += changed
+
+    def _demand(self, seen: Snapshot) -> Mapping[str, Demand]:
+        """Return what is asked of endpoints through the gateways."""
+        if not seen.parents or not self._gateways.are_there:
+            return {}
+        return self._gateways.demand({uid: place.name for uid, place in places_on_cluster(seen).items()})
 
     def _forget(self, now: float) -> None:
         """Forget runs that need not be kept any longer, a few of them."""

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--hand-on", type=Path, help="Unix socket where whoever connects is given the listening socket")
     parser.add_argument("--admin-port", type=int, default=0, help="port of metrics on 127.0.0.1 (default 0: any)")
     parser.add_argument("--reuse-port", action="store_true", help="share the port with other gateways (SO_REUSEPORT)")
-    parser.add_argument("--access-log", default=None, help="its file (default DIR/access.log), or `none`")
+    parser.add_argument("--access-log", default=None, help="its file (default DIR/access.log), `-`, or `none`")
     parser.add_argument("--access-log-mb", type=int, default=64, help="size at which it is rotated (default 64)")
     parser.add_argument("--max-body-mb", type=int, default=1024, help="largest body of a request (default 1024)")
     parser.add_argument("--max-connections", type=int, default=4096, help="clients' connections (default 4096)")
@@ -38,10 +38,13 @@ def main() -> None:
         if getattr(arguments, name) <= 0:
             parser.error(f"--{name.replace('_', '-')} has to be more than 0; it is {getattr(arguments, name)}")
     log = arguments.directory / "access.log" if arguments.access_log is None else Path(arguments.access_log)
+    is_stream = arguments.access_log == "-"
+    if is_stream:
+        log = Path("/dev/stdout")
     settings = Settings(
         directory=arguments.directory,
         access_log=None if arguments.access_log == "none" else log,
-        access_log_bytes=arguments.access_log_mb * 1_000_000,
+        access_log_bytes=sys.maxsize if is_stream else arguments.access_log_mb * 1_000_000,
         most_body=arguments.max_body_mb * 1_000_000,
         most_connections=min(arguments.max_connections, (_allow_files() - FILES_BESIDE) // 2),
         grace_s=arguments.grace,

@@ -273,6 +273,7 @@ class Replica(Training):
         probe: Path that answers with a status below 400 once it can serve.
         batching: As JSON for our own server.
         max_queue: Requests that our own server lets wait.
+        guarded: Only gateways may ask it, which know who may.
     """
 
     name: str = "replica"
@@ -283,6 +284,7 @@ class Replica(Training):
     probe: str = "/"
     batching: str = "{}"
     max_queue: int = 0
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,6 +383,7 @@ class Serving:
             kubernetes=self.kubernetes,
             retry=Retry(max_backoff_s=60.0), model_path=self.model or "", predictor=self.predictor or "",
             probe=self.probe_path, batching=json.dumps(batching), max_queue=self.max_queue,
+            guarded=self.access is not None,
         )  # fmt: skip
 
     def _problems(self) -> Iterable[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """Requests for an endpoint, as the gateway in front of its replicas counts them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +62,14 @@ class CanaryTraffic:
 
     Attributes:
         trial: Which trial it is.
+        gateway: Which gateway has counted, and since when: the same name counts on, another one from nothing.
         pairs: Of a request of each.
         worse: By criterion, pairs in which only the canary's request was bad; none where one is missing.
         better: Those in which only the old one's was.
     """
 
     trial: str
+    gateway: str = ""
     pairs: int = 0
     worse: Mapping[str, int] = field(default_factory=dict)
     better: Mapping[str, int] = field(default_factory=dict)
@@ -85,7 +88,7 @@ class Demand:
         seconds: The last ones, oldest first; those without a request may be missing.
         intervals: Those of the last quarter of an hour, oldest first; those without a request may be missing.
         revisions: By revision.
-        canary: Of the trial that is under way; None for none.
+        canaries: Of the trial that is under way, by each gateway.
     """
 
     since: float = 0.0
@@ -96,10 +99,104 @@ class Demand:
     seconds: tuple[Second, ...] = ()
     intervals: tuple[Interval, ...] = ()
     revisions: tuple[RevisionTraffic, ...] = ()
-    canary: CanaryTraffic | None = None
+    canaries: tuple[CanaryTraffic, ...] = ()
 
     def rate(self, now: float, window_s: float = 10.0) -> float:
         """Return requests a second over the last whole seconds of a window."""
         last = int(now)
         counted = sum(each.arrivals for each in self.seconds if last - window_s <= each.at < last)
         return counted / window_s
+
+
+def merge(demands: Sequence[Demand]) -> Demand:
+    """Return what is asked of an endpoint through several gateways, one at least, as if it came through one.
+
+    It counts as counted since the youngest has counted: of the time before, a part is not known.
+    """
+    if len(demands) == 1:
+        return demands[0]
+    seconds: dict[int, Second] = {}
+    for second in (each for demand in demands for each in demand.seconds):
+        there = seconds.get(second.at, Second(at=second.at, arrivals=0, in_flight=0))
+        seconds[second.at] = Second(
+            at=second.at, arrivals=there.arrivals + second.arrivals, in_flight=there.in_flight + second.in_flight
+        )
+    intervals: dict[int, Interval] = {}
+    for interval in (each for demand in demands for each in demand.intervals):
+        so_far = intervals.get(interval.at, Interval(at=interval.at))
+        intervals[interval.at] = Interval(
+            at=interval.at, arrivals=so_far.arrivals + interval.arrivals, ended=so_far.ended + interval.ended,
+            busy_s=so_far.busy_s + interval.busy_s, took_s=so_far.took_s + interval.took_s,
+            took_s2=so_far.took_s2 + interval.took_s2,
+        )  # fmt: skip
+    revisions: dict[str, RevisionTraffic] = {}
+    for revision in (each for demand in demands for each in demand.revisions):
+        known = revisions.get(revision.name, RevisionTraffic(name=revision.name))
+        revisions[revision.name] = RevisionTraffic(
+            name=revision.name, requests=known.requests + revision.requests, errors=known.errors + revision.errors,
+            latency_s=known.latency_s + revision.latency_s,
+        )  # fmt: skip
+    return Demand(
+        since=max(each.since for each in demands),
+        in_flight=sum(each.in_flight for each in demands),
+        queued=sum(each.queued for each in demands),
+        wake=min((each.wake for each in demands if each.wake is not None), default=None),
+        last_request=max((each.last_request for each in demands if each.last_request is not None), default=None),
+        seconds=tuple(seconds[at] for at in sorted(seconds)),
+        intervals=tuple(intervals[at] for at in sorted(intervals)),
+        revisions=tuple(revisions[name] for name in sorted(revisions)),
+        canaries=tuple(canary for each in demands for canary in each.canaries),
+    )
+
+
+def read_demand(document: Mapping[str, Any], gateway: str, names: Iterable[str]) -> dict[str, Demand]:
+    """Read what a gateway tells in its demand.json, by the names that it has for endpoints.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is no such document.
+    """
+    since = float(document.get("since") or 0.0)
+    services = document["services"]
+    # One that nobody has asked for since is not in it.
+    return {name: _demand(services.get(name) or {}, since, f"{gateway}@{since}") for name in names}
+
+
+def _demand(given: Mapping[str, Any], since: float, gateway: str) -> Demand:
+    canary = given.get("canary")
+    return Demand(
+        since=since,
+        in_flight=int(given.get("in_flight") or 0),
+        queued=int(given.get("queued") or 0),
+        wake=given.get("wake"),
+        last_request=given.get("last_request"),
+        seconds=tuple(
+            Second(at=int(at), arrivals=int(arrivals), in_flight=int(most))
+            for at, arrivals, most in given.get("seconds") or ()
+        ),
+        intervals=tuple(
+            Interval(
+                at=int(at), arrivals=int(arrivals), ended=int(ended), busy_s=busy_s, took_s=took_s, took_s2=took_s2
+            )
+            for at, arrivals, ended, busy_s, took_s, took_s2 in given.get("intervals") or ()
+        ),
+        revisions=tuple(
+            RevisionTraffic(
+                name=name,
+                requests=int(each.get("requests") or 0),
+                errors=int(each.get("errors") or 0),
+                latency_s=float((each.get("latency_ms") or {}).get("sum") or 0.0) / 1000,
+            )
+            for name, each in (given.get("revisions") or {}).items()
+        ),
+        canaries=() if canary is None else (_canary(canary, gateway),),
+    )
+
+
+def _canary(given: Mapping[str, Any], gateway: str) -> CanaryTraffic:
+    return CanaryTraffic(
+        trial=given["trial"],
+        gateway=gateway,
+        pairs=int(given["pairs"]),
+        worse=dict(given["worse"]),
+        better=dict(given["better"]),
+    )

@@ -73,6 +73,13 @@ policy_option = click.option(
     "address under `url`.",
 )
 @click.option("--page", is_flag=True, help="Serve the page in the cluster, for whoever signs in with a token.")
+@click.option(
+    "--gateways",
+    type=click.IntRange(0, 9),
+    default=0,
+    show_default=True,
+    help="Number of gateways of endpoints, which `replicas: 0..8`, `canary` and `access` need; 2 survive a node.",
+)
 @policy_option
 @keep_options("--keep-last")
 @click.option(
@@ -95,6 +102,7 @@ def install(
     replicas: int | None,
     ledger: str,
     page: bool,
+    gateways: int,
     policy: str,
     keeps: Retention,
     monitoring: bool,
@@ -141,6 +149,7 @@ def install(
         replicas=replicas,
         ledger=storage,
         page=page,
+        gateways=gateways,
         policy=policy,
         keeps=keeps,
         fewer_rules=fewer_rules,

@@ -6,13 +6,16 @@ from typing import Any
 import click
 
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
-from fairlead.control.opening import open_local
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
 from fairlead.errors import InvalidArgument
 from fairlead.specs.constraints import NAME
 from fairlead.specs.training import DEFAULT_TEAM
 from fairlead.state.access_keys import AccessKey, new_key
 
-team_option = click.option("--team", default=DEFAULT_TEAM, show_default=True, help="The team that may ask with it.")
+team_option = click.option(
+    "--team", help="The team that may ask with it; `default`, or on Kubernetes that of the namespace, when left out."
+)
 
 
 @click.group()
@@ -27,14 +30,15 @@ def keys() -> None:
 @click.argument("name")
 @team_option
 @json_option
-def create(name: str, team: str, json_: bool) -> None:
+@cluster_options
+def create(target: Target, name: str, team: str | None, json_: bool) -> None:
     """Make a key for the team, called NAME, and print it."""
+    cluster, team = _opened(target, team)
     for given in (name, team):
         problem = NAME.problem(given)
         if problem is not None:
             raise InvalidArgument(f"{problem}.")
     text, key = new_key(team, name, time.time())
-    cluster = open_local()
     cluster.add_access_key(key)
     cluster.nudge()
     if json_:
@@ -46,9 +50,10 @@ def create(name: str, team: str, json_: bool) -> None:
 
 @keys.command("list")
 @json_option
-def list_(json_: bool) -> None:
-    """List the keys that there are, by team."""
-    found = sorted(open_local().access_keys(), key=lambda each: (each.team, each.created_at, each.name))
+@cluster_options
+def list_(target: Target, json_: bool) -> None:
+    """List the keys that there are, by team; on Kubernetes those of the namespace."""
+    found = sorted(target.quietly().access_keys(), key=lambda each: (each.team, each.created_at, each.name))
     if json_:
         print(as_json([_json(each) for each in found]))
     elif found:
@@ -62,15 +67,22 @@ def list_(json_: bool) -> None:
 @click.argument("name")
 @team_option
 @json_option
-def revoke(name: str, team: str, json_: bool) -> None:
+@cluster_options
+def revoke(target: Target, name: str, team: str | None, json_: bool) -> None:
     """Revoke the key NAME: requests with it are refused from now on."""
-    cluster = open_local()
+    cluster, team = _opened(target, team)
     cluster.remove_access_key(team, name)
     cluster.nudge()
     if json_:
         print(as_json({"team": team, "name": name}))
     else:
         message(f"Requests with the key {name} of team {team} are refused from now on.")
+
+
+def _opened(target: Target, team: str | None) -> tuple[ClusterClient, str]:
+    """The cluster that is meant, and the team: on Kubernetes each namespace is one."""
+    cluster = target.quietly()
+    return cluster, team or str(getattr(cluster, "namespace", DEFAULT_TEAM))
 
 
 def _json(key: AccessKey) -> dict[str, Any]:

@@ -30,6 +30,11 @@ FAMILY = f"{DOMAIN}/family"
 COSTS = f"{DOMAIN}/costs"
 PLACEHOLDER_CLASS = "fairlead-placeholder"
 SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
+# The gateways of endpoints, in a namespace of their own, and what tells them where requests go.
+GATEWAY = GATEWAY_NAMESPACE = "fairlead-gateway"
+ROUTES, DEMAND = "fairlead-routes", "demand"
+# In a team's namespace: hashes of the keys by which the team may ask endpoints.
+ACCESS_KEYS = "fairlead-access-keys"
 # On the Lease: by which rules the one that leads starts what waits.
 POLICY = f"{DOMAIN}/policy"
 # Where the Cluster Autoscaler says how it is.

@@ -185,11 +185,11 @@ class LocalCluster:
         if not seen.parents or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
             return {}
         # Here and not above: what only lists runs needs neither.
-        from fairlead.cluster.local.endpoints import read_demand
+        from fairlead.cluster.local.endpoints import demand_here
         from fairlead.policy.serving.routes import public_names
 
         names = public_names(seen)
-        found = read_demand(self.home, names.values())
+        found = demand_here(self.home, names.values())
         return {uid: found[name] for uid, name in names.items() if name in found}
 
     def _teams(self) -> "tuple[Team, ...]":
@@ -459,6 +459,10 @@ class LocalCluster:
 
         url, name = gateway_url(self.home), public_names(self.snapshot()).get(workload.uid)
         return None if url is None or name is None else f"{url}/{name}/"
+
+    def has_gateway(self) -> bool:
+        """Return True: one is started with the first endpoint."""
+        return True
 
     def access_keys(self) -> "tuple[AccessKey, ...]":
         """Return the keys of all teams."""

@@ -22,7 +22,7 @@ from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
 from fairlead.state.access_keys import AccessKey
-from fairlead.state.demand import CanaryTraffic, Demand, Interval, RevisionTraffic, Second
+from fairlead.state.demand import Demand, read_demand
 from fairlead.state.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -65,13 +65,13 @@ class Endpoints:
     def update(self, snapshot: Snapshot) -> None:
         """Tell the gateway where requests go, and see to it that there is one while there are endpoints."""
         # Here and not above: a cluster without endpoints needs none of it.
-        from fairlead.policy.serving.routes import routes
+        from fairlead.policy.serving.routes import places_here, routes
 
         pods = {pod.uid: pod for pod in snapshot.pods if pod.ready}
         urls = {
             uid: f"http://127.0.0.1:{port_for(self._home, pod.workload_uid, pod.attempt)}" for uid, pod in pods.items()
         }
-        found = {**routes(snapshot, urls, self._keys()), "wake": os.fspath(self._home.socket)}
+        found = {**routes(snapshot, places_here(snapshot), urls, self._keys()), "wake": os.fspath(self._home.socket)}
         if found != self._written:
             self._home.serving.mkdir(mode=0o700, exist_ok=True)
             write_json(self._home.serving / "routes.json", found)
@@ -163,52 +163,12 @@ def gateway_url(home: Home) -> str | None:
     return None if found is None else f"http://127.0.0.1:{found['port']}"
 
 
-def read_demand(home: Home, names: Iterable[str]) -> dict[str, Demand]:
+def demand_here(home: Home, names: Iterable[str]) -> dict[str, Demand]:
     """Read what is asked of endpoints, by the names that requests call them; empty where nobody counts."""
     found = read_json(home.serving / "demand.json")
     if found is None or not isinstance(found.get("services"), dict):
         return {}
-    since = float(found.get("since") or 0.0)
-    # One that nobody has asked for since is not in it.
-    return {name: _demand(found["services"].get(name) or {}, since) for name in names}
-
-
-def _demand(given: dict[str, Any], since: float) -> Demand:
-    return Demand(
-        since=since,
-        in_flight=int(given.get("in_flight") or 0),
-        queued=int(given.get("queued") or 0),
-        wake=given.get("wake"),
-        last_request=given.get("last_request"),
-        seconds=tuple(
-            Second(at=int(at), arrivals=int(arrivals), in_flight=int(most))
-            for at, arrivals, most in given.get("seconds") or ()
-        ),
-        intervals=tuple(
-            Interval(
-                at=int(at), arrivals=int(arrivals), ended=int(ended), busy_s=busy_s, took_s=took_s, took_s2=took_s2
-            )
-            for at, arrivals, ended, busy_s, took_s, took_s2 in given.get("intervals") or ()
-        ),
-        revisions=tuple(
-            RevisionTraffic(
-                name=name,
-                requests=int(each.get("requests") or 0),
-                errors=int(each.get("errors") or 0),
-                latency_s=float((each.get("latency_ms") or {}).get("sum") or 0.0) / 1000,
-            )
-            for name, each in (given.get("revisions") or {}).items()
-        ),
-        canary=_canary(given.get("canary")),
-    )
-
-
-def _canary(given: dict[str, Any] | None) -> CanaryTraffic | None:
-    if given is None:
-        return None
-    return CanaryTraffic(
-        trial=given["trial"], pairs=int(given["pairs"]), worse=dict(given["worse"]), better=dict(given["better"])
-    )
+    return read_demand(found, "local", names)
 
 
 def _handed_on(path: Path) -> socket.socket | None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MOST_REVISIONS = 10
 # A replica that failed so often in a row says why nothing is served, instead of that it is still to come.
 MANY_FAILURES = 3
+# So many gateways that are heard no more are kept apart from others.
+MOST_GATEWAYS = 9
 # How often the counts of a trial are looked at.
 LOOK_S = 1.0
 # How often those are looked at that scale by latency, and for how long after a request.
@@ -74,6 +76,14 @@ class Going:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayCounts:
+    """Pairs of a trial that one gateway has counted so far."""
+
+    gateway: str
+    counts: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """The canary of the target revision.
 
@@ -82,9 +92,8 @@ class Trial:
         old: The number of the revision that it is tried beside.
         rules: By which it began: others begin another trial.
         step: Which of the steps it is at, from 0.
-        since: Since when the gateway that was heard last has counted.
-        latest: What that one has counted.
-        banked: What those before it had.
+        gateways: What those have counted that were heard last.
+        banked: What those before them had.
     """
 
     name: str
@@ -92,21 +101,24 @@ class Trial:
     began_at: float
     rules: str
     step: int = 0
-    since: float = 0.0
-    latest: tuple[Comparison, ...] = ()
+    gateways: tuple[GatewayCounts, ...] = ()
     banked: tuple[Comparison, ...] = ()
 
     @property
     def seen(self) -> dict[str, Comparison]:
         """All that was counted, by criterion."""
-        found = {each.name: each for each in self.banked}
-        for each in self.latest:
-            before = found.get(each.name, Comparison(name=each.name))
-            found[each.name] = Comparison(
-                name=each.name, pairs=before.pairs + each.pairs, worse=before.worse + each.worse,
-                better=before.better + each.better,
-            )  # fmt: skip
-        return found
+        return _sum(self.banked, *(each.counts for each in self.gateways))
+
+
+def _sum(*counts: tuple[Comparison, ...]) -> dict[str, Comparison]:
+    found: dict[str, Comparison] = {}
+    for each in (comparison for comparisons in counts for comparison in comparisons):
+        before = found.get(each.name, Comparison(name=each.name))
+        found[each.name] = Comparison(
+            name=each.name, pairs=before.pairs + each.pairs, worse=before.worse + each.worse,
+            better=before.better + each.better,
+        )  # fmt: skip
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,19 +419,29 @@ def _try(spec: Serving, detail: ServingDetail, family: Family, now: float) -> tu
 
 
 def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
-    """Return the trial with what the gateway has counted; one that begins anew goes on where the one before ended."""
-    demand = family.demand
-    if demand is None or demand.canary is None or demand.canary.trial != trial.name or spec.canary is None:
+    """Return the trial with what gateways have counted; what one had that is heard no more stays counted."""
+    if family.demand is None or spec.canary is None:
         return trial
-    counts = demand.canary
-    latest = tuple(
-        Comparison(name=name, pairs=counts.pairs, worse=counts.worse.get(name, 0), better=counts.better.get(name, 0))
-        for name in spec.canary.margins
-    )
-    before = max((each.pairs for each in trial.latest), default=0)
-    if demand.since != trial.since or counts.pairs < before:
-        trial = replace(trial, banked=tuple(trial.seen.values()), since=demand.since)
-    return replace(trial, latest=latest)
+    banked, latest = trial.banked, {each.gateway: each for each in trial.gateways}
+    heard = [each for each in family.demand.canaries if each.trial == trial.name]
+    for counts in heard:
+        before = latest.get(counts.gateway)
+        if before is not None and counts.pairs < max((each.pairs for each in before.counts), default=0):
+            banked = tuple(_sum(banked, before.counts).values())  # it counts anew
+        latest[counts.gateway] = GatewayCounts(
+            gateway=counts.gateway,
+            counts=tuple(
+                Comparison(
+                    name=name, pairs=counts.pairs, worse=counts.worse.get(name, 0), better=counts.better.get(name, 0)
+                )
+                for name in spec.canary.margins
+            ),
+        )
+    # One that is not heard now may be heard again; of many that came and went only the sum is kept.
+    gone = [name for name in latest if name not in {each.gateway for each in heard}]
+    for name in gone[: max(0, len(gone) - MOST_GATEWAYS)]:
+        banked = tuple(_sum(banked, latest.pop(name).counts).values())
+    return replace(trial, gateways=tuple(latest.values()), banked=banked)
 
 
 def _against(

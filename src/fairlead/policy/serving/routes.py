@@ -1,6 +1,8 @@
 """Tells the gateway where requests go: of endpoints, their revisions and their replicas that serve."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from fairlead.policy.kinds.parents import families_of
@@ -14,6 +16,35 @@ from fairlead.state.snapshot import Pod, Snapshot, Workload
 Backend = dict[str, str]
 # What the weights of all revisions are together during a trial.
 WEIGHTS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A name by which a gateway knows an endpoint, which is its path too, and its hosts."""
+
+    name: str
+    hosts: tuple[str, ...]
+
+
+def places_here(snapshot: Snapshot) -> dict[str, Place]:
+    """Return where endpoints of one machine are found, by uid."""
+    return {uid: Place(name=name, hosts=(f"{name}.localhost",)) for uid, name in public_names(snapshot).items()}
+
+
+def places_on_cluster(snapshot: Snapshot) -> dict[str, Place]:
+    """Return where gateways of a Kubernetes cluster find endpoints, by uid: by the names of their Services.
+
+    The name alone is a host too, for whoever asks within the namespace, while no other namespace has that name.
+    """
+    there = endpoints(snapshot)
+    counts = Counter(each.spec.name for each in there)
+    found = {}
+    for each in there:
+        name, team = f"serve-{each.spec.name}", each.spec.team
+        hosts = [f"{name}.{team}", f"{name}.{team}.svc", f"{name}.{team}.svc.cluster.local"]
+        alone = [name] if counts[each.spec.name] == 1 else []
+        found[each.uid] = Place(name=f"{team}/{each.spec.name}", hosts=(*hosts, *alone))
+    return found
 
 
 def public_names(snapshot: Snapshot) -> dict[str, str]:
@@ -43,49 +74,79 @@ def ready_pods(snapshot: Snapshot) -> dict[str, Pod]:
     return {pod.workload_uid: pod for pod in snapshot.pods if pod.ready and not pod.phase.is_final}
 
 
-def routes(snapshot: Snapshot, urls: Mapping[str, str], keys: Sequence[AccessKey] = ()) -> dict[str, Any]:
-    """Return the routes of all endpoints that are not over.
+def routes(
+    snapshot: Snapshot,
+    places: Mapping[str, Place],
+    urls: Mapping[str, str],
+    keys: Sequence[AccessKey] = (),
+    num_gateways: int = 1,
+) -> dict[str, Any]:
+    """Return the routes of endpoints that are not over.
 
     Args:
+        places: Where those are found that go through a gateway, by uid.
         urls: Of pods that listen, by uid.
         keys: Of all teams.
+        num_gateways: That there are, each of which lets through its part of what may be there.
     """
-    names, families = public_names(snapshot), families_of(snapshot)
+    families = families_of(snapshot)
     pods = ready_pods(snapshot)
     services = {}
     for parent in endpoints(snapshot):
-        family, name = families[parent.uid], names[parent.uid]
+        place = places.get(parent.uid)
+        if place is None:
+            continue
+        family = families[parent.uid]
         serving: dict[int, list[dict[str, str]]] = {}
         for each, pod in that_serve(parent, family, pods):
             if pod.uid in urls:
                 serving.setdefault(each.revision, []).append({"id": pod.uid, "url": urls[pod.uid]})
         spec, detail = parent.spec, detail_of(parent)
-        services[name] = {
-            "path": f"/{name}",
-            "hosts": [f"{name}.localhost"],
-            **_access(spec, keys),
+        share = gateways_for(spec, num_gateways)
+        most_in_flight = _most_in_flight(spec, family, sum(map(len, serving.values())))
+        services[place.name] = {
+            "path": f"/{place.name}",
+            "hosts": list(place.hosts),
+            **_access(spec, keys, share),
             "timeout_s": spec.timeout_s,
             "idempotent": spec.idempotent,
-            "max_concurrency": spec.max_concurrency,
-            "max_queue": spec.max_queue,
+            "max_concurrency": _part(spec.max_concurrency, share),
+            "max_queue": -(-spec.max_queue // share),
             "revisions": _shares(spec, detail, serving),
             "canary": _canary(spec, detail),
             "places": spec.scale.concurrency,
-            "most_in_flight": _most_in_flight(spec, family, sum(map(len, serving.values()))),
+            "most_in_flight": None if most_in_flight is None else max(1, most_in_flight // share),
             "failure": failure_of(parent, family.children),
         }
     return {"version": 1, "services": services}
 
 
-def _access(spec: Serving, keys: Sequence[AccessKey]) -> dict[str, Any]:
+def gateways_for(spec: Serving, num_gateways: int) -> int:
+    """Return how many gateways requests for an endpoint may come through, of those there are.
+
+    What may be there is divided among them by whole numbers, so that together they let no more through than one would:
+    fewer than that many gateways take part where a bound is less than their number.
+    """
+    access = spec.access
+    bounds = [spec.max_concurrency]
+    if access is not None:
+        bounds += [access.requests_per_minute, access.tokens_per_minute]
+    return max(1, min([num_gateways, *(each for each in bounds if each is not None)]))
+
+
+def _part(bound: int | None, of: int) -> int | None:
+    return None if bound is None else bound // of
+
+
+def _access(spec: Serving, keys: Sequence[AccessKey], share: int) -> dict[str, Any]:
     """Return whose requests are answered, and how many; where there is no key yet, nobody's."""
     if spec.access is None:
         return {"keys": None}
     teams = spec.teams_with_access
     return {
         "keys": [{"sha256": each.sha256, "team": each.team} for each in keys if each.team in teams],
-        "requests_per_minute": spec.access.requests_per_minute,
-        "tokens_per_minute": spec.access.tokens_per_minute,
+        "requests_per_minute": _part(spec.access.requests_per_minute, share),
+        "tokens_per_minute": _part(spec.access.tokens_per_minute, share),
     }
 
 

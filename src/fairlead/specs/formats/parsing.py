@@ -18,6 +18,7 @@ from fairlead.specs.formats.suggestions import nearest, suggest
 from fairlead.specs.keys import API_VERSION, KINDS, Spec
 from fairlead.specs.tables.field_types import (
     ANY,
+    SHARE,
     SPAN,
     WHOLE,
     Key,
@@ -265,7 +266,7 @@ class _Reader:
             sentence = f"{_show(node)} is not text; put it in quotes: `{key.name}: {quote(node.text)}`"
         elif self.is_typed and kind in (WHOLE, SPAN) and node.tag is Tag.FLOAT:
             sentence = f"{_show(node)} is not {kind.what}; {give}"
-        elif self.is_typed and kind.tags == ANY and node.tag is Tag.FLOAT:
+        elif self.is_typed and kind.tags == ANY and kind is not SHARE and node.tag is Tag.FLOAT:
             sentence = f"{_show(node)} is a number with a point; put it in quotes: `{key.name}: {quote(node.text)}`"
         elif (
             (kind.text is not None and node.tag is Tag.TEXT and re.fullmatch(kind.text, node.text) is None)

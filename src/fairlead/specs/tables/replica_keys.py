@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fairlead.specs import serving
 from fairlead.specs.constraints import NAME, Text
-from fairlead.specs.tables.field_types import TEXT, WHOLE, Key, Section, name_key
+from fairlead.specs.tables.field_types import FLAG, TEXT, WHOLE, Key, Section, name_key
 from fairlead.specs.tables.serving_keys import CAPACITY, RESOURCES
 from fairlead.specs.tables.training_keys import TRAINING
 from fairlead.specs.training import TRAINING_RULES
@@ -74,6 +74,13 @@ REPLICA = Section(
             doc="Requests that Fairlead's own server lets wait.",
             attributes=("max_queue",),
             example="100",
+        ),
+        Key(
+            name="guarded",
+            kind=FLAG,
+            doc="Whether only gateways may ask it.",
+            attributes=("guarded",),
+            example="true",
         ),
     ),
 )

@@ -89,7 +89,8 @@ class PodObject:
         engine: The engine that made it; empty for one that we created.
         room_for: The run whose placeholder it is; empty for all other pods, members of gangs among them.
         bound_at: When a placeholder was bound; None before.
-        ready: Of a replica of an endpoint, whether kubelet says that it answers its probe.
+        ready: Of a replica of an endpoint or a gateway, whether kubelet says that it answers its probe.
+        is_gateway: Requests for endpoints go through it.
         family: Of a pipeline's driver, what it was told last of the runs that it asked for; empty for nothing.
     """
 
@@ -121,6 +122,7 @@ class PodObject:
     bound_at: float | None = None
     ready: bool = False
     family: str = ""
+    is_gateway: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -169,6 +171,10 @@ def read_pod(content: Object) -> PodObject:
     )
     if names.ENGINE in labels and names.RUN_UID in labels:
         return _ours(basic, content, labels[names.RUN_UID], labels)
+    if metadata["namespace"] == names.GATEWAY_NAMESPACE and labels.get("app.kubernetes.io/name") == names.GATEWAY:
+        told_at = _told_at(metadata) if "deletionTimestamp" in metadata else None
+        address = status.get("podIP") or ""
+        return replace(basic, is_gateway=True, ready=_is_ready(status), address=address, told_at=told_at)
     if not is_leaf_kind(owner.get("kind")) or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
         return basic
     if names.ROOM_FOR in labels:
@@ -181,8 +187,11 @@ def read_pod(content: Object) -> PodObject:
     if owner["kind"] not in SUBMITTED_BY:
         return ours
     # Of a training run its pods' readiness says no more than that they were started.
-    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
-    return replace(ours, ready=is_ready)
+    return replace(ours, ready=_is_ready(status))
+
+
+def _is_ready(status: Object) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
 
 
 def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, str]) -> PodObject:

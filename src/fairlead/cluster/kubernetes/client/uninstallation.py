@@ -10,10 +10,20 @@ from fairlead.cluster.kubernetes.client.operator_lease import holder_of
 from fairlead.cluster.kubernetes.client.permissions import Right, require
 from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions
+from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import USER, InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.page import render_page
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
-from fairlead.cluster.kubernetes.names import CONTENT, COSTS, MANAGED_BY, MANAGER, ROOM_FOR, RUN, RUN_UID
+from fairlead.cluster.kubernetes.names import (
+    CONTENT,
+    COSTS,
+    GATEWAY_NAMESPACE,
+    MANAGED_BY,
+    MANAGER,
+    ROOM_FOR,
+    RUN,
+    RUN_UID,
+)
 from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
 from fairlead.errors import ClusterError
 
@@ -56,7 +66,8 @@ def uninstall(
     """
     there = tuple(each for each in extras if _is_there(client, place_of(each)))
     pages = tuple(each for each in render_page("", namespace, USER) if _is_there(client, place_of(each)))
-    objects = render_install(InstallSettings(image="", namespace=namespace, extras=(*there, *pages)))
+    gateways = tuple(each for each in render_gateway("", namespace, USER) if _is_there(client, place_of(each)))
+    objects = render_install(InstallSettings(image="", namespace=namespace, extras=(*there, *pages, *gateways)))
     require(client, _needed(objects), to="uninstall Fairlead")
     report = Report()
 
@@ -86,6 +97,8 @@ def uninstall(
     if remove(client, lease):
         did(lease)
     _leave_namespace(client, namespace, did, timeout_s)
+    if gateways:
+        _leave_namespace(client, GATEWAY_NAMESPACE, did, timeout_s)
     for content in definitions():
         place, num = place_of(content), in_use.get(content["spec"]["names"]["plural"], 0)
         if num:

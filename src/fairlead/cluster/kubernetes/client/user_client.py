@@ -19,6 +19,7 @@ from fairlead.cluster.kept_code import KeptCode
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.client import access_keys
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
@@ -29,7 +30,7 @@ from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, work
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
-from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE, is_object_name
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_unknown_kind, items_of, name_taken
 from fairlead.cluster.kubernetes.operator.runs.informers import NODES
 from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
@@ -50,6 +51,7 @@ from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.state.access_keys import AccessKey
 from fairlead.state.series import Point
 from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Snapshot, Workload, is_leaf
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
@@ -197,6 +199,26 @@ class UserClient:
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
         """Return the address of an endpoint within the cluster; None where it is over."""
         return None if workload.status.phase.is_final else endpoint_url(workload.spec)
+
+    def has_gateway(self) -> bool:
+        """Return whether gateways were installed, which everybody who may log in can see then."""
+        path = f"/apis/apps/v1/namespaces/{GATEWAY_NAMESPACE}/deployments/{GATEWAY}"
+        try:
+            self.client.get(path)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            return False
+        return True
+
+    def access_keys(self) -> tuple[AccessKey, ...]:
+        return access_keys.keys_of(self.client, self.namespace)
+
+    def add_access_key(self, key: AccessKey) -> None:
+        access_keys.add_key(self.client, key)
+
+    def remove_access_key(self, team: str, name: str) -> None:
+        access_keys.remove_key(self.client, team, name)
 
     def in_its_team(self, spec: Spec) -> Spec:
         """In the namespace that is meant, where it names no team."""

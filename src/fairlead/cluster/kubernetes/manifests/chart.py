@@ -13,6 +13,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
+from fairlead.cluster.kubernetes.names import GATEWAY_NAMESPACE
 
 OBJECTS, KINDS = "templates/fairlead.yaml", "crds/fairlead.yaml"
 _MARK = re.compile(r"['\"]?@@(\w+)@@['\"]?")
@@ -77,7 +78,7 @@ def _schema() -> dict[str, Any]:
 def _template(content: Mapping[str, Any]) -> str:
     written = _BRACES.sub(lambda found: '{{ "' + found[0] + '" }}', to_yaml([_with_marks(content)]))
     written = _MARK.sub(lambda found: _VALUES[found[1]], written)
-    if content["kind"] == "Namespace":
+    if content["kind"] == "Namespace" and content["metadata"]["name"] != GATEWAY_NAMESPACE:
         return f"{{{{- if .Values.createNamespace }}}}\n{written}{{{{- end }}}}\n"
     return written
 

@@ -180,7 +180,7 @@ def _update_rules(kind: str) -> list[validation.Rule]:
     if kind in SUBMITTED_BY:
         return validation.child_update_rules(kind, SUBMITTED_BY[kind])
     if kind == "Serving":
-        return validation.endpoint_rules()
+        return []
     if kind == "Pipeline":
         return validation.pipeline_update_rules()
     return validation.parent_update_rules(kind) if is_parent_kind(kind) else []

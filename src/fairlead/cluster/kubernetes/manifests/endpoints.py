@@ -10,6 +10,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
 from fairlead.cluster.kubernetes.manifests.services import MANAGED_BY, SERVICE_NAME
+from fairlead.gateway.packing import ROUTES_KEY, packed
 from fairlead.specs.serving import Serving
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Workload
@@ -37,12 +38,21 @@ def render_endpoint(endpoint: Workload[Serving]) -> dict[str, Any]:
     }
 
 
-def render_backends(endpoint: Workload[Serving], addresses: Mapping[str, str], family: str) -> dict[str, Any]:
+def render_backends(
+    endpoint: Workload[Serving],
+    addresses: Mapping[str, str],
+    family: str,
+    *,
+    port: int = MASTER_PORT,
+    namespace: str | None = None,
+) -> dict[str, Any]:
     """The EndpointSlice of an endpoint.
 
     Args:
         addresses: Of the pods that serve by their names; at most a thousand, as an endpoint has no more replicas.
         family: IPv4 or IPv6, as all of them are.
+        port: Of these pods; that of replicas by default.
+        namespace: Of these pods; that of the endpoint by default.
     """
     metadata = _metadata(endpoint)
     metadata["labels"] |= {SERVICE_NAME: endpoint_name(endpoint.spec), MANAGED_BY: names.MANAGER}
@@ -55,11 +65,11 @@ def render_backends(endpoint: Workload[Serving], addresses: Mapping[str, str], f
             {
                 "addresses": [address],
                 "conditions": {"ready": True},
-                "targetRef": {"kind": "Pod", "name": name, "namespace": endpoint.spec.team},
+                "targetRef": {"kind": "Pod", "name": name, "namespace": namespace or endpoint.spec.team},
             }
             for name, address in addresses.items()
         ],
-        "ports": [{"name": PORT_NAME, "port": MASTER_PORT, "protocol": "TCP"}],
+        "ports": [{"name": PORT_NAME, "port": port, "protocol": "TCP"}],
     }
 
 
@@ -69,4 +79,18 @@ def _metadata(endpoint: Workload[Serving]) -> dict[str, Any]:
         "namespace": endpoint.spec.team,
         "labels": {names.MANAGED_BY: names.MANAGER, names.RUN: endpoint.spec.name},
         "ownerReferences": [names.owner(endpoint)],
+    }
+
+
+def render_routes(routes: Mapping[str, Any]) -> dict[str, Any]:
+    """The ConfigMap that tells gateways where requests go."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.ROUTES,
+            "namespace": names.GATEWAY_NAMESPACE,
+            "labels": {names.MANAGED_BY: names.MANAGER},
+        },
+        "binaryData": {ROUTES_KEY: packed(dict(routes))},
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.dcgm import EXPORTER_LABELS, EXPORTER_PORT
 from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
+from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage, with_storage
 from fairlead.cluster.kubernetes.manifests.page import render_page
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
@@ -36,6 +37,7 @@ class InstallSettings:
         version: Of Fairlead, written on the kinds and the Deployment.
         ledger: Where it keeps what runs use and cost.
         page: Serve the page in the cluster too.
+        gateways: How many gateways of endpoints there are; 0 for none.
         extras: Further objects, applied after all others.
     """
 
@@ -50,6 +52,7 @@ class InstallSettings:
     version: str = "unknown"
     ledger: LedgerStorage = NO_LEDGER
     page: bool = False
+    gateways: int = 0
     extras: tuple[dict[str, Any], ...] = ()
 
 
@@ -67,8 +70,13 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         *render_storage(settings.ledger, settings.namespace),
         _versioned(with_storage(_deployment(settings), settings.ledger), settings),
         *([_versioned(each, settings) for each in _page(settings)] if settings.page else ()),
+        *([_versioned(each, settings) for each in _gateways(settings)] if settings.gateways else ()),
         *settings.extras,
     ]
+
+
+def _gateways(settings: InstallSettings) -> list[dict[str, Any]]:
+    return render_gateway(settings.image, settings.namespace, USER, settings.gateways)
 
 
 def _page(settings: InstallSettings) -> list[dict[str, Any]]:

@@ -55,8 +55,10 @@ def render_run_policy(workload: Workload) -> dict[str, Any]:
     same = {"podSelector": {"matchLabels": {names.RUN_UID: workload.uid}}}
     ingress: list[dict[str, Any]] = [{"from": [same]}]
     if isinstance(workload.spec, Replica):
-        # Whoever is in the cluster may ask it, but nothing else of it than its server.
-        ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]})
+        # Whoever is in the cluster may ask it, but nothing else than its server; with keys only who asks for them.
+        gateways = {"kubernetes.io/metadata.name": names.GATEWAY_NAMESPACE}
+        who = {"matchLabels": gateways} if workload.spec.guarded else {}
+        ingress.append({"from": [{"namespaceSelector": who}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]})
     if workload.spec.engine is Engine.RAYJOB:
         ingress.append(_KUBERAY)
     rules = {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": [{"to": [same]}]}

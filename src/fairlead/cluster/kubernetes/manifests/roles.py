@@ -7,7 +7,15 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import GROUP
-from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, LEASE, MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import (
+    ACCESS_KEYS,
+    AUTOSCALER_STATUS,
+    GATEWAY,
+    LEASE,
+    MANAGED_BY,
+    MANAGER,
+    ROUTES,
+)
 
 OPERATOR = "fairlead-operator"
 TEAM_KEEPER = "fairlead-team-keeper"
@@ -77,6 +85,7 @@ OPERATOR_RULES: Rules = [
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
     rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and who serves
     rule("karpenter.sh", ("nodepools",), ("list",)),  # whether nodes may come, and within which limits
+    rule("", ("configmaps",), ("list", "watch"), ACCESS_KEYS),  # hashes of keys, which gateways ask for
     rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is there
     rule("", ("events",), ("list",)),  # what an autoscaler says of a placeholder, and kubelet of a pod
     rule("", ("events",), ("create", "patch")),  # what happened, for `kubectl describe`; the same again counts up
@@ -113,6 +122,17 @@ SEEN_RULES: Rules = [  # whether an operator runs at all, and which
     rule("apps", ("deployments",), ("get",), OPERATOR),
 ]
 
+GATEWAY_RULES: Rules = [
+    rule("", ("configmaps",), ("list", "watch"), ROUTES),
+    rule("", ("configmaps",), ("create", "patch")),  # what is asked of endpoints, by the name of its pod
+]
+OPERATOR_AT_GATEWAY = "fairlead-operator-at-gateway"
+OPERATOR_AT_GATEWAY_RULES: Rules = [
+    rule("", ("configmaps",), ("list", "watch", "create", "patch")),  # what gateways tell, and what they are told
+]
+GATEWAY_SEEN = "fairlead-gateway-seen"
+GATEWAY_SEEN_RULES: Rules = [rule("apps", ("deployments",), ("get",), GATEWAY)]  # whether there are any
+
 LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
 
 
@@ -138,8 +158,21 @@ def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
         {**_role("Role", OPERATOR, LEADER_RULES), "metadata": _metadata(OPERATOR, namespace)},
         _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
         {**_role("Role", SEEN, SEEN_RULES), "metadata": _metadata(SEEN, namespace)},
-        _binding("RoleBinding", SEEN, namespace, "Role", SEEN, [{"kind": "Group", "name": "system:authenticated"}]),
+        _binding("RoleBinding", SEEN, namespace, "Role", SEEN, [EVERYBODY]),
     ]
+
+
+def render_role(name: str, namespace: str, rules: Rules) -> dict[str, Any]:
+    """Render a role in one namespace."""
+    return {**_role("Role", name, rules), "metadata": _metadata(name, namespace)}
+
+
+def render_role_binding(name: str, namespace: str, subject: dict[str, Any]) -> dict[str, Any]:
+    """Render what gives somebody the role of that name there."""
+    return _binding("RoleBinding", name, namespace, "Role", name, [subject])
+
+
+EVERYBODY = {"kind": "Group", "name": "system:authenticated"}
 
 
 def render_binding(namespace: str, role: str, subjects: list[dict[str, Any]]) -> dict[str, Any]:

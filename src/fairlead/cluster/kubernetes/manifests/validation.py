@@ -6,7 +6,7 @@ regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a nam
 
 import json
 
-from fairlead.cluster.preflight import IN_POD, NO_GATEWAY, NO_PLACES, OTHER_PLACES
+from fairlead.cluster.preflight import IN_POD, NO_PLACES, OTHER_PLACES
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
@@ -22,10 +22,8 @@ from fairlead.specs.quantities import (
     SIZE,
     SPAN,
     STEPS,
-    format_duration,
 )
 from fairlead.specs.resources import GPU_MOST, GPU_RULES, ONLY_PARTS
-from fairlead.specs.serving import Serving
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, Single
 from fairlead.specs.training import ENV_NAME, ENV_TOTAL
@@ -154,24 +152,6 @@ def child_update_rules(kind: str, parent: str) -> list[Rule]:
     """Rules for an edit of a workload that another one submits; ``self`` is the object."""
     sentence = f"the spec of a {kind} stays as it is; change its {parent}, which submits others"
     return [rule("self.spec == oldSelf.spec", say(sentence))]
-
-
-def endpoint_rules() -> list[Rule]:
-    """Rules for what an endpoint cannot have on a cluster, by ``cluster.preflight``; ``self`` is the object."""
-    default = Serving(name="default", run="serve")
-    tests = {
-        "replicas": "type(self.spec.replicas) == int",
-        "canary": "false",
-        "access": "false",
-        # As the default is written: to read any duration costs more than older API servers allow.
-        "timeout": f"self.spec.timeout == '{format_duration(default.timeout_s)}'",
-        "max_concurrency": "false",
-        "max_queue": f"has(self.spec.predictor) || self.spec.max_queue == {default.max_queue}",
-        "idempotent": "!self.spec.idempotent",
-    }
-    return [
-        rule(f"!has(self.spec.{key}) || {test}", say(NO_GATEWAY[key]), at=f".spec.{key}") for key, test in tests.items()
-    ]
 
 
 def update_rules() -> list[Rule]:

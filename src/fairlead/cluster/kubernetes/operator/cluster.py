@@ -50,6 +50,7 @@ from fairlead.specs.keys import API_VERSION
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.demand import Demand
 from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload, is_leaf
@@ -87,6 +88,7 @@ class KubernetesCluster:
         outlook: Says what may bring nodes for these runs; by default nothing does.
         meanwhile: Does what follows from changes that are written, while others are.
         ledger: Writes down what pods hold; None where nobody does.
+        demand_of: Says what is asked of the endpoints of a snapshot, by uid; by default nobody counts.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class KubernetesCluster:
         meanwhile: Callable[[], None] = lambda: None,
         ledger: "LedgerKeeper | None" = None,
         idle_of: IdleOf = lambda _: None,
+        demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
     ) -> None:
         self.client = client
         self._view = view
@@ -119,6 +122,7 @@ class KubernetesCluster:
         self._meanwhile = meanwhile
         self._ledger = ledger
         self._idle_of = idle_of
+        self._demand_of = demand_of
 
     @property
     def view(self) -> Informers:
@@ -145,6 +149,8 @@ class KubernetesCluster:
         seen = self._picture.look()
         if self._ledger is not None and (spending := self._ledger.spending(seen, time.time())) is not None:
             seen = replace(seen, spending=spending)
+        if demand := self._demand_of(seen):
+            seen = replace(seen, demand=demand)
         growth, asked = self._outlook(seen.workloads)
         self._shown = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
         return self._shown

@@ -2,16 +2,29 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.manifests.endpoints import render_backends, render_endpoint
+from fairlead.cluster.kubernetes.manifests.endpoints import render_backends, render_endpoint, render_routes
+from fairlead.cluster.kubernetes.manifests.gateway import GATEWAY_PORT
+from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
+from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.preflight import gateway_problem
 from fairlead.policy.kinds.parents import families_of
-from fairlead.policy.serving.routes import endpoints, ready_pods, that_serve
+from fairlead.policy.serving.routes import (
+    endpoints,
+    gateways_for,
+    places_on_cluster,
+    ready_pods,
+    routes,
+    that_serve,
+)
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
@@ -21,58 +34,117 @@ PAUSE_S = 10.0
 IPV4, IPV6 = "IPv4", "IPv6"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """An endpoint and the pods behind its address: its replicas that serve, or gateways."""
+
+    endpoint: Workload[Serving]
+    addresses: Addresses
+    is_gateways: bool = False
+
+    def is_like(self, written: "Backends | None") -> bool:
+        """Return whether what was written says the same."""
+        return written is not None and (written.addresses, written.is_gateways) == (self.addresses, self.is_gateways)
+
+
 class EndpointPublisher:
     """Writes what is another than what was written; nothing is known of what an operator before has written.
 
     Args:
+        gateways: Through which requests go for endpoints that need them.
         may_act: Whether we still lead; asked before each request.
     """
 
-    def __init__(self, cluster: KubernetesCluster, *, may_act: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, cluster: KubernetesCluster, gateways: Gateways, *, may_act: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._gateways = gateways
+        self._routes: dict[str, Any] | None = None
+        self._told: dict[str, Any] | None = None
         self._cluster = cluster
         self._view = cluster.view
         self._client = cluster.client
         self._may_act = may_act
         self._lock = threading.Lock()
-        self._wanted: dict[str, tuple[Workload[Serving], Addresses]] = {}
-        self._written: dict[str, Addresses] = {}
+        self._wanted: dict[str, Backends] = {}
+        self._written: dict[str, Backends] = {}
         self._again_at: dict[str, float] = {}
 
     @property
     def is_behind(self) -> bool:
         """Return whether something is still to be written."""
         with self._lock:
-            return bool(self._due())
+            return bool(self._due()) or self._routes != self._told
 
     def act(self, agent: Agent, snapshot: Snapshot) -> None:
         """Give out what is to be written by a snapshot."""
         there = endpoints(snapshot)
-        if not there and not self._wanted:
+        self._gateways.watch()
+        if not there and not self._wanted and not self._gateways.are_there:
             return
         families, pods = families_of(snapshot), ready_pods(snapshot)
+        through = self._gateways.ready()
+        # Before the addresses: a gateway knows an endpoint before requests for it come there.
+        self._tell_gateways(agent, snapshot, pods, len(through))
         wanted = {}
         for endpoint in there:
-            addresses: Addresses = {}
+            if (problem := gateway_problem(endpoint.spec)) is not None:
+                chosen = through[: gateways_for(endpoint.spec, len(through))]
+                addresses = {each.key.partition("/")[2]: each.address for each in chosen}
+                wanted[endpoint.uid] = Backends(endpoint=endpoint, addresses=addresses, is_gateways=True)
+                if not self._gateways.are_there:
+                    self._cluster.note_refusal(endpoint.uid, Refusal.ADDRESS, problem)
+                continue
+            addresses = {}
             for _, pod in that_serve(endpoint, families[endpoint.uid], pods):
                 addresses |= self._address(pod)
-            wanted[endpoint.uid] = (endpoint, addresses)
+            wanted[endpoint.uid] = Backends(endpoint=endpoint, addresses=addresses)
         with self._lock:
             self._wanted = wanted
             self._written = {uid: found for uid, found in self._written.items() if uid in wanted}
             self._again_at = {uid: at for uid, at in self._again_at.items() if uid in wanted}
             due = self._due()
         for uid in due:
-            endpoint, _ = wanted[uid]
+            endpoint = wanted[uid].endpoint
             name = f"publish {endpoint.spec.team}/{endpoint.spec.name}"
             agent.submit(uid, name, partial(self._write, uid))
+
+    def _tell_gateways(self, agent: Agent, snapshot: Snapshot, pods: Mapping[str, Pod], num_gateways: int) -> None:
+        """Write where requests go, where there are gateways that want to know."""
+        if not self._gateways.is_known:
+            return
+        urls = {
+            pod.uid: f"http://{f'[{address}]' if ':' in address else address}:{MASTER_PORT}"
+            for pod in pods.values()
+            for address in self._address(pod).values()
+        }
+        found = routes(snapshot, places_on_cluster(snapshot), urls, self._gateways.keys(), max(1, num_gateways))
+        with self._lock:
+            is_new, self._routes = found != self._routes, found
+            is_due = is_new or self._told != found
+        if is_due:
+            agent.submit(names.ROUTES, "tell the gateways", self._write_routes)
+
+    def _write_routes(self) -> None:
+        """Write the routes as they are wanted by now."""
+        with self._lock:
+            found = self._routes
+            if found is None or found == self._told:
+                return
+        if not self._may_act():
+            return
+        content = render_routes(found)
+        self._client.apply(f"/api/v1/namespaces/{names.GATEWAY_NAMESPACE}/configmaps/{names.ROUTES}", content)
+        with self._lock:
+            self._told = found
 
     def _due(self) -> list[str]:
         """Return the uids of those of which something is to be written, with the lock held."""
         now = time.monotonic()
         return [
             uid
-            for uid, (_, addresses) in self._wanted.items()
-            if self._written.get(uid) != addresses and self._again_at.get(uid, 0.0) <= now
+            for uid, backends in self._wanted.items()
+            if not backends.is_like(self._written.get(uid)) and self._again_at.get(uid, 0.0) <= now
         ]
 
     def _address(self, pod: Pod) -> Addresses:
@@ -86,17 +158,17 @@ class EndpointPublisher:
     def _write(self, uid: str) -> None:
         """Write what is wanted by now."""
         with self._lock:
-            endpoint, addresses = self._wanted.get(uid, (None, {}))
-        if endpoint is None or not self._may_act():
+            backends = self._wanted.get(uid)
+        if backends is None or not self._may_act():
             return
         # Each time: that of an endpoint which had the name before may have gone meanwhile.
-        if not self._has_address(endpoint):
+        if not self._has_address(backends.endpoint):
             with self._lock:
                 self._again_at[uid] = time.monotonic() + PAUSE_S
             return
-        self._list(endpoint, addresses)
+        self._list(backends)
         with self._lock:
-            self._written[uid] = addresses
+            self._written[uid] = backends
         if self.is_behind:
             # Of others, or by now of this one: whoever is to go waits for nothing.
             self._view.wake()
@@ -124,17 +196,24 @@ class EndpointPublisher:
             self._client.merge(path, {"metadata": owned})
         return True
 
-    def _list(self, endpoint: Workload[Serving], addresses: Addresses) -> None:
+    def _list(self, backends: Backends) -> None:
+        addresses = backends.addresses
         family = IPV6 if any(":" in address for address in addresses.values()) else IPV4
         try:
-            self._apply(endpoint, addresses, family)
+            self._apply(backends, family)
         except ApiError as error:
             # The family of one that is there cannot change, and where nobody serves it is not known.
             if error.status != 422 or addresses:
                 raise
-            self._apply(endpoint, addresses, IPV6)
+            self._apply(backends, IPV6)
 
-    def _apply(self, endpoint: Workload[Serving], addresses: Addresses, family: str) -> None:
-        content = render_backends(endpoint, addresses, family)
+    def _apply(self, backends: Backends, family: str) -> None:
+        endpoint = backends.endpoint
+        if backends.is_gateways:
+            content = render_backends(
+                endpoint, backends.addresses, family, port=GATEWAY_PORT, namespace=names.GATEWAY_NAMESPACE
+            )
+        else:
+            content = render_backends(endpoint, backends.addresses, family)
         place = f"/apis/discovery.k8s.io/v1/namespaces/{endpoint.spec.team}/endpointslices"
         self._client.apply(f"{place}/{content['metadata']['name']}", content)

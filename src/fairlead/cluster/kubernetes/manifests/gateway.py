@@ -1,0 +1,166 @@
+"""The gateways of endpoints: a Deployment that tenants' requests go through, in a namespace with nothing else in it.
+
+Its account may watch the routes there and write ConfigMaps there, and nothing anywhere else. The operator's account may
+read and write ConfigMaps there too, in which the two tell each other everything.
+"""
+
+from typing import Any
+
+from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.cluster.kubernetes.manifests.roles import (
+    EVERYBODY,
+    GATEWAY_RULES,
+    GATEWAY_SEEN,
+    GATEWAY_SEEN_RULES,
+    OPERATOR,
+    OPERATOR_AT_GATEWAY,
+    OPERATOR_AT_GATEWAY_RULES,
+    render_role,
+    render_role_binding,
+)
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER
+
+GATEWAY_PORT = 8700
+PORT = 80
+REPLICAS = 2
+LEAVE_S = 5
+"""So long a gateway that is to go answers on: as nobody is told of it any more."""
+GRACE_S = 60
+_SELECTOR = {"app.kubernetes.io/name": GATEWAY}
+
+
+def render_gateway(image: str, operator_namespace: str, user: int, replicas: int = REPLICAS) -> list[dict[str, Any]]:
+    """Everything that the gateways are made of, their namespace first.
+
+    Args:
+        operator_namespace: Of the operator's account.
+        user: Numeric user and group that they run as.
+    """
+    operator = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": operator_namespace}
+    account = {"kind": "ServiceAccount", "name": GATEWAY, "namespace": GATEWAY_NAMESPACE}
+    return [
+        _namespace(),
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata()},
+        render_role(GATEWAY, GATEWAY_NAMESPACE, GATEWAY_RULES),
+        render_role_binding(GATEWAY, GATEWAY_NAMESPACE, account),
+        render_role(OPERATOR_AT_GATEWAY, GATEWAY_NAMESPACE, OPERATOR_AT_GATEWAY_RULES),
+        render_role_binding(OPERATOR_AT_GATEWAY, GATEWAY_NAMESPACE, operator),
+        render_role(GATEWAY_SEEN, GATEWAY_NAMESPACE, GATEWAY_SEEN_RULES),
+        render_role_binding(GATEWAY_SEEN, GATEWAY_NAMESPACE, EVERYBODY),
+        _network_policy(),
+        _disruption_budget(),
+        _service(),
+        _deployment(image, user, replicas),
+    ]
+
+
+def _metadata() -> dict[str, Any]:
+    return {"name": GATEWAY, "namespace": GATEWAY_NAMESPACE, "labels": {**_SELECTOR, MANAGED_BY: MANAGER}}
+
+
+def _namespace() -> dict[str, Any]:
+    levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": GATEWAY_NAMESPACE, "labels": {MANAGED_BY: MANAGER, **levels}},
+    }
+
+
+def _service() -> dict[str, Any]:
+    """All endpoints by their paths, as an Ingress asks for them: /NAMESPACE/NAME/."""
+    ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
+    spec = {"selector": _SELECTOR, "ports": ports, "type": "ClusterIP"}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(), "spec": spec}
+
+
+def _disruption_budget() -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": _metadata(),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": _SELECTOR}},
+    }
+
+
+def _network_policy() -> dict[str, Any]:
+    """In: requests. Out: replicas, names, and the API server, whose address no policy can name."""
+    dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(),
+        "spec": {
+            "podSelector": {"matchLabels": _SELECTOR},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"ports": [{"port": GATEWAY_PORT, "protocol": "TCP"}]}],
+            "egress": [
+                {"ports": dns},
+                {"ports": [{"port": port, "protocol": "TCP"} for port in (443, 6443)]},
+                {"to": [{"namespaceSelector": {}}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]},
+            ],
+        },
+    }
+
+
+def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
+    paths = {
+        "POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_NAMESPACE": "metadata.namespace",
+        "POD_IP": "status.podIP",
+    }  # fmt: skip
+    gateway = {
+        "name": "gateway",
+        "image": image,
+        "command": ["python3", "-m", "fairlead.gateway.in_cluster"],
+        "args": ["--directory", "/tmp/gateway", "--port", str(GATEWAY_PORT), "--grace", str(GRACE_S - LEAVE_S - 5)],
+        "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()],
+        "ports": [{"name": "http", "containerPort": GATEWAY_PORT}],
+        "livenessProbe": {**_asked("/-/healthz"), "periodSeconds": 10, "failureThreshold": 6},
+        # Without routes it does not listen.
+        "startupProbe": {**_asked("/-/healthz"), "periodSeconds": 1, "failureThreshold": 86_400},
+        "readinessProbe": {**_asked("/-/healthz"), "periodSeconds": 1, "failureThreshold": 3},
+        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
+        "lifecycle": {"preStop": {"exec": {"command": ["python3", "-c", f"import time; time.sleep({LEAVE_S})"]}}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    apart = {"labelSelector": {"matchLabels": _SELECTOR}, "topologyKey": "kubernetes.io/hostname"}
+    pod = {
+        "serviceAccountName": GATEWAY,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
+            }
+        },
+        "containers": [gateway],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    metadata = _metadata()
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": _SELECTOR},
+            # One more before one goes, so that there are never fewer.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": metadata["labels"]}, "spec": pod},
+        },
+    }
+
+
+def _asked(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": "http"}}

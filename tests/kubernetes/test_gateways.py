@@ -1,0 +1,191 @@
+"""Gateways on a real control plane: what they ask of the API server, and what the operator makes of it."""
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.roles import GATEWAY_RULES
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE
+from fairlead.gateway.packing import DEMAND_KEY, unpacked
+from tests.kubernetes.audit import requests, rights, token_of
+from tests.kubernetes.clusters import started
+from tests.kubernetes.operating import await_kinds
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_faces import a_desk
+from tests.kubernetes.test_sweeps import a_process, objects
+from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
+from tests.ports import free_port
+from tests.processes import Child
+from tests.waiting import until
+
+pytestmark = pytest.mark.kubernetes
+
+CONFIGMAPS = f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/configmaps"
+SERVE = """kind: Serving
+name: web
+run: serve
+image: python:3.12
+replicas: 0..2
+scale: {idle: 2s, window: 1s}
+timeout: 4s
+access: {}
+resources: {cpu: 100m, memory: 64Mi}
+"""
+
+
+@pytest.fixture(scope="module")
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane of this module's own: there is one namespace of gateways on a cluster."""
+    with started(lambda: ControlPlane(audit=True), request) as plane:
+        for each in render_install(InstallSettings(image="none", gateways=1)):
+            if each["kind"] != "Deployment":
+                applied(plane, each)
+        await_kinds(plane)
+        for name in ("serve", GATEWAY_NAMESPACE):
+            if name == "serve":
+                plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            plane.await_namespace(name)
+        add_nodes(plane, 1)
+        until(lambda: all(is_ready(node) for node in plane.request("GET", "/api/v1/nodes")["items"]))
+        yield plane
+
+
+@dataclass
+class Gateway:
+    """A gateway as a process of this machine, with the account of those in pods and in the name of one."""
+
+    plane: ControlPlane
+    port: int
+    directory: Path
+
+    def ask(self, headers: dict[str, str]) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{self.port}/asked"
+        request = urllib.request.Request(url, headers={"Host": "serve-web.serve.svc", **headers})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def demand(self, name: str) -> dict[str, Any]:
+        """What it has told the API server of an endpoint."""
+        path = f"{CONFIGMAPS}/gateway-1"
+        if not self.plane.exists(path):
+            return {}
+        document = unpacked(self.plane.request("GET", path)["binaryData"][DEMAND_KEY])
+        found: dict[str, Any] = document["services"].get(name) or {}
+        return found
+
+
+@pytest.fixture
+def gateway(plane: ControlPlane, tmp_path: Path) -> Iterator[Gateway]:
+    client = Client(load_access((plane.kubeconfig(),)))
+    (deployment,) = (each for each in render_gateway("none", "serve", 65532) if each["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    body = {"metadata": {**template["metadata"], "name": "gateway-1"}, "spec": template["spec"]}
+    pod = client.create(f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/pods", body)
+    account = tmp_path / "account"
+    account.mkdir()
+    (account / "token").write_text(token_of(client, GATEWAY_NAMESPACE, GATEWAY))
+    (account / "ca.crt").write_bytes((plane.home / "ca.pem").read_bytes())
+    host, _, port = plane.url.removeprefix("https://").rpartition(":")
+    environ = {
+        **os.environ, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "POD_NAME": "gateway-1",
+        "POD_UID": pod["metadata"]["uid"], "POD_NAMESPACE": GATEWAY_NAMESPACE, "POD_IP": "127.0.0.1",
+    }  # fmt: skip
+    listening = free_port()
+    command = [sys.executable, "-m", "fairlead.gateway.in_cluster", "--directory", str(tmp_path / "gateway")]
+    command += ["--port", str(listening), "--account", str(account), "--grace", "1"]
+    with (tmp_path / "gateway.log").open("wb") as log, Child(command, env=environ, stdout=log, stderr=log) as process:
+        yield Gateway(plane, listening, tmp_path / "gateway")
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+    client.delete(f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/pods/gateway-1", {"gracePeriodSeconds": 0})
+
+
+def is_listening(gateway: Gateway) -> bool:
+    try:
+        return gateway.ask({"Host": "nobody"})[0] == 404
+    except OSError:
+        return False
+
+
+def test_a_request_for_an_endpoint_at_zero_wakes_it_through_the_api_server(
+    plane: ControlPlane, gateway: Gateway, tmp_path: Path
+) -> None:
+    (tmp_path / "desk").mkdir()
+    desk = a_desk(plane, "serve", tmp_path / "desk")
+    for each in render_gateway("none", "serve", 65532):
+        if each["kind"] != "Deployment":
+            applied(plane, each)  # the operator of the desk is another account than that of the installation
+    (desk.directory / "serve.yaml").write_text(SERVE)
+    slice_path = "/apis/discovery.k8s.io/v1/namespaces/serve/endpointslices/serve-web"
+
+    def said() -> str:
+        (found,) = objects(plane, "Serving", "serve")
+        return str((found.get("status") or {}).get("message"))
+
+    with a_process(desk):
+        assert "there is none on this cluster" in desk("run", "serve.yaml", code=6, timeout_s=60).err
+        (deployment,) = (each for each in render_gateway("none", "serve", 65532, 1) if each["kind"] == "Deployment")
+        deployment["spec"]["template"]["spec"]["nodeSelector"] = {"nobody": "has"}  # the pod of the test is the one
+        applied(plane, deployment)
+        assert "web serves r1 at http://serve-web.serve.svc/" in desk("run", "serve.yaml", timeout_s=120).err
+        until(lambda: is_listening(gateway))
+        until(lambda: said().startswith("asleep after 2s"))
+        until(lambda: objects(plane, "Replica", "serve") == [])
+        listed = plane.request("GET", slice_path)
+        assert [each["targetRef"]["name"] for each in listed["endpoints"]] == ["gateway-1"]
+        assert listed["ports"][0]["port"] == 8700
+
+        assert gateway.ask({})[0] == 401
+        assert gateway.ask({"X-API-Key": "guessed"})[0] == 403
+        assert objects(plane, "Replica", "serve") == [], "whoever may not ask wakes nothing"
+        key = desk("keys", "create", "ci", timeout_s=60).out.strip()
+        assert json.loads(desk("keys", "list", "--json", timeout_s=60).out)[0]["name"] == "ci"
+        assert "Team serve has a key ci" in desk("keys", "create", "ci", code=6, timeout_s=60).err
+        kept = plane.request("GET", "/api/v1/namespaces/serve/configmaps/fairlead-access-keys")["data"]
+        assert key not in str(kept)
+
+        def ask() -> tuple[int, str]:
+            return gateway.ask({"Authorization": f"Bearer {key}"})
+
+        # The replica is a fake node's, which nobody can reach: what matters is that one came for the request.
+        until(lambda: ask()[0] in (502, 503, 504))
+        assert "RevisionReady" in (events := desk("events", "web", timeout_s=60).out)
+        assert "from 0 to 1 replica" in events
+        assert gateway.demand("serve/web")["last_request"] is not None
+        desk("keys", "revoke", "ci", timeout_s=60)
+        until(lambda: ask()[0] == 403)
+        assert "it has: none" in desk("keys", "revoke", "ci", code=5, timeout_s=60).err
+    asked = list(requests(plane.audit_log, f"{GATEWAY_NAMESPACE}:{GATEWAY}"))
+    assert {each.right for each in asked} <= rights(GATEWAY_RULES)
+    assert all(each.allowed for each in asked)
+    assert {each.right.verb for each in asked} >= {"list", "watch", "patch"}
+
+
+def test_a_gateway_may_neither_read_nor_write_anything_else(plane: ControlPlane) -> None:
+    client = Client(load_access((plane.kubeconfig(),)))
+    token = token_of(client, GATEWAY_NAMESPACE, GATEWAY)
+    ca = (plane.home / "ca.pem").read_bytes()
+    access = Access(context="gateway", server=plane.url, credentials=FixedToken(token), ca=ca)
+    secrets = f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/secrets"
+    team, system = (f"/api/v1/namespaces/{name}/configmaps" for name in ("serve", "fairlead-system"))
+    for path in (team, system, secrets, CONFIGMAPS, f"{CONFIGMAPS}/gateway-2", "/api/v1/pods"):
+        with pytest.raises(ApiError) as refused:
+            Client(access).get(path)
+        assert refused.value.status == 403

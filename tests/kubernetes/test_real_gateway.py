@@ -1,0 +1,249 @@
+"""Endpoints behind two gateways on two real nodes: to zero and back, canaries, kills, and no request fails."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead.cluster.kubernetes.kinds import objects_path
+from fairlead.cluster.kubernetes.manifests.crds import definitions
+from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
+from fairlead.cluster.kubernetes.manifests.roles import API_GROUP, render_roles
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE
+from tests.kubernetes.clusters import started
+from tests.kubernetes.operating import await_kinds
+from tests.kubernetes.test_accepted import applied
+from tests.kubernetes.test_faces import Desk, a_desk
+from tests.kubernetes.test_real_nodes import kubectl, new_namespace, pod, until_phase
+from tests.kubernetes.test_sweeps import a_process
+from tests.kubernetes.testcluster import images
+from tests.kubernetes.testcluster.real_nodes import RealCluster
+from tests.waiting import until
+
+pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
+
+SOURCE = Path(__file__).parents[2] / "src"
+SERVER = """
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Hello(BaseHTTPRequestHandler):
+    def do_GET(self):
+        said = os.environ["FAIRLEAD_REVISION"].encode()
+        self.send_response(200 if self.path == "/" or "FAILS" not in os.environ else 500)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_):
+        pass
+
+class Server(ThreadingHTTPServer):
+    request_queue_size = 256  # those that waited for it come at once
+
+Server((os.environ["HOST"], int(os.environ["PORT"])), Hello).serve_forever()
+"""
+# In the place of kube-proxy, which these nodes lack, it goes by the EndpointSlice as it was a third of a second ago.
+CLIENT = """
+import collections, http.client, json, os, ssl, sys, threading, time, urllib.request
+seconds, rate = float(sys.argv[1]), float(sys.argv[2])
+place = "/var/run/secrets/kubernetes.io/serviceaccount"
+tls = ssl.create_default_context(cafile=place + "/ca.crt")
+url = "https://%s:%s/apis/discovery.k8s.io/v1/namespaces/serve/endpointslices/serve-web" % (
+    os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"])
+known, counts, lock = [], collections.Counter(), threading.Lock()
+
+def learn():
+    while True:
+        try:
+            asked = urllib.request.Request(url, headers={"Authorization": "Bearer " + open(place + "/token").read()})
+            found = json.load(urllib.request.urlopen(asked, context=tls, timeout=5))
+            known[:] = [(each["addresses"][0], found["ports"][0]["port"]) for each in found.get("endpoints") or ()]
+        except Exception as error:
+            print("api", error, file=sys.stderr)
+        time.sleep(0.3)
+
+def ask(number):
+    for tries in (1, 2):
+        there = list(known)
+        try:
+            connection = http.client.HTTPConnection(*there[(number + tries) % len(there)], timeout=90)
+            connection.request("GET", "/asked", headers={"Host": "serve-web.serve.svc"})
+            answer = connection.getresponse()
+            said = answer.read().decode()
+            with lock:
+                counts["%d %s" % (answer.status, said if len(said) < 4 else "gateway: " + said)] += 1
+                counts["again"] += tries - 1
+            return
+        except (OSError, http.client.HTTPException) as error:
+            if tries == 2:
+                with lock:
+                    counts["failed " + repr(error)] += 1
+
+threading.Thread(target=learn, daemon=True).start()
+while not known:
+    time.sleep(0.05)
+threads, began = [], time.monotonic()
+for number in range(int(seconds * rate)):
+    time.sleep(max(0.0, began + number / rate - time.monotonic()))
+    threads.append(threading.Thread(target=ask, args=(number,)))
+    threads[-1].start()
+for each in threads:
+    each.join()
+print(json.dumps(counts))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    with started(lambda: RealCluster(2, given={"/opt/fairlead": SOURCE}), request) as made:
+        for each in (*definitions(), *render_roles()):
+            applied(made, each)
+        await_kinds(made)
+        yield made
+
+
+def add_gateways(cluster: RealCluster, operator_namespace: str) -> None:
+    """Those of an installation, with the package from this machine in the place of an image that has it."""
+    for each in render_gateway(images.PYTHON, operator_namespace, 65532):
+        if each["kind"] == "Deployment":
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            container["imagePullPolicy"] = "Never"
+            container["env"] += [
+                {"name": "PYTHONPATH", "value": "/opt/fairlead"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
+            ]  # fmt: skip
+        applied(cluster, each)
+        if each["kind"] == "Namespace":
+            cluster.await_namespace(GATEWAY_NAMESPACE)
+
+
+def add_client(cluster: RealCluster) -> None:
+    path, roles = "/api/v1/namespaces/serve", f"/apis/{API_GROUP}/v1/namespaces/serve"
+    rules = [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get"]}]
+    cluster.request("POST", f"{path}/serviceaccounts", {"metadata": {"name": "client"}})
+    cluster.request("POST", f"{roles}/roles", {"metadata": {"name": "client"}, "rules": rules})
+    cluster.request("POST", f"{roles}/rolebindings", {
+        "metadata": {"name": "client"}, "roleRef": {"apiGroup": API_GROUP, "kind": "Role", "name": "client"},
+        "subjects": [{"kind": "ServiceAccount", "name": "client", "namespace": "serve"}],
+    })  # fmt: skip
+    idle = "import time; time.sleep(3600)"
+    cluster.request("POST", f"{path}/pods", pod("client", cluster.nodes[0], idle, serviceAccountName="client"))
+    until_phase(cluster, f"{path}/pods/client", "Running")
+
+
+class Asking:
+    """Requests at a steady rate, from a pod; ``answers`` once they are over, by status and revision."""
+
+    def __init__(self, cluster: RealCluster) -> None:
+        self._cluster = cluster
+        self.answers: dict[str, int] = {}
+        self.total: dict[str, int] = {}
+
+    @contextmanager
+    def for_seconds(self, seconds: float, rate: float = 20.0) -> Iterator[None]:
+        config = self._cluster.kubeconfig(namespace="serve")
+        argv = [str(self._cluster.kubectl), f"--kubeconfig={config}", "exec", "client", "--"]
+        argv += ["python3", "-c", CLIENT, str(seconds), str(rate)]
+        asking = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            yield
+            out, err = asking.communicate(timeout=seconds + 120)
+        finally:
+            asking.kill()
+        assert asking.returncode == 0, err
+        self.answers = json.loads(out)
+        print(self.answers)
+        for key, count in self.answers.items():
+            self.total[key] = self.total.get(key, 0) + count
+
+    def ask(self, seconds: float, rate: float = 20.0) -> dict[str, int]:
+        with self.for_seconds(seconds, rate):
+            pass
+        return self.answers
+
+
+def write(desk: Desk, **more: Any) -> None:
+    content = {
+        "kind": "Serving", "name": "web", "image": images.PYTHON, "workdir": ".", "run": "python3 server.py",
+        "replicas": "0..2", "scale": {"idle": "6s", "window": "5s"}, "max_queue": 500, "grace": "5s",
+        "canary": {"steps": ["25%", "50%"], "errors": "20%"}, "resources": {"cpu": 0.1, "memory": "64Mi"}, **more,
+    }  # fmt: skip
+    (desk.directory / "serve.yaml").write_text(yaml.safe_dump(content))
+
+
+def status(cluster: RealCluster) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = cluster.request("GET", objects_path("Serving", "serve", "web")).get("status") or {}
+    return found
+
+
+def says(cluster: RealCluster, words: str) -> bool:
+    return words in str(status(cluster).get("message"))
+
+
+def serves(desk: Desk) -> str:
+    return str(json.loads(desk("status", "web", "--json", timeout_s=60).out)["endpoint"]["revision"])
+
+
+def gateways(cluster: RealCluster) -> list[str]:
+    found = kubectl(cluster, GATEWAY_NAMESPACE, "get", "pods", "-l", f"app.kubernetes.io/name={GATEWAY}", "-o", "name")
+    return found.split()
+
+
+def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: RealCluster, tmp_path: Path) -> None:
+    new_namespace(cluster, "serve")
+    (tmp_path / "desk").mkdir()
+    desk = a_desk(cluster, "serve", tmp_path / "desk")
+    (desk.directory / "server.py").write_text(SERVER)
+    write(desk)
+    asking = Asking(cluster)
+    with a_process(desk) as process:
+        refused = desk("run", "serve.yaml", code=6, timeout_s=60).err
+        assert "there is none on this cluster; `fairlead install --gateways 2` adds some" in refused
+        add_gateways(cluster, "serve")
+        add_client(cluster)
+        assert "web serves r1" in desk("run", "serve.yaml", timeout_s=180).err
+        assert set(asking.ask(5)) <= {"200 r1", "again"}
+
+        until(lambda: says(cluster, "asleep after 6s"), timeout_s=120)
+        until(lambda: not kubectl(cluster, "serve", "get", "replicas", "-o", "name"), timeout_s=60)
+        assert set(asking.ask(5)) <= {"200 r1", "again"}
+
+        with asking.for_seconds(15):
+            process.send_signal(signal.SIGKILL)
+        assert set(asking.answers) <= {"200 r1", "again"}
+    with a_process(desk):
+        write(desk, env={"VERSION": "2"})
+        desk("run", "-d", "serve.yaml")
+        for _ in range(6):
+            assert set(asking.ask(15)) <= {"200 r1", "200 r2", "again"}
+            if serves(desk) == "r2":
+                break
+        assert serves(desk) == "r2"
+
+        write(desk, env={"FAILS": "1"})
+        desk("run", "-d", "serve.yaml")
+        for _ in range(6):
+            assert set(asking.ask(15)) <= {"200 r2", "500 r3", "again"}
+            if says(cluster, "r3 was given up"):
+                break
+        assert "only its own failed in" in status(cluster)["message"]
+        until(lambda: set(asking.ask(2)) <= {"200 r2", "again"}, timeout_s=30)
+
+        one, other = gateways(cluster)
+        with asking.for_seconds(20):
+            kill = "import os, signal; [os.kill(int(p), signal.SIGKILL) for p in os.listdir('/proc') if p.isdigit()"
+            kill += " and b'--listen-fd' in open(f'/proc/{p}/cmdline', 'rb').read()]"
+            kubectl(cluster, GATEWAY_NAMESPACE, "exec", one, "--", "python3", "-c", kill)
+            kubectl(cluster, GATEWAY_NAMESPACE, "delete", other, "--wait=false")
+        assert set(asking.answers) <= {"200 r2", "again"}
+        until(lambda: says(cluster, "asleep after 6s"), timeout_s=120)
+        assert set(asking.ask(5)) <= {"200 r2", "again"}
+        print(asking.total)
+        assert asking.total["200 r1"] + asking.total["200 r2"] > 800
+        desk("delete", "--yes", "web", timeout_s=120)
