@@ -1,7 +1,7 @@
 """Runs of declared lengths on one node of four GPUs, played through the real decisions, and what must hold of that."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -67,9 +67,10 @@ def spec_of(line: Line, name: str) -> Training:
     )
 
 
-def play(lines: Sequence[Line], rules: SchedulingPolicy = PREEMPTING) -> list[Decided]:
-    """All decisions until every run is over."""
-    cluster = SimulatedCluster((node(gpus=NUM_GPUS, cpu_milli=64_000),), _behave, rules=rules)
+def play(lines: Sequence[Line], rules: SchedulingPolicy = PREEMPTING, num_nodes: int = 1) -> list[Decided]:
+    """All decisions until every run is over; runs report checkpoints where there is more than one node."""
+    nodes = tuple(node(f"n{number}", gpus=NUM_GPUS, cpu_milli=64_000) for number in range(num_nodes))
+    cluster = SimulatedCluster(nodes, _behave if num_nodes == 1 else _report, rules=rules)
     began, decided = cluster.clock.now(), list[Decided]()
     coming = sorted(enumerate(lines), key=lambda each: (each[1].at_s, each[0]))
     for _ in range(MOST_STEPS):
@@ -139,6 +140,22 @@ def who_saves_nothing_is_stopped_once(decided: Sequence[Decided]) -> Iterator[st
             yield from (f"{run.spec.name} gives way to {name} again" for run in stopped if run.status.attempt)
 
 
+def nobody_restarts_in_vain(decided: Sequence[Decided]) -> Iterator[str]:
+    """Whoever restarts elsewhere for a wider run goes on, and that run starts, both within two graces."""
+    for number, each in enumerate(decided):
+        names = {run.spec.name: run.uid for run in each.snapshot.workloads}
+        for change in each.plan.changes:
+            if change.status is None or not change.status.reason.message.startswith("makes room for "):
+                continue
+            wider = names[change.status.reason.message.removeprefix("makes room for ").split(",")[0]]
+            soon = [after for after in decided[number:] if after.now <= each.now + 2 * GRACE_S + 2.0]
+            if any({run.uid for run in after.snapshot.workloads} - set(names.values()) for after in soon):
+                continue  # somebody has come, who may go before
+            starting = {uid for after in soon for uid in _starting(after)}
+            if not {wider, change.workload_uid} <= starting:
+                yield f"{change.workload_uid} restarts for {wider} at {each.now}, and {starting} start"
+
+
 def all_come_to_their_end(decided: Sequence[Decided]) -> Iterator[str]:
     """Whoever came is over in the end, and did all of its work."""
     done_s = {
@@ -185,6 +202,10 @@ def _num_gpus(run: Workload) -> int:
 
 def _behave(spec: Training, attempt: int) -> Program:
     return Program(duration_s=float(spec.run), on_term=OnTerm.CHECKPOINT)
+
+
+def _report(spec: Training, attempt: int) -> Program:
+    return replace(_behave(spec, attempt), step_s=10.0, checkpoint_s=50.0)
 
 
 def _starting(decided: Decided) -> set[str]:

@@ -1,5 +1,6 @@
 """Who holds the GPUs where the rules choose the whole set: what is promised, and what others keep."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,21 @@ from hypothesis import given, settings
 
 from fairlead.policy.decide import decide
 from fairlead.policy.next_decision import next_decision_at
+from fairlead.policy.queue.scheduling import SchedulingPass
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.reasons import Code
 from fairlead.state.scheduling_policy import POLICIES
-from fairlead.state.snapshot import Node, Phase, Snapshot, Status, Workload
+from fairlead.state.snapshot import Node, Phase, Progress, Snapshot, Status, Workload
 from tests.builders import node
-from tests.policy.order_world import LINES, Line, all_come_to_their_end, play, who_saves_nothing_is_stopped_once
+from tests.policy.order_world import (
+    LINES,
+    Line,
+    all_come_to_their_end,
+    nobody_restarts_in_vain,
+    play,
+    who_saves_nothing_is_stopped_once,
+)
 from tests.policy.test_scheduling import NOW, look, running, waiting
 
 RULES = ("least-work", "finish-time")
@@ -40,6 +49,32 @@ def test_whatever_comes_is_over_in_the_end_and_has_done_its_work(rules: str) -> 
         assert list(who_saves_nothing_is_stopped_once(decided)) == []
 
     holds()
+
+
+def drawn(seed: int) -> list[Line]:
+    """Runs of 1 to 4 GPUs, which do not all divide those of a node."""
+    rng = random.Random(seed)
+    return [
+        Line(100.0 * rng.randint(0, 20), 50.0 * rng.randint(1, 60), rng.randint(1, 4), rng.choice((0, 0, 0, 3)))
+        for _ in range(rng.randint(6, 14))
+    ]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_whoever_restarts_for_a_wider_run_goes_on_elsewhere(rules: str) -> None:
+    num_restarts = 0
+    for seed in range(20):
+        decided = play(drawn(seed), POLICIES[rules], num_nodes=2)
+        assert list(all_come_to_their_end(decided)) == [], seed
+        assert list(nobody_restarts_in_vain(decided)) == [], seed
+        changes = [change for each in decided for change in each.plan.changes if change.status is not None]
+        num_restarts += sum("makes room for" in str(change.status) for change in changes)
+    assert num_restarts
+
+
+def test_that_catches_restarts_that_are_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SchedulingPass, "_all_come_by", lambda *_: True)
+    assert any(list(nobody_restarts_in_vain(play(drawn(seed), POLICIES["least-work"], 2))) for seed in (10, 11, 12))
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -165,6 +200,58 @@ def test_nobody_gives_way_where_the_other_cannot_go(rules: str) -> None:
     only = replace(only, spec=replace(only.spec, resources=replace(only.spec.resources, gpu=gpu)))
     found = became(look((on_a100, on_h100), only, nodes=nodes), rules)
     assert "there" not in found
+
+
+TWO = tuple(node(name, gpus=4, cpu_milli=64_000) for name in ("n0", "n1"))
+SAVED = Progress(step=10, checkpoint_step=10, checkpoint_at=NOW - 30.0)
+
+
+def test_a_smaller_run_restarts_where_the_chosen_lie_in_the_wrong_places() -> None:
+    """By number all three fit; nobody is to be stopped for good."""
+    dear = running("dear", "n0", range(2), expected_duration_s=9000.0, progress=replace(SAVED, checkpoint_at=NOW - 600))
+    cheap = running("cheap", "n1", range(2), expected_duration_s=9000.0, progress=SAVED)
+    found = became(look((dear, cheap), lasting("wide", 4, 5000.0), nodes=TWO))
+    assert found.keys() == {"cheap", "wide"}
+    assert found["cheap"].phase is Phase.STOPPING
+    assert found["cheap"].next_phase is Phase.PENDING
+    assert found["cheap"].moved_at == NOW
+    assert found["cheap"].reason.message == (
+        "makes room for wide, which needs it in one piece; goes on from its checkpoint elsewhere"
+    )
+    assert found["wide"].reason.message.endswith("starts when cheap has saved its work and left")
+
+
+def test_whoever_was_not_chosen_leaves_the_room_to_which_a_smaller_run_goes() -> None:
+    """One that is long lies beside each of two that are short; the node of one of these becomes free as a whole."""
+    held = [
+        running(f"{name}-{on}", on, gpus, expected_duration_s=left_s, progress=SAVED)
+        for on in ("n0", "n1")
+        for name, gpus, left_s in (("short", range(2), 2000.0), ("long", range(2, 4), 900_000.0))
+    ]
+    found = became(look(held, lasting("wide", 4, 5000.0), nodes=TWO))
+    gone = {uid: status.reason.message.split()[0] for uid, status in found.items() if status.phase is Phase.STOPPING}
+    assert gone in ({f"short-{on}": "makes", f"long-{on}": "preempted"} for on in ("n0", "n1"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"progress": None},
+        {"progress": replace(SAVED, checkpoint_at=NOW - 6000.0)},
+        {"left_s": 30.0},
+    ],
+    ids=["saves nothing", "would redo too much", "is over soon"],
+)
+def test_nobody_restarts_for_another(change: dict[str, Any]) -> None:
+    known: dict[str, Any] = {"progress": SAVED, "left_s": 9000.0, **change}
+    held = [
+        running(
+            on, on, range(2), began_s=7000.0, expected_duration_s=7000.0 + known["left_s"], progress=known["progress"]
+        )
+        for on in ("n0", "n1")
+    ]
+    found = became(look(held, lasting("wide", 4, 5000.0), nodes=TWO))
+    assert found.keys() == {"wide"}
 
 
 def test_time_alone_makes_a_run_pressed() -> None:

@@ -27,6 +27,9 @@ ROUNDS = [
     ("default", 74, False),
     ("shortest", 3, True),
     ("preempting", 39, True),
+    # Room that would soon have been free anyway counted twice.
+    ("least-work", 22, False),
+    ("least-work", 0, True),
 ]
 
 
@@ -72,7 +75,7 @@ def test_that_bound_catches_preemptions_for_a_run_that_does_not_come_by_the_room
 
 @pytest.mark.long
 @pytest.mark.parametrize("with_teams", [False, True])
-@pytest.mark.parametrize("policy", ["default", "shortest", "preempting"])
+@pytest.mark.parametrize("policy", ["default", "shortest", "preempting", "least-work", "finish-time"])
 def test_the_queue_comes_to_rest_in_all_of_150_worlds(policy: str, with_teams: bool) -> None:
     for seed in range(151):
         run_through(policy, seed, with_teams)

@@ -110,7 +110,7 @@ def choose_moves(
     staying = _with_homes(staying, free)
     for _ in range(MOST_TRIES):
         with timeline.at(now) as rooms:
-            chosen = enough(shape, count, _in_order(shape, count, staying, rooms), rooms)
+            chosen = enough(shape, count, cheapest_nodes_first(shape, count, staying, rooms), rooms)
         cost_s = sum(each.cost_s for each in chosen)
         if not chosen or cost_s > budget_s:
             return ()
@@ -185,7 +185,9 @@ def _with_homes(offered: Iterable[Victim], free: FreeCapacity) -> list[Victim]:
     return found
 
 
-def _in_order(shape: Shape, count: int, offered: Iterable[Victim], rooms: Mapping[str, NodeCapacity]) -> list[Victim]:
+def cheapest_nodes_first(
+    shape: Shape, count: int, offered: Iterable[Victim], rooms: Mapping[str, NodeCapacity]
+) -> list[Victim]:
     """Those on nodes that are the cheapest to clear for a member first; a gang counts where it is the dearest."""
     on: dict[str, list[Victim]] = {}
     for each in offered:

@@ -5,16 +5,17 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.policy.disruption.aftermath import makes_room
-from fairlead.policy.disruption.defragmentation import Move, budget, choose_moves, movable
+from fairlead.policy.disruption.defragmentation import Move, budget, cheapest_nodes_first, choose_moves, movable
 from fairlead.policy.disruption.migration import coming
-from fairlead.policy.disruption.preemption import Victim, choose, enough, victims
+from fairlead.policy.disruption.preemption import Victim, choose, enough, gain, victims
 from fairlead.policy.disruption.remaining_work_preemption import replaced
 from fairlead.policy.kinds.changes import stop
 from fairlead.policy.placement.placement import FreeCapacity, shape_of
 from fairlead.policy.queue import pending_reasons as explaining
+from fairlead.policy.queue.dominant_shares import asked
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import is_scavenger, protected
 from fairlead.policy.queue.timeline import Claim, Part, Timeline
@@ -190,6 +191,71 @@ class EvictionPass:
             giving_way: Uids of those that were not chosen, the first to be stopped first.
             holders, there: As for ``victims``.
         """
+        offered = self._not_chosen(giving_way, holders, there, timeline, soon)
+        with timeline.at(soon) as rooms:
+            chosen = enough(shape_of(workload.spec, timeline.doors), workload.spec.nodes, offered, rooms)
+        self.stopped.update(victim.workload.uid for victim in chosen)
+        return chosen
+
+    def restarted(
+        self,
+        workload: Workload,
+        giving_way: Sequence[str],
+        chosen: Set[str],
+        holders: Sequence[Workload],
+        there: Set[str],
+        timeline: Timeline,
+        *,
+        soon: float,
+        starts_at: float,
+    ) -> tuple[tuple[Victim, ...], tuple[Victim, ...]]:
+        """Return who is stopped for a run that was chosen where those that were not chosen lie in the wrong places.
+
+        First those that are stopped as by ``outside``, then those that were chosen as well and restart elsewhere:
+        smaller ones, which find room where a wider gang does not. As with moves they cost less than the run is spared.
+
+        Args:
+            chosen: Uids of those that should hold GPUs.
+            starts_at: When the run would start if none of them restarted.
+        """
+        rules, now, whole = self.snapshot.rules, self.now, self.standing.whole
+        left_s = budget(self.snapshot.workloads, rules, now) - self.spent_s
+        if not rules.moves or left_s <= 0:
+            return (), ()
+        size = asked(workload.spec, whole).gpu_milli
+        smaller = [
+            each
+            for each in holders
+            if each.uid in chosen and each.uid not in there and asked(each.gang, whole).gpu_milli < size
+        ]
+        offered = movable(workload, smaller, self.pods, kept=None, whole=whole, rules=rules, now=now)
+        may_restart = [each for each in offered if timeline.holdings[each.workload.uid].until > soon]
+        if not may_restart:
+            return (), ()
+        shape, count = shape_of(workload.spec, timeline.doors), workload.spec.nodes
+        leaving = self._not_chosen(giving_way, holders, there, timeline, soon)
+        with timeline.at(soon) as rooms:
+            parts = [part for victim in leaving for part in victim.parts]
+            for node, grant in parts:
+                rooms[node].take(grant, -1)
+            in_order = cheapest_nodes_first(shape, count, may_restart, rooms)
+            for node, grant in parts:
+                rooms[node].take(grant)
+            # Whoever was chosen is let go first of those that are not needed.
+            last = [replace(each, cost_s=float(len(giving_way) + place)) for place, each in enumerate(in_order)]
+            found = enough(shape, count, [*leaving, *last], rooms)
+        costs = {each.workload.uid: each.cost_s for each in may_restart}
+        gone = tuple(each for each in found if each.workload.uid not in costs)
+        again = tuple(replace(each, cost_s=costs[each.workload.uid]) for each in found if each.workload.uid in costs)
+        cost_s = sum(each.cost_s for each in again)
+        if not again or cost_s > left_s or gain(workload, starts_at - soon, whole) <= cost_s:
+            return (), ()
+        return gone, again
+
+    def _not_chosen(
+        self, giving_way: Sequence[str], holders: Sequence[Workload], there: Set[str], timeline: Timeline, soon: float
+    ) -> list[Victim]:
+        """Those that may be stopped for whoever was chosen, in this order, and would not have left by then anyway."""
         places = {uid: number for number, uid in enumerate(giving_way)}
         offered = []
         for each in holders:
@@ -197,14 +263,12 @@ class EvictionPass:
             takes_idle = is_scavenger(each.spec) and each.intent is Intent.RUN and each.status.phase in _STARTED
             if each.uid in there or not (each.uid in places or takes_idle) or any(p.terminating_since for p in live):
                 continue
+            holding = timeline.holdings.get(each.uid)
+            if holding is None or holding.until <= soon:
+                continue
             place = -1 if takes_idle else places[each.uid]
-            parts = tuple((pod.node, pod.grant) for pod in live)
-            offered.append(Victim(workload=each, parts=parts, cost_s=float(place), by_priority=not takes_idle))
-        offered.sort(key=lambda victim: victim.cost_s)
-        with timeline.at(soon) as rooms:
-            chosen = enough(shape_of(workload.spec, timeline.doors), workload.spec.nodes, offered, rooms)
-        self.stopped.update(victim.workload.uid for victim in chosen)
-        return chosen
+            offered.append(Victim(workload=each, parts=holding.parts, cost_s=float(place), by_priority=not takes_idle))
+        return sorted(offered, key=lambda victim: victim.cost_s)
 
     def moves(
         self,
@@ -255,6 +319,16 @@ class EvictionPass:
         )
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
+
+    def restart(self, victim: Victim, wanting: Workload) -> Change:
+        """Tell a run that it has to go on elsewhere."""
+        run, now = victim.workload, self.now
+        message = explaining.restarts_for(wanting)
+        reason = Reason(code=Code.PREEMPTED, message=message)
+        return stop(
+            run, self.live(run), Phase.PENDING, reason, reason, now,
+            taken_by=message, moved_at=now, moved_cost_s=victim.cost_s,
+        )  # fmt: skip
 
     def live(self, workload: Workload) -> tuple[Pod, ...]:
         """Its live pods, in order."""

@@ -146,6 +146,11 @@ def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool, selection: S
     return f"preempted by {other.name}, which has priority {other.priority}; it has {own.priority}"
 
 
+def restarts_for(wanting: Workload) -> str:
+    """Return why a run has to go on elsewhere."""
+    return f"makes room for {wanting.spec.name}, which needs it in one piece; goes on from its checkpoint elsewhere"
+
+
 def _starts(claim: Claim, holders: Iterable[Workload]) -> str:
     """Return when a run can start with nobody being stopped for it."""
     holders = tuple(holders)

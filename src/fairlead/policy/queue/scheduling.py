@@ -12,7 +12,7 @@ costs a placement for each run that starts and for each shape that does not, and
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -438,16 +438,33 @@ class SchedulingPass:
             self.stuck.add(self._alike(workload, 0.0))
             return self._wait(workload, explaining.passed_over(workload, self.rules.selection))
         timeline, shape, count = self.timeline, shape_of(workload.spec, self.free.doors), workload.spec.nodes
-        soon = now + max((each.spec.grace_s for each in self.holders), default=0.0) + 1.0
+        # Of all runs, so that it is the same once those have left that are stopped for it.
+        soon = now + max((each.spec.grace_s for each in self.snapshot.workloads), default=0.0) + 1.0
         chosen = making.outside(workload, selected.giving_way, self.holders, self._there, timeline, soon)
         for victim in chosen:
             timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
         claim = timeline.earliest(shape, count, end - now)
+        again: tuple[Victim, ...] = ()
         if not chosen and claim.start > max(soon, making.gone_by(self.holders, timeline)):
-            return self._wait(workload, explaining.needs(workload, timeline, self.holders))
+            chosen, again = making.restarted(
+                workload, selected.giving_way, selected.chosen, self.holders, self._there, timeline,
+                soon=soon, starts_at=claim.start,
+            )  # fmt: skip
+            if not again or not self._all_come_by(workload, (*chosen, *again)):
+                return self._wait(workload, explaining.needs(workload, timeline, self.holders))
+            for victim in (*chosen, *again):
+                making.stopped.add(victim.workload.uid)
+                timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
+            making.spent_s += sum(victim.cost_s for victim in again)
+            claim = timeline.earliest(shape, count, end - now)
+        self.promised.add(workload.uid)
         self._promise(claim)
-        reason = explaining.promised(workload, timeline, self.holders, claim, chosen, is_owed=False)
-        return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=False) for victim in chosen)]
+        reason = explaining.promised(workload, timeline, self.holders, claim, (*chosen, *again), is_owed=False)
+        return [
+            *self._wait(workload, reason),
+            *(making.stop(victim, workload, is_owed=False) for victim in chosen),
+            *(making.restart(victim, workload) for victim in again),
+        ]
 
     def _turn(self, workload: Workload) -> Reason:
         """Return what a run is told that is promised nothing and for which nobody is stopped."""
@@ -465,17 +482,7 @@ class SchedulingPass:
         """Return whether the run starts or has a promise, as the queue will be once all that make room are gone."""
         if self.num_in_vain >= MOST_IN_VAIN:
             return False
-        rules = replace(self.rules, preempts=False, moves=False)
-        seen, pods, pending = without(self.snapshot, self.pods, (*self.making.told, *victims), self.now)
-        after = SchedulingPass.of(replace(seen, rules=rules), pods, self.busy, self.now)
-        moved = {each.uid for each in self.waiting if each.uid in after.kept}
-        for each in self.waiting:
-            if each.uid in moved:
-                after.settle(each)
-        for each in after.in_turn([*(each for each in self.waiting if each.uid not in moved), *pending]):
-            after.look_at(each)
-            if each.uid == workload.uid:
-                break
+        after = self._afterwards((*self.making.told, *victims), until={workload.uid})
         spec, now_anyway = workload.spec, {each.uid for each, _ in self.started}
         new = [each for each, _ in after.started if each.uid not in now_anyway]
         comes_by = any(each.uid == workload.uid for each in new) or (
@@ -485,6 +492,33 @@ class SchedulingPass:
         )
         self.num_in_vain += not comes_by
         return comes_by
+
+    def _all_come_by(self, workload: Workload, victims: Sequence[Victim]) -> bool:
+        """Return whether the run and those that restart for it are chosen and find room, once all have left."""
+        if self.num_in_vain >= MOST_IN_VAIN:
+            return False
+        assert self.selected is not None, "nobody restarts where nobody is chosen"
+        coming = {workload.uid} | {each.workload.uid for each in victims} & self.selected.chosen
+        after = self._afterwards((*self.making.told, *victims), until=coming)
+        comes_by = coming <= {each.uid for each, _ in after.started} | after.promised
+        self.num_in_vain += not comes_by
+        return comes_by
+
+    def _afterwards(self, victims: Sequence[Victim], *, until: Set[str]) -> "SchedulingPass":
+        """The queue once all that make room are gone, when all of those have been looked at."""
+        rules, left = replace(self.rules, preempts=False, moves=False), set(until)
+        seen, pods, pending = without(self.snapshot, self.pods, victims, self.now)
+        after = SchedulingPass.of(replace(seen, rules=rules), pods, self.busy, self.now)
+        moved = {each.uid for each in self.waiting if each.uid in after.kept}
+        for each in self.waiting:
+            if each.uid in moved:
+                after.settle(each)
+        for each in after.in_turn([*(each for each in self.waiting if each.uid not in moved), *pending]):
+            after.look_at(each)
+            left.discard(each.uid)
+            if not left:
+                break
+        return after
 
     def _promise(self, claim: Claim) -> None:
         self.timeline.claim(claim)

@@ -55,11 +55,11 @@ def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None
 
 def alone(jobs: Sequence[Job], num_slots: int) -> list[Packing]:
     """For each number of slots, the worthiest jobs, nobody sharing."""
-    first = sorted(jobs, key=lambda job: -worth(job))[:num_slots]
-    return [
-        Packing(worth=total, members=tuple((job,) for job in first[: count + 1]))
-        for count, total in enumerate(accumulate(map(worth, first)))
-    ]
+    worths = [worth(job) for job in jobs]
+    first = sorted(range(len(jobs)), key=worths.__getitem__, reverse=True)[:num_slots]
+    members = tuple((jobs[index],) for index in first)
+    totals = accumulate(worths[index] for index in first)
+    return [Packing(worth=total, members=members[:count]) for count, total in enumerate(totals, start=1)]
 
 
 def _fill(offers: dict[int, list[Packing]], num_gpus: int) -> list[Packing]:

@@ -14,8 +14,8 @@ off what is left to do, so nobody starves. A team's ``weight`` multiplies what i
 would throw it back counts as not left of it, so two whose turns are close do not replace each other.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import restart_s
@@ -48,13 +48,11 @@ class Candidate:
 
     Attributes:
         job: With what is left of it, less what priority, waiting and a restart are worth, as its remaining time.
-        claim: With what is left of it and the restart alone.
         gpu_milli: What it asks for, or holds, in all: thousandths of devices.
     """
 
     workload: Workload
     job: Job
-    claim: Claim
     shape: Shape
     gpu_milli: int
     holds: bool
@@ -97,12 +95,21 @@ def select(
 
     def candidate(workload: Workload, holds: bool) -> Candidate:
         gang = workload.gang if holds else workload.spec
-        shape, live = shape_of(gang, doors), _live(pods[workload.uid]) if holds else []
-        claim = _claim_of(workload, standing, weights.get(gang.team, 1), live)
-        credit_s = _credit_s(workload, now) * whole.gpu_milli / WHOLE_GPU / claim.job.num_gpus
-        known = replace(claim.job, remaining_s=max(LEAST_REMAINING_S, claim.job.remaining_s - credit_s - claim.back_s))
         milli = asked(gang, whole).gpu_milli
-        return Candidate(workload=workload, job=known, claim=claim, shape=shape, gpu_milli=milli, holds=holds)
+        num_gpus, left_s = _num_gpus(milli), _left_s(workload, standing, milli)
+        back_s = restart_s(workload, _live(pods[workload.uid]), now) if holds else 0.0
+        credit_s = _credit_s(workload, now) * whole.gpu_milli / WHOLE_GPU / num_gpus
+        job = Job(
+            uid=workload.uid,
+            num_gpus=num_gpus,
+            remaining_s=max(LEAST_REMAINING_S, left_s - credit_s - back_s),
+            weight=weights.get(gang.team, 1),
+        )
+        return Candidate(workload=workload, job=job, shape=shape_of(gang, doors), gpu_milli=milli, holds=holds)
+
+    def claim(each: Candidate) -> Claim:
+        live = _live(pods[each.workload.uid]) if each.holds else []
+        return _claim_of(each.workload, standing, each.job.weight, live)
 
     held = [candidate(each, True) for each in holders if each.uid not in fixed and _may_stop(each, pods[each.uid])]
     wanting = [candidate(each, False) for each in waiting if each.spec.resources.gpu and not is_scavenger(each.spec)]
@@ -120,7 +127,7 @@ def select(
         competing = [each for each in snapshot.workloads if _competes(each)]
         contention = _contention(competing, snapshot, whole.gpu_milli)
         drain_s = sum(standing.work_s(each) for each in competing)
-        ordered, chosen = _fairly(everybody, homes, kept, contention, drain_s, now)
+        ordered, chosen = _fairly(everybody, claim, homes, kept, contention, drain_s, now)
     else:
         ordered, chosen = _worthiest(everybody, homes, kept)
     place = {each.workload.uid: number for number, each in enumerate(ordered)}
@@ -176,19 +183,22 @@ def _claim_of(workload: Workload, standing: Standing, weight: int, live: Sequenc
     """Return what is left of it, and what stopping it now would throw it back, by its pods that live."""
     gang, whole = workload.gang if live else workload.spec, standing.whole
     milli = asked(gang, whole).gpu_milli
-    left_s = standing.work_s(workload) * (whole.gpu_milli / milli if milli else 1.0)
-    job = Job(
-        uid=workload.uid,
-        num_gpus=max(1, round(milli / WHOLE_GPU)),
-        remaining_s=max(LEAST_REMAINING_S, left_s),
-        weight=weight,
-    )
+    left_s = _left_s(workload, standing, milli)
     return Claim(
-        job=job,
+        job=Job(uid=workload.uid, num_gpus=_num_gpus(milli), remaining_s=left_s, weight=weight),
         submitted_s=workload.created_at - AGEING_S * gang.priority,
         total_s=ran_until(workload.status, standing.now) + left_s,
         back_s=restart_s(workload, live, standing.now) if live else 0.0,
     )
+
+
+def _num_gpus(milli: int) -> int:
+    return max(1, round(milli / WHOLE_GPU))
+
+
+def _left_s(workload: Workload, standing: Standing, milli: int) -> float:
+    """Return what is left of it, in seconds on the devices that it asks for."""
+    return max(LEAST_REMAINING_S, standing.work_s(workload) * (standing.whole.gpu_milli / milli if milli else 1.0))
 
 
 def _competes(workload: Workload) -> bool:
@@ -250,6 +260,7 @@ def _worthiest(
 
 def _fairly(
     everybody: Sequence[Candidate],
+    claim: Callable[[Candidate], Claim],
     homes: Homes,
     kept: Iterable[tuple[str, int]],
     contention: float,
@@ -258,7 +269,7 @@ def _fairly(
 ) -> tuple[list[Candidate], set[str]]:
     """All in the order of fair finish times, and the uids of those that are chosen."""
     ordered = sorted(
-        everybody, key=lambda each: (rank(each.claim, now, contention, drain_s), not each.holds, each.job.uid)
+        everybody, key=lambda each: (rank(claim(each), now, contention, drain_s), not each.holds, each.job.uid)
     )
     sets, cells = _cells(ordered, homes, kept)
     return ordered, _walk(ordered, homes, sets, cells)
