@@ -38,7 +38,9 @@ BESIDE = {
     "queue": {"engine": "kueue"},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
-    **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed")},
+    **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
+    **{f"scale.schedule.NAME.{key}": {"replicas": "0..8"} for key in ("cron", "duration", "replicas")},
+    "scale.queue": {"replicas": "0..8", "max_concurrency": "2"},
 }
 # What it takes the place of.
 INSTEAD = {("Serving", "run"): "predictor", ("Sweep", "objectives"): "objective"}
@@ -94,6 +96,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         inner = next(key for key in section.keys if key.name == name).kind
         assert isinstance(inner, (Section, SectionMap))
         section = inner
+    if path == ["scale", "schedule"]:
+        return []
     if isinstance(section, SectionMap):
         return ["home: {}"] if path == ["clusters"] else [OTHER_STEP]
     if path[:1] == ["clusters"] and len(path) == 2:

@@ -809,6 +809,10 @@ OF_REPLICAS = (
 )  # fmt: skip
 SCORED: Mapping[str, Any] = {"canary.metric.header": "X-Score"}
 BY_LATENCY: Mapping[str, Any] = {"replicas": "1..8", "scale.concurrency": 1}
+BY_CLOCK: Mapping[str, Any] = {
+    "replicas": "1..8", "scale.schedule.*.cron": "* * * * *", "scale.schedule.*.duration": "1m",
+    "scale.schedule.*.replicas": 2,
+}  # fmt: skip
 LAX: Mapping[str, Any] = {"canary.errors": "50%"}
 PREDICTS: Mapping[str, Any] = {"run": None, "predictor": "predict:Classifier"}
 EFFECTS["Serving"] = [
@@ -827,6 +831,10 @@ EFFECTS["Serving"] = [
     Effect("scale.concurrency", 4, 2, Asked(), {"replicas": "1..8"}),
     Effect("scale.latency", "200ms", "2s", Asked(), BY_LATENCY),
     Effect("scale.shed", True, False, Asked(), {**BY_LATENCY, "scale.latency": "2s"}),
+    Effect("scale.queue", 2, 6, Asked(), {"replicas": "1..8", "max_concurrency": 2}),
+    Effect("scale.schedule.*.cron", "0 0 1 1 *", "* * * * *", Asked(), BY_CLOCK),
+    Effect("scale.schedule.*.duration", "1m", "2m", Asked(), {**BY_CLOCK, "scale.schedule.*.cron": "*/3 * * * *"}),
+    Effect("scale.schedule.*.replicas", 2, 3, Asked(), BY_CLOCK),
     Effect("scale.window", "60s", "10s", Asked(), {"replicas": "1..8"}),
     Effect("scale.idle", "30s", "90s", Asked(), {"replicas": "0..8", "scale.window": "10s"}),
     Effect("batching.max_batch_size", 8, 16, as_replica(local_pod), PREDICTS),

@@ -42,7 +42,8 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
     stored = json.loads(to_json(Serving(name="chat", predictor="predict:Classifier", replicas=0, most_replicas=2)))
     assert stored["batching"] == {"max_batch_size": 32, "max_latency_s": 0.05}
     assert stored["scale"] == {
-        "concurrency": 4.0, "latency_s": None, "shed": True, "window_s": 60.0, "idle_s": 300.0,
+        "concurrency": 4.0, "latency_s": None, "queue": None, "schedule": {}, "shed": True,
+        "window_s": 60.0, "idle_s": 300.0,
     }  # fmt: skip
 
 
@@ -64,6 +65,19 @@ def test_what_is_stored_of_an_endpoint_keeps_the_defaults_of_what_it_uses() -> N
         (
             "{run: a, canary: {metric: {header: X-Score, above: 1, below: 0.5}}}",
             "which say when its number is bad, there are both; give one",
+        ),
+        ("{run: a, replicas: 1..3, scale: {queue: 5}}", "without `max_concurrency` none does; give that too"),
+        (
+            "{run: a, replicas: 1..3, max_concurrency: 2, scale: {queue: 5, concurrency: 2}}",
+            "by `concurrency` or by `queue`, not by both",
+        ),
+        (
+            "{run: a, replicas: 1..3, scale: {schedule: {day: {cron: '0 8 * * *', duration: 1h, replicas: 4}}}}",
+            "`schedule.day` has 4 replicas, and there are 1 to 3; give 2 to 3",
+        ),
+        (
+            "{run: a, replicas: 1..3, scale: {schedule: {day: {cron: '0 25 * * *', duration: 1h, replicas: 2}}}}",
+            "has a hour of `25`; give 0 to 23",
         ),
         ("{run: a, probe: health}", 'probe: "health" is not a path'),
         ("{predictor: module}", "is not a predictor; give its module and its class"),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.cron import parse_cron
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
@@ -57,11 +58,19 @@ SERVING_RULES: Constraints = {
 }
 SCALE_RULES: Constraints = {
     "concurrency": Limit(low=0.01, high=100_000),
+    "queue": Limit(low=0, high=100_000, whole=True),
     "latency_s": Limit(low=0.001, high=3_600),
     # The gateway tells of the last 120 seconds.
     "window_s": Limit(low=1, high=110),
     "idle_s": Limit(low=1, high=DAY_S),
 }
+WINDOW_RULES: Constraints = {
+    "cron": Text(max_length=200, what="a time"),
+    "duration_s": Limit(low=60, high=7 * DAY_S),
+    "replicas": Limit(low=1, high=MAX_REPLICAS, whole=True),
+}
+WINDOW_NAME = NAME
+WINDOWS_MOST = 20
 BATCHING_RULES: Constraints = {
     "max_batch_size": Limit(low=1, high=65_536, whole=True),
     "max_latency_s": Limit(low=0.0001, high=60),
@@ -91,6 +100,30 @@ LEAST_STEP, MOST_STEP, STEPS_MOST = 0.001, 0.5, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A time that comes again, and the replicas that there are then at least.
+
+    Attributes:
+        cron: When it begins, in UTC: minute, hour, day of the month, month and day of the week.
+        duration_s: How long it lasts.
+    """
+
+    cron: str
+    duration_s: float
+    replicas: int
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, WINDOW_RULES)
+        try:
+            parse_cron(self.cron)
+        except ValueError as error:
+            yield "cron", f"{quote(self.cron)} {error}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """The rule for the number of replicas where it may vary.
 
@@ -98,12 +131,16 @@ class Scale:
         concurrency: Requests in flight at once that one replica is to have.
         latency_s: Seconds within which requests are to be answered, which the number goes by; None for ``concurrency``.
         shed: Requests that would be later than that are refused at once.
+        queue: Requests for each replica that may wait beside those that it has; None for ``concurrency``.
+        schedule: Times at which there are so many replicas at least, by names of your own.
         window_s: No fewer replicas than any moment of so many last seconds needed.
         idle_s: Seconds without any request before the last replica goes, where there may be none.
     """
 
     concurrency: float = 4.0
     latency_s: float | None = None
+    queue: int | None = None
+    schedule: Mapping[str, Window] = field(default_factory=dict)
     shed: bool = True
     window_s: float = 60.0
     idle_s: float = 300.0
@@ -115,6 +152,10 @@ class Scale:
         yield from broken(self, SCALE_RULES)
         if self.latency_s is None and not self.shed:
             yield "shed", "nothing is refused without `latency`, such as `latency: 500ms`; remove it"
+        if self.queue is not None and self.latency_s is not None:
+            yield "queue", "the number goes by `latency` or by `queue`, not by both; remove one"
+        if self.queue is not None and self.concurrency != Scale.__dataclass_fields__["concurrency"].default:
+            yield "queue", "the number goes by `concurrency` or by `queue`, not by both; remove one"
         if self.latency_s is not None and self.window_s != Scale.__dataclass_fields__["window_s"].default:
             yield "window", "it is for `concurrency`: with `latency` the last quarter of an hour counts; remove one"
 
@@ -350,6 +391,13 @@ class Serving:
         return self.replicas if self.most_replicas is None else self.most_replicas
 
     @property
+    def in_flight_target(self) -> float:
+        """Requests in flight that one replica is to have, those that wait for it included."""
+        if self.scale.queue is None or self.max_concurrency is None:
+            return self.scale.concurrency
+        return float(self.max_concurrency + self.scale.queue)
+
+    @property
     def teams_with_access(self) -> tuple[str, ...]:
         """Return the teams whose keys open it; none where it needs no key."""
         return () if self.access is None else self.access.teams or (self.team,)
@@ -405,6 +453,15 @@ class Serving:
             yield "replicas", "0 would never serve; give `0..1` for none while nobody asks, or suspend the endpoint"
         if self.most_replicas is None and self.scale != Scale():
             yield "scale", f"the number of replicas is always {self.replicas}; give a span, such as `replicas: 0..8`"
+        if self.scale.queue is not None and self.max_concurrency is None:
+            yield "scale", "`queue` counts requests that wait, and without `max_concurrency` none does; give that too"
+        for name, window in self.scale.schedule.items():
+            if self.most_replicas is not None and not self.replicas < window.replicas <= self.most_replicas:
+                yield (
+                    "scale",
+                    f"`schedule.{name}` has {window.replicas} replicas, and there are {self.replicas} to "
+                    f"{self.most_replicas}; give {self.replicas + 1} to {self.most_replicas}",
+                )
         if self.canary is not None and self.rollout.max_surge == 0 and self.replicas < 2:
             yield (
                 "canary",

@@ -18,6 +18,7 @@ from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.serving.canary import Comparison, Judgement, Verdict, judge_canary, step_at
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
 from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, Step, canary_step, next_step
+from fairlead.policy.serving.scheduled_replicas import next_change
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving, map_runs
@@ -239,6 +240,8 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
     if detail.canary is not None and spec.canary is not None:
         # What the gateway counts comes by itself to nobody.
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
+    if spec.most_replicas is not None and (change := next_change(spec.scale.schedule, now)) is not None:
+        times.append(change)
     last = None if family.demand is None else family.demand.last_request
     if spec.scale.latency_s is not None and last is not None and now - last < LOOK_BACK_S:
         times.append(now + SCALE_S)

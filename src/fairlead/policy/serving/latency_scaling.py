@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.policy.serving.joint_scaling import Delays, Service, allocate, enough, queue_limit
+from fairlead.policy.serving.scheduled_replicas import scheduled_replicas
 from fairlead.specs.serving import Serving
 from fairlead.state.demand import Demand
 from fairlead.state.snapshot import Grant, Node, Pod
@@ -50,7 +51,7 @@ def service_of(
         locked=locked,
         gate=spec.scale.shed,
         places=spec.scale.concurrency,
-        least=max(1, spec.replicas),
+        least=max(1, spec.replicas, scheduled_replicas(spec.scale.schedule, now)),
         most=spec.most,
         delays=Delays(start_s=start_s, move_s=start_s + LEAVE_S),
     )

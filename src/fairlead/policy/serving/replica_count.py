@@ -1,13 +1,15 @@
 """Counts the replicas that an endpoint needs by the requests that are in flight at once.
 
 What a moment needs is the mean of the most requests that were in flight or waiting in each of its last seconds, over
-the number that one replica is to have; so a sustained load is met within seconds and a lone burst of one is not. There
-are never fewer replicas than any moment of the last window needed, so that the number does not follow every dip. The
-last replica goes after an idle time without any request, and comes back with the next one.
+the number that one replica is to have, with `queue` those that may wait for it included; so a sustained load is met
+within seconds and a lone burst of one is not. There are never fewer replicas than any moment of the last window needed,
+so that the number does not follow every dip, nor than the calendar says. The last replica goes after an idle time
+without any request, and comes back with the next one.
 """
 
 import math
 
+from fairlead.policy.serving.scheduled_replicas import scheduled_replicas
 from fairlead.specs.serving import Serving
 from fairlead.state.demand import Demand
 
@@ -28,15 +30,16 @@ def wanted_replicas(
     """
     if spec.most_replicas is None:
         return spec.replicas
+    least = max(spec.replicas, scheduled_replicas(spec.scale.schedule, now))
     if demand is None:
-        return min(max(current, spec.replicas, 1 if ready_at is None else 0), spec.most)
+        return min(max(current, least, 1 if ready_at is None else 0), spec.most)
     needed = _needed(spec, demand, now) if share is None else share
     if share is None and now - demand.since < spec.scale.window_s:
         # What was needed before it was counted is not known.
         needed = max(needed, min(current, spec.most))
-    if needed <= 1 and spec.replicas == 0:
+    if needed <= 1 and least == 0:
         needed = 0 if now >= asleep_at(spec, demand, ready_at, current) else 1
-    return min(max(needed, spec.replicas), spec.most)
+    return min(max(needed, least), spec.most)
 
 
 def asleep_at(spec: Serving, demand: Demand, ready_at: float | None, current: int) -> float:
@@ -59,4 +62,4 @@ def _needed(spec: Serving, demand: Demand, now: float) -> int:
     for place in range(MOMENT_S, len(counts)):
         total += counts[place] - counts[place - MOMENT_S]
         most = max(most, total)
-    return math.ceil(most / MOMENT_S / spec.scale.concurrency - 1e-9)
+    return math.ceil(most / MOMENT_S / spec.in_flight_target - 1e-9)

@@ -17,11 +17,46 @@ from fairlead.specs.tables.field_types import (
     Key,
     ListField,
     Section,
+    SectionMap,
     name_key,
 )
 from fairlead.specs.tables.training_keys import CAPACITY as TRAINING_CAPACITY
 from fairlead.specs.tables.training_keys import RESOURCES as TRAINING_RESOURCES
 from fairlead.specs.tables.training_keys import TRAINING
+
+WINDOW = Section(
+    type=serving.Window,
+    rules=serving.WINDOW_RULES,
+    keys=(
+        Key(
+            name="cron",
+            kind=TEXT,
+            doc="When it begins, in UTC: minute, hour, day of the month, month, day of the week.",
+            attributes=("cron",),
+            example="'0 8 * * mon-fri'",
+            required=True,
+            also=("start", "at", "schedule"),
+        ),
+        Key(
+            name="duration",
+            kind=DURATION,
+            doc="How long it lasts.",
+            attributes=("duration_s",),
+            example="10h",
+            required=True,
+            also=("for", "length", "end"),
+        ),
+        Key(
+            name="replicas",
+            kind=WHOLE,
+            doc="Replicas that there are then at least.",
+            attributes=("replicas",),
+            example="4",
+            required=True,
+            also=("min_replicas", "desired_replicas", "count"),
+        ),
+    ),
+)
 
 SCALE = Section(
     type=serving.Scale,
@@ -51,6 +86,22 @@ SCALE = Section(
             attributes=("shed",),
             example="false",
             also=("load_shedding", "gate", "admission_control", "reject_late"),
+        ),
+        Key(
+            name="queue",
+            kind=WHOLE,
+            doc="Requests that may wait for each replica, beside its `max_concurrency`; in the place of `concurrency`.",
+            attributes=("queue",),
+            example="5",
+            also=("queue_length", "queue_size", "backlog", "waiting", "pending"),
+        ),
+        Key(
+            name="schedule",
+            kind=SectionMap(item=WINDOW, names=serving.WINDOW_NAME, most=serving.WINDOWS_MOST),
+            doc="Times at which there are more replicas at least, by names of your own.",
+            attributes=("schedule",),
+            example="{office: {cron: '0 8 * * mon-fri', duration: 10h, replicas: 4}}",
+            also=("cron", "scheduled", "calendar", "windows"),
         ),
         Key(
             name="window",
