@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from tests.cli.conftest import Call
 from tests.waiting import until
@@ -19,7 +20,7 @@ def ran(call: Call) -> Call:
     return call
 
 
-def test_rows_sum_to_the_bill_in_every_grouping_and_form(ran: Call) -> None:
+def test_rows_sum_to_the_bill_in_every_grouping_and_form(ran: Call, tmp_path: Path) -> None:
     for by in ("run", "model", "team", "project", "user", "pool", "day"):
         told = json.loads(ran("cost", "--by", by, "--json", "--since", "1h").out)
         assert sum(row["microusd"] for row in told["rows"]) == told["billed_microusd"] > 0
@@ -28,6 +29,14 @@ def test_rows_sum_to_the_bill_in_every_grouping_and_form(ran: Call) -> None:
         assert told["billed_microusd"] == pytest.approx(2_500_000, rel=0.1)
     rows = list(csv.DictReader(io.StringIO(ran("cost", "--csv", "--since", "1h").out)))
     assert sum(int(row["microusd"]) for row in rows) == pytest.approx(2_500_000, rel=0.1)
+    file = tmp_path / "costs.parquet"
+    assert ran("cost", "--parquet", str(file), "--since", "1h").code == 0
+    table = parquet.read_table(file)
+    assert set(rows[0]) == set(table.column_names)
+    assert sum(table["microusd"].to_pylist()) == pytest.approx(2_500_000, rel=0.1)
+    assert {"a", None} == set(table["run"].to_pylist())
+    refused = ran("cost", "--parquet", str(tmp_path / "nowhere" / "costs.parquet"))
+    assert "cannot be written" in refused.err
     focus = list(csv.DictReader(io.StringIO(ran("cost", "--focus", "--since", "1h").out)))
     assert sum(round(float(row["BilledCost"]) * 10**6) for row in focus) == pytest.approx(2_500_000, rel=0.1)
     assert {"default/a on localhost, starting", "localhost, idle"} <= {row["ChargeDescription"] for row in focus}

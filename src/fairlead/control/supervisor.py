@@ -31,6 +31,7 @@ from fairlead.runtime.podfiles import take_lock
 
 if TYPE_CHECKING:
     from fairlead.control.pipelines.triggers import Triggers
+    from fairlead.control.span_exporter import SpanExporter
 
 log = logging.getLogger("fairlead.supervisor")
 
@@ -126,6 +127,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, is_ahe
     idle_since, idle_exit_s = time.monotonic(), AHEAD_EXIT_S if is_ahead else IDLE_EXIT_S
     triggers: Triggers | None = None
     endpoints = Endpoints(home)
+    exporter = _span_exporter(home)
     reserve_at, told, told_at = 0.0, "", 0.0
     keep_at = 0.0
     try:
@@ -170,7 +172,18 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, is_ahe
     finally:
         agent.close()
         endpoints.close()
+        if exporter is not None:
+            exporter.close()
         wake.close()
+
+
+def _span_exporter(home: Home) -> "SpanExporter | None":
+    """Begin to send spans where OpenTelemetry's variables say so."""
+    if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
+        return None
+    from fairlead.control.span_exporter import SpanExporter  # here and not above: few want it
+
+    return SpanExporter(home, os.environ)
 
 
 def _triggers(home: Home, cluster: LocalCluster) -> "Triggers":

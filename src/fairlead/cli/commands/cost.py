@@ -24,6 +24,7 @@ from fairlead.ledger.comparison import Payment
 from fairlead.ledger.focus import Charge, focus_row
 from fairlead.ledger.usage import DAY_MS, Use
 from fairlead.text.money import describe_microusd
+from fairlead.text.quantities import plural
 
 DAY_S = DAY_MS / 1000
 WINDOW_S = 30 * DAY_S
@@ -35,6 +36,7 @@ NOBODY = "(idle)"
 @click.option("--since", type=Moment(), help="Only from then on: 30d ago by default, 2026-01-31 or @1769860800.")
 @click.option("--until", type=Moment(), help="Only until then; now by default.")
 @click.option("--csv", "csv_", is_flag=True, help="CSV instead of a table.")
+@click.option("--parquet", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="The same as a file.")
 @click.option("--focus", is_flag=True, help="CSV with the columns of FOCUS 1.0, a row for each day, run and use.")
 @json_option
 @cluster_options
@@ -46,6 +48,7 @@ def cost(
     since: float | None,
     until: float | None,
     csv_: bool,
+    parquet: Path | None,
     focus: bool,
     json_: bool,
 ) -> None:
@@ -57,8 +60,8 @@ def cost(
     """
     if ctx.invoked_subcommand is not None:
         return
-    if csv_ + focus + json_ > 1:
-        raise click.UsageError("--csv, --focus and --json are three forms: give one of them.")
+    if csv_ + focus + json_ + (parquet is not None) > 1:
+        raise click.UsageError("--csv, --parquet, --focus and --json are forms of the same: give one of them.")
     now = time.time()
     end = now if until is None else min(until, now)
     start = end - WINDOW_S if since is None else since
@@ -87,6 +90,11 @@ def cost(
                 }
             )
         )
+    elif parquet is not None:
+        from fairlead.cli.parquet import write_costs  # here and not above: it needs a package that few have
+
+        write_costs(parquet, rows, by)
+        message(f"{parquet} has {plural(len(rows), 'row')}, {describe_microusd(found.billed_microusd)} in all.")
     elif csv_:
         columns = [name for name in rows[0] if name != "uses"] if rows else [by, "microusd", "node_hours"]
         writer = csv.writer(sys.stdout, lineterminator="\n")

@@ -1,5 +1,6 @@
 """``fairlead top``: what runs use of what they hold, just now."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -15,13 +16,18 @@ from fairlead.text.quantities import describe_memory
 
 @click.command()
 @click.argument("name", required=False, type=RunName())
+@click.option("--watch", "-w", "watches", is_flag=True, help="The whole cluster, kept up to date, until q.")
 @cluster_options
 @json_option
-def top(name: str | None, target: Target, json_: bool) -> None:
+def top(name: str | None, watches: bool, target: Target, json_: bool) -> None:
     """Show what the pods of NAME, or of all runs, use of processors, memory and GPUs, and what they were given.
 
-    Unknown values are shown as `-`, with the reason.
+    Unknown values are shown as `-`, with the reason. With --watch the terminal shows nodes with their GPUs, runs with
+    what they cost an hour and why they wait; up and down choose a run, Enter shows all of it.
     """
+    if watches:
+        _watch(target, name, json_=json_)
+        return
     found = _on_kubernetes(target, name) if target.is_kubernetes else _here(target, name)
     if json_:
         print(as_json(asdict(found)))
@@ -32,6 +38,16 @@ def top(name: str | None, target: Target, json_: bool) -> None:
         message("Nothing runs now." if name is None else f"{name} has no pod that runs now.")
     for why in found.missing:
         message(f"{why[:1].upper()}{why[1:]}.")
+
+
+def _watch(target: Target, name: str | None, *, json_: bool) -> None:
+    if name is not None or json_:
+        raise click.UsageError("--watch is of the whole cluster, in a terminal: give neither NAME nor --json.")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("--watch needs a terminal; `fairlead status --watch` tells changes line by line.")
+    from fairlead.cli.live_top import watch_cluster  # here and not above: it draws
+
+    watch_cluster(target.open())
 
 
 def _on_kubernetes(target: Target, name: str | None) -> Usages:

@@ -1,0 +1,184 @@
+"""Spans of a run's life: what they are, in the form of OTLP, and that a receiver gets each run's once it is there."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.cluster.port import EventRecord
+from fairlead.control.span_exporter import endpoint_of, headers_of
+from fairlead.control.spans import Span, otlp, spans_of
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Workload
+from tests.builders import status, training
+
+NOW = 1_000_000_000.0
+
+
+def events(*told: tuple[float, str]) -> list[EventRecord]:
+    reason = Reason(code=Code.WAITING_FOR_RESOURCES, message="needs room")
+    return [
+        EventRecord(id=number, at=NOW + at, workload_uid="u", run="net", type=kind, reason=reason)
+        for number, (at, kind) in enumerate(told, 1)
+    ]
+
+
+def pod(attempt: int, created: float, started: float | None, ended: float, code: int) -> Pod:
+    return Pod(
+        uid=f"u-{attempt}-0", workload_uid="u", attempt=attempt, index=0, node="a", grant=Grant(),
+        phase=PodPhase.SUCCEEDED if code == 0 else PodPhase.FAILED, created_at=NOW + created,
+        started_at=None if started is None else NOW + started,
+        exits=(RankExit(rank=0, exit_code=code, at=NOW + ended),),
+    )  # fmt: skip
+
+
+def run(phase: Phase = Phase.SUCCEEDED, *, end: float = 60.0) -> Workload:
+    over = status(phase, since=NOW + end, finished_at=NOW + end)
+    return Workload(
+        uid="u", spec=training("net", labels={"model": "gpt"}), intent=Intent.STOP, status=over, version=9,
+        created_at=NOW,
+    )  # fmt: skip
+
+
+def told(spans: tuple[Span, ...]) -> list[tuple[str, float, float, str | None]]:
+    return [(span.name, span.start - NOW, span.end - NOW, span.parent) for span in spans]
+
+
+def test_a_run_is_queued_started_and_run_once_for_each_start() -> None:
+    said = events(
+        (0, "Submitted"), (0, "Pending"), (5, "Starting"), (7, "Running"), (20, "Restarting"), (21, "Starting"),
+        (22, "Running"), (60, "Succeeded"),
+    )  # fmt: skip
+    found = spans_of(run(), said, [pod(0, 5, 6, 20, 1), pod(1, 21, 22, 60, 0)], {0: NOW + 9, 1: NOW + 23})
+    assert told(found) == [
+        ("run net", 0, 60, None),
+        ("queued", 0, 5, "run"),
+        ("queued", 20, 21, "run"),
+        ("starting", 5, 6, "run"),
+        ("first step", 6, 9, "running-0"),
+        ("running", 6, 20, "run"),
+        ("starting", 21, 22, "run"),
+        ("first step", 22, 23, "running-1"),
+        ("running", 22, 60, "run"),
+    ]
+    assert [span.problem for span in found if span.name == "running"] == ["rank 0 ended with exit code 1", None]
+    assert len({span.key for span in found}) == len(found)
+
+
+def test_a_run_that_never_started_has_only_waited() -> None:
+    found = spans_of(run(Phase.FAILED), events((0, "Submitted"), (60, "Failed")), [], {})
+    assert told(found) == [("run net", 0, 60, None), ("queued", 0, 60, "run")]
+    assert found[0].problem == "the test says so"
+
+
+def test_the_request_has_the_form_of_the_protocol() -> None:
+    spans = spans_of(run(), events((0, "Submitted"), (5, "Starting")), [pod(0, 5, 6, 20, 0)], {})
+    body = otlp(run(), spans, service="fairlead", version="1")
+    (resource,) = body["resourceSpans"]
+    assert resource["resource"]["attributes"] == [{"key": "service.name", "value": {"stringValue": "fairlead"}}]
+    sent = resource["scopeSpans"][0]["spans"]
+    by_id = {each["spanId"]: each for each in sent}
+    assert len(by_id) == len(sent)
+    assert {len(each["traceId"]) for each in sent} == {32}
+    assert all(len(each) == 16 and int(each, 16) >= 0 for each in by_id)
+    assert all(each.get("parentSpanId") in by_id for each in sent if each["name"] != "run net")
+    assert all(int(each["startTimeUnixNano"]) <= int(each["endTimeUnixNano"]) for each in sent)
+    assert otlp(run(), spans, service="fairlead", version="1") == body, "what is sent twice is the same"
+
+
+@pytest.mark.parametrize(
+    ("environ", "url"),
+    [
+        ({}, None),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://host:4318/"}, "http://host:4318/v1/traces"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://host/here"}, "https://host/here"),
+    ],
+)
+def test_the_receiver_is_the_one_of_opentelemetrys_variables(environ: dict[str, str], url: str | None) -> None:
+    assert endpoint_of(environ) == url
+
+
+def test_headers_are_pairs_that_may_be_quoted() -> None:
+    assert headers_of({"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Basic%20abc=, x-team = a "}) == {
+        "authorization": "Basic abc=", "x-team": "a"
+    }  # fmt: skip
+
+
+class Receiver:
+    """A receiver of OTLP that refuses its first request."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.num_requests = 0
+        self.url = ""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            found.num_requests += 1
+            if found.num_requests > 1 and self.path == "/v1/traces" and self.headers["x-key"] == "secret":
+                found.bodies.append(body)
+            self.send_response(503 if found.num_requests == 1 else 200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield found
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+@pytest.mark.slow
+def test_a_receiver_gets_the_spans_of_a_real_run_once_it_takes_them(receiver: Receiver, tmp_path: Path) -> None:
+    program = (
+        "import fairlead\nwith fairlead.run() as run:\n"
+        "    run.resume(state={})\n    run.progress(1, total=1, loss=0.5)\n"
+    )
+    (tmp_path / "train.py").write_text(program)
+    environ = {
+        **os.environ,
+        "FAIRLEAD_HOME": str(tmp_path / "home"),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-key=secret",
+    }
+    command = [
+        str(Path(sys.executable).with_name("fairlead")),
+        "run",
+        "--name",
+        "net",
+        "--",
+        sys.executable,
+        "train.py",
+    ]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60.0
+    while not receiver.bodies and time.monotonic() < deadline:
+        time.sleep(0.2)
+    (body,) = receiver.bodies
+    spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert [each["name"] for each in spans] == ["run net", "queued", "starting", "first step", "running"]
+    assert all(each["status"]["code"] == 1 for each in spans)
+    time.sleep(0.1)
+    assert receiver.num_requests == 2
