@@ -46,6 +46,16 @@ def test_a_body_beyond_the_limit_is_refused_before_it_comes(replica: Replica) ->
     assert b"the body has 1000000000000 bytes; at most 10000 are allowed" in answer
 
 
+def test_a_method_that_a_route_does_not_know_is_told_which_it_knows(replica: Replica) -> None:
+    for path, method, knows in (
+        ("/v2", "TRACE", "GET"),
+        ("/v1/completions", "PUT", "POST"),
+        ("/metrics", "POST", "GET"),
+    ):
+        answer = replica.get(path, method)
+        assert (answer.status, answer.headers["Allow"]) == (405, knows)
+
+
 def test_a_body_of_unknown_length_is_cut_off_at_the_limit(replica: Replica) -> None:
     chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
     answer = replica.raw(INFER + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk * 3 + b"0\r\n\r\n")

@@ -3,6 +3,7 @@
 Problem
   BadRequest      400, the client's mistake; the message says what was given, the rule, and how to mend it
   NotFound        404, another model, version or route
+  WrongMethod     405, a route that does not know this method; says which it knows
   TooLarge        413, a body beyond the limit
   TooManyWaiting  429, the queue is full; says when to come again
   Unavailable     503, not loaded yet, or about to end
@@ -18,15 +19,17 @@ class Problem(Exception):
     Attributes:
         status: The HTTP status.
         retry_after_s: Whole seconds after which it makes sense to try again; None if it does not.
+        allow: The methods that a route knows, where another was asked for.
         code: OpenAI's word for it.
     """
 
     status = 500
     code = "server_error"
 
-    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: int | None = None, allow: str | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.allow = allow
 
 
 class BadRequest(Problem):

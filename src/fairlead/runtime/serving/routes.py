@@ -149,7 +149,7 @@ class Service:
             raise NotFound(f"there is no {_short(request.path)}; /openapi.json lists what there is")
         path, method, name = found
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
-            raise WrongMethod(f"{path} takes {method}, not {_short(request.method)}")
+            raise WrongMethod(f"{path} takes {method}, not {_short(request.method)}", allow=method)
         return path, getattr(self, "_" + name), names
 
     # Health and metadata
@@ -357,6 +357,8 @@ def _problem(request: web.BaseRequest, error: Problem) -> web.Response:
     """The answer to what went wrong, in the words of the protocol that was spoken."""
     body = _openai_error(error) if request.path.startswith("/v1/") else {"error": str(error)}
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    if error.allow is not None:
+        headers["Allow"] = error.allow
     return web.json_response(body, status=error.status, headers=headers)
 
 
