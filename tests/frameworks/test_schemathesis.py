@@ -19,20 +19,24 @@ CHECKS = (
 )
 
 
-def examine(url: str) -> None:
-    """Let it find an answer that the document does not speak of, or one that says that the server has failed."""
+def examine(url: str, directory: Path) -> None:
+    """Let it find an answer that the document does not speak of, or one that says that the server has failed.
+
+    Args:
+        directory: Where it keeps what it has found.
+    """
     python = interpreter_with("schemathesis")
     command = [str(python.parent / "schemathesis"), "run", f"{url}/openapi.json", "--url", url, "--checks", CHECKS]
     command += ["--max-examples", "25", "--seed", "1", "--no-color", "--phases", "examples,coverage,fuzzing"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "Tested: 14" in ended.stdout
 
 
 @pytest.mark.parametrize("predictor", ["Echo", "Words"])
-def test_a_replica_answers_as_its_document_says(predictor: str) -> None:
+def test_a_replica_answers_as_its_document_says(predictor: str, tmp_path: Path) -> None:
     with Replica(predictor, max_batch_size=4) as replica:
-        examine(f"http://127.0.0.1:{replica.port}")
+        examine(f"http://127.0.0.1:{replica.port}", tmp_path)
         assert replica.get("/v2/health/ready").status == 200
 
 
@@ -43,6 +47,6 @@ def test_behind_a_gateway_it_answers_the_same(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "fairlead.gateway", "--directory", str(tmp_path), "--port", "0"]
         with Child(command) as gateway:
             door.wait_until_open()
-            examine(f"http://127.0.0.1:{door.port}/m")
+            examine(f"http://127.0.0.1:{door.port}/m", tmp_path)
             assert b"fairlead_gateway_defects_total 0.0" in door.ask("/metrics", admin=True).body
             gateway.terminate()
