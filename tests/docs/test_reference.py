@@ -41,6 +41,7 @@ BESIDE = {
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
     **{f"scale.schedule.NAME.{key}": {"replicas": "0..8"} for key in ("cron", "duration", "replicas")},
     "scale.queue": {"replicas": "0..8", "max_concurrency": "2"},
+    **{f"peaks{key}": {"nodes": "4"} for key in ("", ".NAME.at", ".NAME.nodes", ".NAME.for", ".NAME.timezone")},
 }
 # What it takes the place of.
 INSTEAD = {("Serving", "run"): "predictor", ("Sweep", "objectives"): "objective"}
@@ -99,6 +100,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
     if path == ["scale", "schedule"]:
         return []
     if isinstance(section, SectionMap):
+        if path == ["peaks"]:
+            return []
         return ["home: {}"] if path == ["clusters"] else [OTHER_STEP]
     if path[:1] == ["clusters"] and len(path) == 2:
         others = ("context: a", *(() if without.endswith("_price") else ("gpu_price: 1",)))

@@ -65,6 +65,7 @@ from fairlead.specs.workload import renamed
 from fairlead.state.access_keys import AccessKey
 from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, HeldNode, Room, Stage
 from fairlead.state.plan import Change
+from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.state.snapshot import Gpu, Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Spending, Workload
 from fairlead.traces.arrivals import Arrival
@@ -418,6 +419,19 @@ def asking(**resources: Any) -> Training:
     return training("r", resources=Resources(**{"cpu_milli": 1000, **resources}))
 
 
+def ahead(needed: Sequence[int], *times: float) -> Callable[[Pool], object]:
+    """How many nodes a pool is to have at times, after such a past."""
+
+    def look(pool: Pool) -> object:
+        demand = PoolDemand(pool=pool, needed=tuple(needed))
+        snapshot = Snapshot(nodes=(), workloads=(), pods=(), pools=(demand,))
+        return [decide(snapshot, at).standby for at in times]
+
+    return look
+
+
+FORESEEN = ahead([1, 1, 1, 1, 1, 4] * 20, NOW)
+PEAKED = ahead((), *(12_000 * 86_400.0 + hour * 3600.0 + 1.0 for hour in range(24)))
 SPOT = a_pool(name="spare", capacity_type="spot", nodes=2)
 RECLAIMED = assumes(reclaims={"every": "20m"})
 ON_FAST_DISKS = overlay({"spec": {"nodeSelector": {"disk": "fast"}}})
@@ -448,6 +462,15 @@ EFFECTS["Pool"] = [
     Effect("price_per_hour", 2, 3, Replayed(runs=(asking(gpu=gpus(1)),))),
     Effect("labels", None, {"disk": "fast"}, Replayed(runs=(replace(asking(), kubernetes=ON_FAST_DISKS),))),
     Effect("taints", None, ["dedicated=ml:NoSchedule"], Replayed(runs=(asking(),))),
+    Effect("prewarm.confidence", "50%", "99%", FORESEEN, {"nodes": 9}),
+    Effect("prewarm.max_nodes", 9, 1, FORESEEN, {"nodes": 9, "prewarm.confidence": "99%"}),
+    Effect("peaks.*.at", "0 0 * * *", "0 5 * * *", PEAKED, {"nodes": 9, "peaks.*.nodes": 2}),
+    Effect("peaks.*.nodes", 2, 3, PEAKED, {"nodes": 9, "peaks.*.at": "0 0 * * *"}),
+    Effect("peaks.*.for", "2h", "5h", PEAKED, {"nodes": 9, "peaks.*.at": "0 0 * * *", "peaks.*.nodes": 2}),
+    Effect(
+        "peaks.*.timezone", "UTC", "Asia/Tokyo",
+        PEAKED, {"nodes": 9, "peaks.*.at": "0 0 * * *", "peaks.*.nodes": 2},
+    ),
 ]  # fmt: skip
 
 TWO_POOLS = (

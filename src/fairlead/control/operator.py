@@ -29,6 +29,7 @@ from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPubli
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
+from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import StandbyController
 from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import EndpointPublisher
 from fairlead.cluster.kubernetes.operator.pods.family_notices import FamilyNotices
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
@@ -128,7 +129,14 @@ class Operator:
             pods,
             may_act=lambda: self.election.is_leader,
         )
-        self._pools = PoolKeeper(client, wake=self.view.wake, idle_s=settings.idle_s)
+        self._standby = StandbyController(
+            self.view,
+            lambda: self._pools.objects(),
+            pods,
+            settings.namespace,
+            may_act=lambda: self.election.is_leader,
+        )
+        self._pools = PoolKeeper(client, wake=self.view.wake, ahead=self._standby.status, idle_s=settings.idle_s)
         self.ledger: LedgerKeeper | None = None
         if settings.ledger is not None:
             self.ledger = LedgerKeeper(
@@ -146,6 +154,7 @@ class Operator:
             view=self.view,
             ledger=self.ledger,
             idle_of=self._gpus.idle_of,
+            standby=self._standby if settings.watch_namespace is None else None,
             namespace=settings.watch_namespace,
             rules=POLICIES[settings.policy],
             outlook=self._askings.outlook,
@@ -306,6 +315,8 @@ class Operator:
         if self._keeps_teams:
             self._teams.act(self.agent, now)
             self._pools.act(self.agent)
+            if self.cluster.shown is not None:
+                self._standby.act(self.agent, self.cluster.shown)
         self._listener.listen(now, self.agent)
         if self.cluster.shown is not None:
             self._gpus.act(now, self.agent, self.cluster.shown)

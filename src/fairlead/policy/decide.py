@@ -15,6 +15,7 @@ from fairlead.policy.queue.scheduling import start
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.state.plan import Change, Plan
+from fairlead.state.pool_demand import Standby
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 # Looking a member up on its enumeration takes longer than all else in _is_quiet.
@@ -52,7 +53,8 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
             continue
         _judge(workload, tuple(found), snapshot, now, changes, waiting, growable)
     busy = frozenset(change.workload_uid for change in changes)
-    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now)))
+    changes += start(waiting, growable, snapshot, pods, busy, now)
+    return Plan(changes=tuple(changes), standby=_standby(snapshot, now))
 
 
 def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
@@ -65,7 +67,18 @@ def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
     for workload in cache.ordered(cache.judged):
         _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable)
     busy = frozenset(change.workload_uid for change in changes)
-    return Plan(changes=(*changes, *start(waiting, growable, snapshot, pods, busy, now, cache)))
+    changes += start(waiting, growable, snapshot, pods, busy, now, cache)
+    return Plan(changes=tuple(changes), standby=_standby(snapshot, now))
+
+
+def _standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
+    """Return the nodes that pools are to have ahead of time; None where that stays as it is."""
+    if not snapshot.pools and not snapshot.standby:
+        return None
+    # Here and not above: few clusters have such pools.
+    from fairlead.policy.capacity.prewarming import standby
+
+    return standby(snapshot, now)
 
 
 def _judge(

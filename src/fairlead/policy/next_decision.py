@@ -65,6 +65,11 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
     if snapshot.rules.selection is Selection.FINISH_TIME:
         yield from turn_times(snapshot, now)
     yield from limit_times(snapshot, now)
+    if snapshot.pools:
+        # Here and not above: few clusters have such pools.
+        from fairlead.policy.capacity.prewarming import next_look as next_standby
+
+        yield from next_standby(snapshot.pools, now)
     families = families_of(snapshot) if snapshot.parents else {}
     for parent in snapshot.parents:
         kind = parent_of(parent.spec)

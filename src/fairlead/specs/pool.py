@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from zoneinfo import available_timezones
 
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.cron import parse_cron
 from fairlead.specs.sharing import Handing
 
 POOL_GPU_RULES: Constraints = {
@@ -16,6 +18,23 @@ POOL_GPU_RULES: Constraints = {
 HARDWARE_RULES: Constraints = {
     "cpu_milli": Limit(low=1, high=100_000_000, whole=True),
     "memory_bytes": Limit(low=1, high=2**50, whole=True),
+}
+
+PEAKS_MOST = 20
+TIMEZONE = Text(
+    max_length=64, pattern=r"[A-Za-z][-+A-Za-z0-9_/]*", what="a time zone; give one such as `Europe/Berlin`"
+)
+
+PREWARM_RULES: Constraints = {
+    "confidence": Limit(low=0.5, high=0.999),
+    "most_nodes": Limit(low=1, high=100_000, whole=True),
+}
+
+PEAK_RULES: Constraints = {
+    "at": Text(max_length=200),
+    "nodes": Limit(low=1, high=100_000, whole=True),
+    "for_s": Limit(low=60, high=7 * 86400),
+    "timezone": TIMEZONE,
 }
 
 POOL_RULES: Constraints = {
@@ -121,6 +140,51 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prewarm:
+    """Keeps nodes ready by a forecast of demand.
+
+    Attributes:
+        confidence: The share of times in which the forecast is to be enough; more of it waits less and idles more.
+        most_nodes: Never more than so many for a forecast; None for as many as the pool has.
+    """
+
+    confidence: float = 0.8
+    most_nodes: int | None = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self, PREWARM_RULES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """A time at which nodes are needed, known beforehand.
+
+    Attributes:
+        at: Minute, hour, day of the month, month and day of the week, when the nodes are to be there.
+        nodes: So many, in use and free together.
+        for_s: For so long.
+        timezone: Of the IANA database, such as Europe/Berlin.
+    """
+
+    at: str
+    nodes: int
+    for_s: float = 3600.0
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, PEAK_RULES)
+        try:
+            parse_cron(self.at)
+        except ValueError as error:
+            yield "at", f"{quote(self.at)} {error}"
+        if self.timezone not in ("UTC", *available_timezones()):
+            yield "timezone", f"{quote(self.timezone)} is not a time zone; give one such as `Europe/Berlin`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """Nodes of one kind.
 
@@ -130,6 +194,8 @@ class Pool:
         price_per_hour: Dollars for one node; None when unknown.
         labels: Node labels.
         taints: Node taints, each key and effect once.
+        prewarm: How nodes are kept ready by a forecast; None for not at all.
+        peaks: Times at which nodes are to be there, by name.
     """
 
     name: str
@@ -139,6 +205,13 @@ class Pool:
     price_per_hour: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    prewarm: Prewarm | None = None
+    peaks: Mapping[str, Peak] = field(default_factory=dict)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Return whether it is to have nodes before somebody waits for them."""
+        return self.prewarm is not None or bool(self.peaks)
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -152,6 +225,11 @@ class Pool:
                 yield "labels", problem
             if (problem := LABEL_VALUE.problem(value)) is not None:
                 yield "labels", f"the value of {quote(name)}: {problem}"
+        for name, peak in self.peaks.items():
+            if (problem := NAME.problem(name)) is not None:
+                yield "peaks", problem
+            if peak.nodes > self.nodes:
+                yield "peaks", f"{quote(name)} has {peak.nodes} nodes, more than `nodes` of the pool, {self.nodes}"
         if len(self.taints) > TAINTS_MOST:
             yield "taints", f"{len(self.taints)} taints; give at most {TAINTS_MOST}"
         seen: set[tuple[str, TaintEffect]] = set()

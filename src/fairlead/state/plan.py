@@ -2,10 +2,14 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Grant, Intent, Status
+
+if TYPE_CHECKING:  # few clusters have pools
+    from fairlead.state.pool_demand import Standby
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +91,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Changes in the order in which they are to be applied; each stands alone."""
+    """Changes in the order in which they are to be applied; each stands alone.
+
+    Attributes:
+        standby: The nodes that pools are to have ahead of time; None leaves that as it is.
+    """
 
     changes: tuple[Change, ...] = ()
+    standby: "tuple[Standby, ...] | None" = None
 
 
 def child_uid(parent_uid: str, name: str) -> str:

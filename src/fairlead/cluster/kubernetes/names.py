@@ -26,6 +26,8 @@ TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
 ROOM_FOR = f"{DOMAIN}/room-for"
 FAMILY = f"{DOMAIN}/family"
 """Annotation of the pod of a pipeline's driver: what became of the runs that it asked for."""
+# On a placeholder of a pool: its name.
+POOL = f"{DOMAIN}/pool"
 # On the costs of a day: whose they are.
 COSTS = f"{DOMAIN}/costs"
 PLACEHOLDER_CLASS = "fairlead-placeholder"

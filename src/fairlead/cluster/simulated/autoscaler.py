@@ -8,11 +8,14 @@ gang that asks counts on, goes after its ``idle_s``. For a gang the search costs
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import AddNode, RemoveNode
 from fairlead.cluster.simulated.groups import Group
 from fairlead.cluster.simulated.node_failures import Weather
+from fairlead.policy.capacity.demand_history import DemandHistory
+from fairlead.policy.capacity.prewarming import needed_nodes
 from fairlead.policy.placement.node_eligibility import Eligibility
 from fairlead.policy.placement.placement import NodeCapacity, shape_of, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape
@@ -20,6 +23,7 @@ from fairlead.policy.queue.timeline import members
 from fairlead.policy.scaling.scale_up import is_asking
 from fairlead.specs.pool import Pool
 from fairlead.state.capacity_requests import Amount, CapacityRequest, Growth, Source
+from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.snapshot import Grant, Node, Snapshot, Workload
 
 # Ninth decile of the standard normal distribution.
@@ -38,11 +42,14 @@ class Autoscaler:
         self._weather = weather
         self._streams = {each.pool.name: random.Random(f"{seed}/delays/{each.pool.name}") for each in self._groups}
         self._coming: dict[str, tuple[float, Node]] = {}
+        self._asked_at: dict[str, float] = {}
         self._needed: frozenset[str] = frozenset()
         self._idle_since: dict[str, float] = {}
         self._last_came: float | None = None
-        self._seen: tuple[tuple[str, ...], int, tuple[str, ...], tuple[str, ...]] | None = None
+        self._seen: tuple[object, ...] | None = None
         self._said: dict[str, str] = {}
+        self._histories = {group.pool.name: DemandHistory() for group in self._groups if group.pool.is_ahead}
+        self._standby: dict[str, int] = {}
 
     @property
     def is_bringing(self) -> bool:
@@ -62,10 +69,12 @@ class Autoscaler:
             return False
         came = sorted(name for name, (at, _) in self._coming.items() if at <= now)
         for name in came:
-            _, node = self._coming.pop(name)
+            at, node = self._coming.pop(name)
+            self._note_lead(name, at)
             cluster.inject(AddNode(node=node))
             self._weather.comes(node, now)
             self._last_came = now
+        self._standby = cluster.standby
         snapshot = cluster.snapshot()
         asking = sorted(filter(is_asking, snapshot.workloads), key=lambda run: (run.status.asked_at, run.uid))
         self._look(cluster, snapshot, asking, now)
@@ -76,12 +85,46 @@ class Autoscaler:
             self._weather.leaves(name)
             del self._idle_since[name]
         self._answer(cluster, asking)
+        self._tell_demand(cluster, now)
         return bool(came or gone)
+
+    def _tell_demand(self, cluster: SimulatedCluster, now: float) -> None:
+        """Tell the cluster what was needed of the pools that are to have nodes ahead of time."""
+        if not self._histories:
+            return
+        snapshot = cluster.snapshot()
+        here: dict[str, set[str]] = {name: set() for name in self._histories}
+        for node in snapshot.nodes:
+            owner = self._owners.get(node.name)
+            if owner is not None and owner.pool.name in here:
+                here[owner.pool.name].add(node.name)
+        pools = [group.pool for group in self._groups if group.pool.name in self._histories]
+        demand = tuple(PoolDemand(pool=pool, nodes=frozenset(here[pool.name])) for pool in pools)
+        for each, needed in zip(demand, needed_nodes(demand, snapshot), strict=True):
+            self._histories[each.pool.name] = self._histories[each.pool.name].noted(needed, now)
+        cluster.prepare_ahead(
+            tuple(
+                replace(each, needed=history.needed, lead_s=history.lead_s)
+                for each in demand
+                for history in (self._histories[each.pool.name],)
+            )
+        )
+
+    def _note_lead(self, name: str, at: float) -> None:
+        """Learn how long a node took that has come."""
+        pool = self._owners[name].pool.name
+        if pool in self._histories:
+            self._histories[pool] = self._histories[pool].came(at - self._asked_at.pop(name))
+
+    def _num_always(self, group: Group) -> int:
+        """Nodes that a group is to have in any case."""
+        return max(group.num_always, min(group.pool.nodes, self._standby.get(group.pool.name, 0)))
 
     def _look(self, cluster: SimulatedCluster, snapshot: Snapshot, asking: Sequence[Workload], now: float) -> None:
         """Ask for the nodes that are missing, if anything is otherwise than at the last look."""
         here = tuple(node.name for node in snapshot.nodes if takes_pods(node))
-        seen = tuple(run.uid for run in asking), cluster.num_created, here, tuple(self._coming)
+        ahead = tuple(sorted(self._standby.items()))
+        seen = tuple(run.uid for run in asking), cluster.num_created, here, tuple(self._coming), ahead
         if seen != self._seen:
             self._said, needed = {}, set[str]()
             rooms = self._rooms(snapshot) if asking else {}
@@ -90,7 +133,7 @@ class Autoscaler:
                 needed.update(room.node.name for room, _ in taken)
             self._needed = frozenset(needed)
             self._keep_least(snapshot.nodes, now)
-            self._seen = *seen[:3], tuple(self._coming)
+            self._seen = *seen[:3], tuple(self._coming), ahead
 
     def _rooms(self, snapshot: Snapshot) -> dict[str, NodeCapacity]:
         """Return the free capacity of nodes that are here, and of those under way."""
@@ -143,6 +186,7 @@ class Autoscaler:
             spread = math.log(p90_s / median_s) / Z90
             delay_s = self._streams[group.pool.name].lognormvariate(math.log(median_s), spread)
         self._coming[node.name] = now + delay_s, node
+        self._asked_at[node.name] = now
 
     def _free_places(self, group: Group, nodes: Sequence[Node]) -> list[Node]:
         taken = {node.name for node in nodes} | set(self._coming)
@@ -153,7 +197,7 @@ class Autoscaler:
         for group in self._groups:
             places = self._free_places(group, nodes)
             there = group.pool.nodes - len(places)
-            for node in places[: max(0, group.num_always - there)]:
+            for node in places[: max(0, self._num_always(group) - there)]:
                 self._bring(group, node, now)
 
     def _note_idle(self, cluster: SimulatedCluster, nodes: Sequence[Node], now: float) -> None:
@@ -177,7 +221,7 @@ class Autoscaler:
         for name in sorted(self._idle_since, key=lambda each: (self._idle_since[each], -len(each), each)):
             group = self._owners[name]
             assert group.provisioning is not None
-            if num[group.pool.name] > group.num_always:
+            if num[group.pool.name] > self._num_always(group):
                 num[group.pool.name] -= 1
                 goes.append((self._idle_since[name] + group.provisioning.idle_s, name))
         return goes

@@ -26,6 +26,7 @@ from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.plan import Change, Event, Plan, child_uid
+from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.reasons import JUST_SUBMITTED
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
@@ -140,6 +141,8 @@ class SimulatedCluster:
                 teams=state.teams,
                 completed=state.completed,
                 rules=state.rules,
+                pools=state.pools,
+                standby=state.standby,
             )
             self._shown_version, self._shown_at = state.version, now
         return self._shown
@@ -166,7 +169,21 @@ class SimulatedCluster:
         if not is_sorted:
             self._shown_runs, self._shown_pods, self._shown_parents = (dict(sorted(kept.items())) for kept in entries)
 
+    def prepare_ahead(self, pools: tuple[PoolDemand, ...]) -> None:
+        """From now on this is the demand for the pools that are to have nodes ahead of time."""
+        if pools != self._state.pools:
+            self._state.pools = pools
+            self._state.touch()
+
+    @property
+    def standby(self) -> dict[str, int]:
+        """The nodes that each pool is to have ahead of time."""
+        return {each.pool: each.nodes for each in self._state.standby}
+
     def apply(self, plan: Plan) -> tuple[bool, ...]:
+        if plan.standby is not None:
+            self._state.standby = plan.standby
+            self._state.touch()
         return tuple(self._carry_out(change) for change in plan.changes)
 
     def submit(self, spec: Spec) -> Workload[Spec]:

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.errors import InvalidSpec
-from fairlead.policy.gpu.device_inventory import handed_out
-from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
-from fairlead.specs.pool import CapacityType, Pool, TaintEffect
+from fairlead.policy.capacity.pool_nodes import node_of
+from fairlead.specs.pool import CapacityType, Pool
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
-from fairlead.state.snapshot import Node, Taint
+from fairlead.state.snapshot import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +26,7 @@ class Group:
 
     def node(self, number: int) -> Node:
         """The node of that number, from 0, named ``<pool>-<number>``."""
-        pool, hardware = self.pool, self.pool.hardware
-        name, gpu = f"{pool.name}-{number}", hardware.gpu
-        return Node(
-            name=name,
-            cpu_milli=hardware.cpu_milli,
-            memory_bytes=hardware.memory_bytes,
-            gpus=() if gpu is None else handed_out(gpu, name),
-            labels=pool.labels
-            if pool.capacity_type is not CapacityType.SPOT
-            else {CAPACITY_TYPE_LABEL: CapacityType.SPOT.value, **pool.labels},
-            taints=tuple(
-                Taint(key=taint.key, value=taint.value, effect=taint.effect)
-                for taint in pool.taints
-                if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE
-            ),
-            price_per_hour=pool.price_per_hour,
-        )
+        return node_of(self.pool, f"{self.pool.name}-{number}")
 
     def nodes(self) -> tuple[Node, ...]:
         """Every node that it may have."""

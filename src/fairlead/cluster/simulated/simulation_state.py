@@ -12,6 +12,7 @@ from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.plan import Event
+from fairlead.state.pool_demand import PoolDemand, Standby
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import AnyWorkload, Completed, Intent, Node, Pod, Workload, is_leaf
 
@@ -47,7 +48,7 @@ class State:
         num_starts: How often each pod's ranks began, by pod.
         num_created: Pods so far.
         interference: What working beside others costs; None for nothing.
-        rules, growth, asked: As in a snapshot.
+        rules, growth, asked, pools, standby: As in a snapshot.
         version: Rises with every change that a snapshot shows.
     """
 
@@ -78,6 +79,8 @@ class State:
     interference: Interference | None = None
     growth: Growth | None = None
     asked: tuple[CapacityRequest, ...] = ()
+    pools: tuple[PoolDemand, ...] = ()
+    standby: tuple[Standby, ...] = ()
     accounts: Accounts = field(default_factory=Accounts)
     version: int = 0
 

@@ -1,10 +1,13 @@
 """Every key of a Pool."""
 
 from fairlead.specs import pool
+from fairlead.specs.constraints import NAME
 from fairlead.specs.sharing import Handing
 from fairlead.specs.tables.field_types import (
     CPU,
     DOLLARS,
+    DURATION,
+    SHARE,
     SIZE,
     TAINT,
     TEXT,
@@ -13,6 +16,7 @@ from fairlead.specs.tables.field_types import (
     ListField,
     MapField,
     Section,
+    SectionMap,
     name_key,
     word,
 )
@@ -131,6 +135,87 @@ POOL = Section(
             attributes=("price_per_hour",),
             example="3.5",
             also=("price", "cost", "hourly_price"),
+        ),
+        Key(
+            name="prewarm",
+            kind=Section(
+                type=pool.Prewarm,
+                rules=pool.PREWARM_RULES,
+                shorthand="confidence",
+                keys=(
+                    Key(
+                        name="confidence",
+                        kind=SHARE,
+                        doc="Share of times in which the nodes that are foreseen are to be enough.",
+                        attributes=("confidence",),
+                        example="90%",
+                        also=("quantile", "percentile", "target"),
+                    ),
+                    Key(
+                        name="max_nodes",
+                        kind=WHOLE,
+                        doc="Most nodes for a forecast; as many as the pool has when left out.",
+                        attributes=("most_nodes",),
+                        example="8",
+                        also=("most_nodes", "limit", "maximum"),
+                    ),
+                ),
+            ),
+            doc="Keeps nodes ready before they are needed, by a forecast of demand; a lone share is `confidence`.",
+            attributes=("prewarm",),
+            example="90%",
+            also=("forecast", "warm", "headroom", "predictive", "buffer"),
+        ),
+        Key(
+            name="peaks",
+            kind=SectionMap(
+                item=Section(
+                    type=pool.Peak,
+                    rules=pool.PEAK_RULES,
+                    keys=(
+                        Key(
+                            name="at",
+                            kind=TEXT,
+                            doc="When the nodes are to be there, as for cron.",
+                            attributes=("at",),
+                            example="'0 8 * * 1-5'",
+                            required=True,
+                            also=("cron", "schedule", "start", "when"),
+                        ),
+                        Key(
+                            name="nodes",
+                            kind=WHOLE,
+                            doc="How many nodes, in use and free together.",
+                            attributes=("nodes",),
+                            example="4",
+                            required=True,
+                            also=("size", "count", "num_nodes"),
+                        ),
+                        Key(
+                            name="for",
+                            kind=DURATION,
+                            doc="For how long they are kept.",
+                            attributes=("for_s",),
+                            example="2h",
+                            also=("duration", "lasts", "length"),
+                        ),
+                        Key(
+                            name="timezone",
+                            kind=TEXT,
+                            doc="Time zone of `at`.",
+                            attributes=("timezone",),
+                            example="Europe/Berlin",
+                            also=("tz", "time_zone", "zone"),
+                        ),
+                    ),
+                ),
+                names=NAME,
+                most=pool.PEAKS_MOST,
+            ),
+            doc="Times at which nodes are to be there, by name.",
+            attributes=("peaks",),
+            example="{morning: {at: '0 8 * * 1-5', nodes: 4, for: 2h}}",
+            also=("peak", "schedule", "calendar", "scheduled_scaling"),
         ),
         Key(
             name="labels",

@@ -87,7 +87,8 @@ class PodObject:
         ended: The status of the ranks' container, once it has ended, as ``reports.read_ending`` takes it.
         container: The name of the ranks' container.
         engine: The engine that made it; empty for one that we created.
-        room_for: The run whose placeholder it is; empty for all other pods, members of gangs among them.
+        room_for: The run or the Pool whose placeholder it is; empty for all other pods, members of gangs among them.
+        pool: The name of that Pool; empty where it is a run.
         bound_at: When a placeholder was bound; None before.
         ready: Of a replica of an endpoint or a gateway, whether kubelet says that it answers its probe.
         is_gateway: Requests for endpoints go through it.
@@ -119,6 +120,7 @@ class PodObject:
     container: str = RANKS
     engine: str = ""
     room_for: str = ""
+    pool: str = ""
     bound_at: float | None = None
     ready: bool = False
     family: str = ""
@@ -175,14 +177,19 @@ def read_pod(content: Object) -> PodObject:
         told_at = _told_at(metadata) if "deletionTimestamp" in metadata else None
         address = status.get("podIP") or ""
         return replace(basic, is_gateway=True, ready=_is_ready(status), address=address, told_at=told_at)
-    if not is_leaf_kind(owner.get("kind")) or not str(owner.get("apiVersion")).startswith(names.DOMAIN):
+    is_ours = str(owner.get("apiVersion")).startswith(names.DOMAIN)
+    of_pool = owner.get("kind") == "Pool"
+    if not is_ours or not (of_pool or is_leaf_kind(owner.get("kind"))):
         return basic
     if names.ROOM_FOR in labels:
         conditions = {c["type"]: c for c in status.get("conditions") or ()}
         bound = conditions.get("PodScheduled", {}) if basic.node else {}
         at = seconds(bound["lastTransitionTime"]) if bound.get("lastTransitionTime") else None
         index = _whole(labels.get(names.INDEX))
-        return replace(basic, room_for=owner["uid"], index=index, bound_at=at)
+        pool = str(owner["name"]) if of_pool else ""
+        return replace(basic, room_for=owner["uid"], pool=pool, index=index, bound_at=at)
+    if of_pool:
+        return basic
     ours = _ours(basic, content, owner["uid"], labels)
     if owner["kind"] not in SUBMITTED_BY:
         return ours

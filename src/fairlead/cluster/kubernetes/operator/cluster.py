@@ -4,6 +4,7 @@ What a change asks of children comes before that write where repeating it does n
 them run. What stops them comes after it, since whoever goes on from the write asks again.
 """
 
+import logging
 import math
 import os
 import threading
@@ -57,6 +58,9 @@ from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Pod, PodPhase, P
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+    from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import StandbyController
+
+log = logging.getLogger(__name__)
 
 NUM_WRITERS = 8
 Outlook = Callable[[Iterable[Workload]], tuple[Growth | None, tuple[CapacityRequest, ...]]]
@@ -89,6 +93,7 @@ class KubernetesCluster:
         meanwhile: Does what follows from changes that are written, while others are.
         ledger: Writes down what pods hold; None where nobody does.
         demand_of: Says what is asked of the endpoints of a snapshot, by uid; by default nobody counts.
+        standby: Keeps nodes of pools ready ahead of time; None where nobody does.
     """
 
     def __init__(
@@ -103,7 +108,9 @@ class KubernetesCluster:
         ledger: "LedgerKeeper | None" = None,
         idle_of: IdleOf = lambda _: None,
         demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
+        standby: "StandbyController | None" = None,
     ) -> None:
+        self._standby = standby
         self.client = client
         self._view = view
         self._namespace = namespace
@@ -152,7 +159,8 @@ class KubernetesCluster:
         if demand := self._demand_of(seen):
             seen = replace(seen, demand=demand)
         growth, asked = self._outlook(seen.workloads)
-        self._shown = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
+        seen = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
+        self._shown = seen if self._standby is None else self._standby.look(seen, time.time())
         return self._shown
 
     @property
@@ -166,6 +174,11 @@ class KubernetesCluster:
         return math.inf if self._shown is None else next_decision_at(self._shown, now)
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
+        if plan.standby is not None and self._standby is not None:
+            for each in plan.standby:
+                if each not in self._standby.standby:
+                    log.info("pool %s is to have %d nodes: %s", each.pool, each.nodes, each.why)
+            self._standby.standby = plan.standby
         uids = [change.workload_uid for change in plan.changes]
         if len(uids) < 2 or len(set(uids)) < len(uids):
             return tuple(self._carry_out(change) for change in plan.changes)

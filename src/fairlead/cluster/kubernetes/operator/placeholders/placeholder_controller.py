@@ -44,7 +44,7 @@ AUTOSCALERS = ("karpenter", "cluster-autoscaler")
 
 
 class PlaceholderController:
-    """The placeholders of all runs.
+    """The placeholders of all runs; those of Pools are another controller's.
 
     Args:
         may_act: Whether we still lead; asked before each request that creates something.
@@ -146,7 +146,7 @@ class PlaceholderController:
 
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
         for pod, is_there in ((before, False), (after, True)):
-            if pod is None or not pod.room_for:
+            if pod is None or not pod.room_for or pod.pool:
                 continue
             with self._lock:
                 if is_there:

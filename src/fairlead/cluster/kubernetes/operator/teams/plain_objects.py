@@ -1,7 +1,7 @@
 """An object of a kind of ours without a life of its own, such as a Team: what it asks for, and what its status says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
@@ -16,6 +16,7 @@ class KindObject(Generic[Spec]):
 
     Attributes:
         observed: The generation that its status speaks of; 0 before the first.
+        state: What the operator keeps in its status.
         spec: None when it breaks a rule that the API server did not know of; ``problem`` says which.
     """
 
@@ -29,6 +30,7 @@ class KindObject(Generic[Spec]):
     conditions: tuple[Mapping[str, Any], ...]
     spec: "Spec | None"
     problem: str = ""
+    state: Mapping[str, Any] = field(default_factory=dict)
 
     def is_true(self, type_: str) -> bool:
         """Return whether a condition holds."""
@@ -56,4 +58,5 @@ def read_kind(kind: type[Spec], content: dict[str, Any]) -> KindObject[Spec]:
         conditions=tuple(status.get("conditions") or ()),
         spec=spec,
         problem=problem,
+        state=status.get("state") or {},
     )

@@ -1,4 +1,4 @@
-"""Says in the status of every Pool that it changes no node of a Kubernetes cluster: a ledger takes its price alone.
+"""Says in the status of every Pool what a Kubernetes cluster makes of it: its price, and nodes held ahead of time.
 
 Pools describe machines to the simulator. What a cluster may grow by is the business of its autoscaler, whose own
 objects are looked at instead.
@@ -6,8 +6,9 @@ objects are looked at instead.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
@@ -25,14 +26,35 @@ UNUSED = (
 )
 
 
+HELD = (
+    "its nodes, by its labels, are asked for ahead of time with placeholders, by the size that it says; a ledger takes "
+    "their price; `fairlead simulate` takes it as a description of machines"
+)
+NO_LABELS = (
+    "`prewarm` and `peaks` need `labels`, by which the nodes of the pool are known and asked for; nothing is held"
+)
+# The past of a pool may be lost by so much when an operator is killed.
+WRITE_EVERY_S = 600.0
+
+
 class PoolKeeper:
     """The pools of a cluster.
 
     Args:
         wake: Called when one of them has changed.
+        ahead: Tells of a pool which nodes are held ahead of time and why, and what is kept of its past; None for none.
     """
 
-    def __init__(self, client: Client, *, wake: Callable[[], None] = lambda: None, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        ahead: Callable[[str], tuple[str, Mapping[str, Any]] | None] = lambda _: None,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._ahead = ahead
+        self._told: dict[str, tuple[str, float]] = {}
         self._client = client
         self._wake = wake
         self._lock = threading.Lock()
@@ -53,21 +75,41 @@ class PoolKeeper:
         """The pools that can be read."""
         return [each.spec for each in self.pools.all() if each.spec is not None]
 
+    def objects(self) -> tuple[KindObject[Pool], ...] | None:
+        """All of them as they were read; None while they are not."""
+        return self.pools.all() if self.pools.is_synced else None
+
     def act(self, agent: Agent) -> None:
         """Give out what is to be done now."""
         with self._lock:
             changed, self._changed = self._changed, set()
+        now = time.monotonic()
+        for each in self.pools.all():
+            ahead = self._ahead(each.name)
+            if ahead is None:
+                continue
+            said, at = self._told.get(each.name, ("", -WRITE_EVERY_S))
+            if said != ahead[0] or now - at >= WRITE_EVERY_S:
+                self._told[each.name] = ahead[0], now
+                agent.submit(f"pool {each.name}", f"tell of pool {each.name} at {now}", partial(self._write, each))
         for name in changed:
             pool = self.pools.get(name)
             if pool is not None and pool.observed != pool.generation:
                 agent.submit(f"pool {name}", f"tell of pool {name} {pool.version}", partial(self._write, pool))
 
     def _write(self, pool: KindObject[Pool]) -> None:
-        unused = condition(
-            "Used", False, reason="NotUsedHere", message=pool.problem or UNUSED, at=time.time(),
-            generation=pool.generation, before=pool.conditions,
-        )  # fmt: skip
-        status = {"observedGeneration": pool.generation, "conditions": [unused]}
+        spec, ahead = pool.spec, self._ahead(pool.name)
+        is_ahead = spec is not None and spec.is_ahead
+        is_used = is_ahead and spec is not None and bool(spec.labels)
+        said = pool.problem or (HELD if is_used else NO_LABELS if is_ahead else UNUSED)
+        about: dict[str, Any] = {"at": time.time(), "generation": pool.generation, "before": pool.conditions}
+        reason = "HeldAhead" if is_used else "NoLabels" if is_ahead else "NotUsedHere"
+        conditions = [condition("Used", is_used, reason=reason, message=said, **about)]
+        status: dict[str, Any] = {"observedGeneration": pool.generation, "conditions": conditions}
+        if ahead is not None:
+            why, state = ahead
+            conditions.append(condition("Ahead", True, reason="Decided", message=why, **about))
+            status["state"] = dict(state)
         metadata = {"name": pool.name, "uid": pool.uid}
         body = {"apiVersion": API_VERSION, "kind": "Pool", "metadata": metadata, "status": status}
         try:

@@ -1,0 +1,218 @@
+"""Keeps nodes of pools ready ahead of time: placeholders of one node each, and what is learnt of the demand for them.
+
+What is wanted is decided from the Pools and their past; what is there is in the cluster. The past is in the
+status of the Pool, written there now and then, and the time between is taken for as it was last: an operator that is
+killed loses no more. A placeholder gives way to every pod; one that is wanted no longer is deleted, and its node goes
+when its autoscaler finds it empty.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.manifests.standby import render_standby
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject
+from fairlead.policy.capacity.demand_history import DemandHistory
+from fairlead.policy.capacity.prewarming import needed_nodes
+from fairlead.specs.pool import Pool
+from fairlead.state.pool_demand import PoolDemand, Standby
+from fairlead.state.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+# A placeholder that was bound sooner found a node that was there.
+LEAST_LEAD_S = 15.0
+
+
+class StandbyController:
+    """The placeholders of all pools.
+
+    Args:
+        pools: The objects of Pools that are there; None while that is not known.
+        namespace: Where the placeholders live.
+        may_act: Whether we still lead; asked before each request that creates something.
+    """
+
+    def __init__(
+        self,
+        view: Informers,
+        pools: Callable[[], Iterable[KindObject[Pool]] | None],
+        settings: PodSettings,
+        namespace: str,
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._view = view
+        self._pools = pools
+        self._settings = settings
+        self._namespace = namespace
+        self._may_act = may_act
+        self._lock = threading.Lock()
+        self._held: dict[str, PodObject] = {}
+        self._histories: dict[str, DemandHistory] = {}
+        self._learnt: set[str] = set()
+        self._known: dict[str, KindObject[Pool]] | None = None
+        self.standby: tuple[Standby, ...] = ()
+        """The latest decision."""
+        view.pods.listen(self._pod_changed)
+
+    def look(self, snapshot: Snapshot, now: float) -> Snapshot:
+        """The snapshot with the demand for pools that are to have nodes ahead of time."""
+        wanted = self._known = self._ahead()
+        if wanted is None or (not wanted and not self.standby):
+            return snapshot
+        for name in set(self._histories) - set(wanted):
+            del self._histories[name]
+        pools = [each.spec for each in wanted.values() if each.spec is not None]
+        demand = tuple(PoolDemand(pool=pool, nodes=self._nodes_of(pool)) for pool in pools)
+        for each, needed in zip(demand, needed_nodes(demand, snapshot), strict=True):
+            known = self._histories.get(each.pool.name)
+            if known is None:
+                known = read_history(wanted[each.pool.name].state)
+            self._histories[each.pool.name] = self._learn(each.pool.name, known).noted(needed, now)
+        told = tuple(
+            replace(each, needed=history.needed, lead_s=history.lead_s)
+            for each in demand
+            for history in (self._histories[each.pool.name],)
+        )
+        return replace(snapshot, pools=told, standby=self.standby)
+
+    def status(self, pool: str) -> tuple[str, Mapping[str, Any]] | None:
+        """Tell what the status says of a pool's nodes to come, and what is kept there; None for one that has none."""
+        history = self._histories.get(pool)
+        if history is None:
+            return None
+        why = next((each.why for each in self.standby if each.pool == pool), "no node is held ahead of time now")
+        return why, write_history(history)
+
+    def act(self, agent: Agent, snapshot: Snapshot) -> None:
+        """Give out what is to be done now."""
+        with self._lock:
+            held = dict(self._held)
+        ahead = self._known
+        if ahead is None or (not held and not self.standby):
+            return
+        busy = {pod.node for pod in snapshot.pods if not pod.phase.is_final}
+        busy |= {pod.node for pod in self._view.pods.all() if pod.room_for and not pod.pool and pod.node}
+        targets = {each.pool: each.nodes for each in self.standby}
+        for name in {*targets, *(pod.pool for pod in held.values())}:
+            own = [pod for pod in held.values() if pod.pool == name and pod.told_at is None]
+            pool = ahead.get(name)
+            spec = None if pool is None else pool.spec
+            target = 0 if spec is None else targets.get(name, 0)
+            in_use = 0 if spec is None else len(busy & self._nodes_of(spec))
+            kept = kept_of(own, max(0, target - in_use), busy)
+            for pod in own:
+                if pod not in kept:
+                    agent.submit(f"pool {name}", f"take away {pod.key} {pod.uid}", partial(self._delete, pod))
+            free = (index for index in range(target + len(own)) if index not in {pod.index for pod in own})
+            if pool is None or spec is None:
+                continue
+            for _ in range(max(0, target - in_use) - len(kept)):
+                index = next(free)
+                order = partial(self._create, pool, spec, index)
+                agent.submit(f"pool {name}", f"hold a node {name} {index}", order)
+
+    def _ahead(self) -> dict[str, KindObject[Pool]] | None:
+        """Pools that are to have nodes ahead of time, and have labels by which theirs are known."""
+        pools = self._pools()
+        if pools is None:
+            return None
+        found = (each for each in pools if each.spec is not None and not each.is_leaving)
+        return {each.name: each for each in found if each.spec and each.spec.is_ahead and each.spec.labels}
+
+    def _nodes_of(self, pool: Pool) -> frozenset[str]:
+        wanted = dict(pool.labels).items()
+        return frozenset(node.key for node in self._view.nodes.all() if wanted <= dict(node.labels).items())
+
+    def _learn(self, pool: str, history: DemandHistory) -> DemandHistory:
+        """Take in how long nodes took that placeholders have waited for."""
+        with self._lock:
+            own = [pod for pod in self._held.values() if pod.pool == pool and pod.bound_at is not None]
+            self._learnt &= {pod.uid for pod in self._held.values()}
+        for pod in own:
+            if pod.uid not in self._learnt:
+                self._learnt.add(pod.uid)
+                took_s = (pod.bound_at or 0.0) - pod.created_at
+                if took_s >= LEAST_LEAD_S:
+                    history = history.came(took_s)
+        return history
+
+    def _create(self, pool: KindObject[Pool], spec: Pool, index: int) -> None:
+        if not self._may_act():
+            return
+        device = None
+        if spec.hardware.gpu is not None:
+            names = {name for node in self._view.nodes.all() for name, _ in node.allocatable.devices}
+            name = next((each for each in WHOLE if each in names), WHOLE[0])
+            device = DeviceResource(name=name, count=spec.hardware.gpu.count)
+        pod = render_standby(spec, pool.uid, index, self._namespace, self._settings, device)
+        try:
+            self._view.pods.put(self._view.client.create(f"/api/v1/namespaces/{self._namespace}/pods", pod))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+    def _delete(self, pod: PodObject) -> None:
+        namespace, _, name = pod.key.partition("/")
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
+        try:
+            self._view.client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+        self._view.pods.drop(pod.key, pod.version)
+
+    def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
+        for pod, is_there in ((before, False), (after, True)):
+            if pod is not None and pod.pool:
+                with self._lock:
+                    if is_there:
+                        self._held[pod.key] = pod
+                    else:
+                        self._held.pop(pod.key, None)
+
+
+def kept_of(own: list[PodObject], number: int, busy: set[str]) -> list[PodObject]:
+    """Choose which placeholders stay: those that hold a free node first, and last those on a node that is in use."""
+    ranked = sorted(own, key=lambda pod: (pod.is_over, pod.node in busy, not pod.node, pod.index))
+    return ranked[:number]
+
+
+def write_history(history: DemandHistory) -> dict[str, Any]:
+    """A history as plain data: equal minutes in a row are one pair of a number and how often."""
+    pairs: list[list[int]] = []
+    for number in history.needed:
+        if pairs and pairs[-1][0] == number:
+            pairs[-1][1] += 1
+        else:
+            pairs.append([number, 1])
+    return {
+        "needed": pairs,
+        "minute": history.minute,
+        "greatest": history.greatest,
+        "latest": history.latest,
+        "leads": [round(lead, 1) for lead in history.leads],
+    }
+
+
+def read_history(state: Mapping[str, Any]) -> DemandHistory:
+    """The history that ``write_history`` wrote; an empty one where there is none."""
+    if not state:
+        return DemandHistory()
+    return DemandHistory(
+        needed=tuple(number for number, times in state["needed"] for _ in range(times)),
+        minute=state["minute"],
+        greatest=state["greatest"],
+        latest=state["latest"],
+        leads=tuple(state["leads"]),
+    )

@@ -1,0 +1,117 @@
+"""Foretells how many nodes a pool will need at most until nodes that are asked for now have come.
+
+Plain predictors are tried on the past: the need stays, is as lately, goes on as it has lately, or goes as at that time
+of other days. Each is judged by what it would have missed, and the best one is taken, with the error that it stayed
+below as often as is asked: a quantile of its own past errors, so that nothing is assumed of how demand is distributed,
+and bursts count as far as they came. That quantile is the order-up-to level of inventory theory (newsvendor; Arrow,
+Harris and Marschak, Optimal Inventory Policy, Econometrica 1951), with nodes for goods and the time that they take to
+come, and that passes until the next look, for the time of delivery.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+DAY_SLOTS = 24 * 60
+# With less of a past nothing is known of errors, and nothing is foretold.
+LEAST_ORIGINS = 20
+# An error counts half as much as one that is so many minutes younger.
+HALF_LIFE_SLOTS = 6 * 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The need of a pool until nodes asked for now have come.
+
+    Attributes:
+        nodes: At most so many, as often as was asked for.
+        expected: What the predictor says, without its error.
+        by: The predictor, as the end of a sentence.
+    """
+
+    nodes: int
+    expected: float
+    by: str
+
+
+# Asked at each pass, and the past moves on once a minute.
+@lru_cache(maxsize=64)
+def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> Forecast | None:
+    """Foretell the greatest need within the next minutes; None while too little is known.
+
+    Args:
+        needed: The greatest need of each past minute, oldest first.
+        horizon: So many minutes.
+        confidence: The share of times in which it is to be enough.
+    """
+    past = np.asarray(needed, dtype=np.float64)
+    num = len(past) - horizon
+    if num < LEAST_ORIGINS:
+        return None
+    # What was needed at most in the minutes after each origin.
+    after = _greatest(past[1:], horizon)
+    age = np.arange(num - 1, -1, -1, dtype=np.float64)
+    weights = np.exp2(-age / HALF_LIFE_SLOTS)
+    best: tuple[float, Forecast] | None = None
+    for by, predicted in _predictors(past, horizon):
+        known = np.isfinite(predicted[:num])
+        if np.count_nonzero(known) < LEAST_ORIGINS:
+            continue
+        errors, counts = after[known] - predicted[:num][known], weights[known]
+        margin = _quantile(errors, counts, confidence)
+        beyond = errors - margin
+        loss = float(np.average(np.where(beyond > 0, confidence * beyond, (confidence - 1) * beyond), weights=counts))
+        now = float(predicted[-1])
+        if best is None or loss < best[0] - 1e-9:
+            nodes = max(0, math.ceil(now + margin - 1e-9))
+            best = loss, Forecast(nodes=nodes, expected=max(0.0, now), by=by)
+    return None if best is None else best[1]
+
+
+def _predictors(past: Floats, horizon: int) -> Sequence[tuple[str, Floats]]:
+    """Return what each says at each minute of the past and now; NaN where it says nothing."""
+    window = max(2, horizon)
+    sums = np.concatenate(([0.0], np.cumsum(past)))
+    mean = np.full(len(past), math.nan)
+    mean[window - 1 :] = (sums[window:] - sums[:-window]) / window
+    slope = np.full(len(past), math.nan)
+    slope[2 * window - 1 :] = (mean[2 * window - 1 :] - mean[window - 1 : -window]) / window
+    found = [
+        ("the latest need", past),
+        ("the need of late", mean),
+        ("the trend of late", past + horizon * slope),
+    ]
+    if len(past) >= DAY_SLOTS + horizon + LEAST_ORIGINS:
+        # As much more or less than now as there was a day ago; of several days their mean.
+        days = (len(past) - horizon) // DAY_SLOTS
+        total, count = np.zeros(len(past)), np.zeros(len(past))
+        ahead = np.full(len(past), math.nan)
+        ahead[: len(past) - horizon] = _greatest(past[1:], horizon)
+        rise = ahead - past
+        for day in range(1, days + 1):
+            shift = day * DAY_SLOTS
+            there = rise[: len(past) - shift]
+            known = np.isfinite(there)
+            total[shift:][known] += there[known]
+            count[shift:][known] += 1
+        with np.errstate(invalid="ignore"):
+            found.append(("the same time of other days", past + np.where(count > 0, total / count, math.nan)))
+    return found
+
+
+def _greatest(values: Floats, window: int) -> Floats:
+    """The greatest of each so many values in a row."""
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(values, window).max(axis=1))
+
+
+def _quantile(values: Floats, weights: Floats, share: float) -> float:
+    """The least value that is not exceeded with that share of the weights."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    return float(values[order][min(len(order) - 1, int(np.searchsorted(reached, share * reached[-1])))])

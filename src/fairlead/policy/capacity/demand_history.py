@@ -1,0 +1,54 @@
+"""Keeps how many nodes of a pool were needed minute by minute, for the forecast, and what nodes took to come."""
+
+from dataclasses import dataclass, replace
+
+SLOT_S = 60.0
+MOST_SLOTS = 8 * 24 * 60
+# Clouds take 3 to 8 minutes for a GPU node, most of it for its drivers.
+FIRST_LEAD_S = 300.0
+MOST_LEADS = 20
+LEAD_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandHistory:
+    """The past need of one pool.
+
+    Attributes:
+        needed: The greatest of each full minute, oldest first.
+        minute: The one that is not over, in minutes of Unix time; None before the first look.
+        greatest: In that minute so far.
+        latest: At the last look, which holds until the next.
+        leads: Seconds that the last nodes took to come, oldest first.
+    """
+
+    needed: tuple[int, ...] = ()
+    minute: int | None = None
+    greatest: int = 0
+    latest: int = 0
+    leads: tuple[float, ...] = ()
+
+    def noted(self, needed: int, now: float) -> "DemandHistory":
+        """The history after a look."""
+        minute = int(now // SLOT_S)
+        if self.minute is None or minute < self.minute:
+            return replace(self, minute=minute, greatest=needed, latest=needed)
+        if minute == self.minute:
+            if needed == self.latest and needed <= self.greatest:
+                return self
+            return replace(self, greatest=max(self.greatest, needed), latest=needed)
+        gap = min(minute - self.minute - 1, MOST_SLOTS)
+        past = (*self.needed, self.greatest, *(self.latest,) * gap)[-MOST_SLOTS:]
+        return replace(self, needed=past, minute=minute, greatest=max(self.latest, needed), latest=needed)
+
+    def came(self, lead_s: float) -> "DemandHistory":
+        """The history after a node has come, so long after it was asked for."""
+        return replace(self, leads=(*self.leads, lead_s)[-MOST_LEADS:])
+
+    @property
+    def lead_s(self) -> float:
+        """The time within which four of five nodes came."""
+        if not self.leads:
+            return FIRST_LEAD_S
+        ordered = sorted(self.leads)
+        return ordered[min(len(ordered) - 1, int(LEAD_SHARE * len(ordered)))]

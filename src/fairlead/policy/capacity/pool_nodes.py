@@ -1,0 +1,25 @@
+"""Makes the node that a pool describes, as decisions see nodes."""
+
+from fairlead.policy.gpu.device_inventory import handed_out
+from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
+from fairlead.specs.pool import CapacityType, Pool, TaintEffect
+from fairlead.state.snapshot import Node, Taint
+
+
+def node_of(pool: Pool, name: str) -> Node:
+    """The node of that name."""
+    hardware = pool.hardware
+    is_spot = pool.capacity_type is CapacityType.SPOT
+    return Node(
+        name=name,
+        cpu_milli=hardware.cpu_milli,
+        memory_bytes=hardware.memory_bytes,
+        gpus=() if hardware.gpu is None else handed_out(hardware.gpu, name),
+        labels={CAPACITY_TYPE_LABEL: CapacityType.SPOT.value, **pool.labels} if is_spot else pool.labels,
+        taints=tuple(
+            Taint(key=taint.key, value=taint.value, effect=taint.effect)
+            for taint in pool.taints
+            if taint.effect is not TaintEffect.PREFER_NO_SCHEDULE
+        ),
+        price_per_hour=pool.price_per_hour,
+    )

@@ -1,0 +1,133 @@
+"""Decides how many nodes of a pool are to be there before runs wait for them: by a forecast, and at known peaks.
+
+The number is a total, of nodes in use and free together: what is missing of it is asked for, by the placeholders by
+which all nodes are, and what is beyond it is held no longer. Nobody is stopped for that: a node goes once it is empty.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from fairlead.policy.capacity.demand_forecast import forecast
+from fairlead.policy.capacity.demand_history import SLOT_S
+from fairlead.policy.capacity.pool_nodes import node_of
+from fairlead.policy.kinds.schedule import zone_of
+from fairlead.policy.placement.node_eligibility import Eligibility
+from fairlead.policy.placement.placement import NodeCapacity, shape_of
+from fairlead.policy.queue.timeline import members
+from fairlead.policy.scaling.scale_up import is_asking
+from fairlead.specs.cron import parse_cron
+from fairlead.specs.pool import Peak, Pool
+from fairlead.state.pool_demand import PoolDemand, Standby
+from fairlead.state.snapshot import Node, Snapshot, Workload
+from fairlead.text.quantities import describe_duration, plural
+
+
+def standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
+    """Return how many nodes each pool is to have; None where that stays as it is."""
+    wanted = tuple(found for each in snapshot.pools if (found := _wanted(each, now)) is not None)
+    return None if wanted == snapshot.standby else wanted
+
+
+def next_look(pools: Iterable[PoolDemand], now: float) -> Iterator[float]:
+    """Yield times at which the number may change although nothing has happened."""
+    for each in pools:
+        if each.pool.prewarm is not None:
+            yield (now // SLOT_S + 1) * SLOT_S
+        for peak in each.pool.peaks.values():
+            for begins, ends in _spans(peak, now, each.lead_s):
+                yield begins
+                yield ends
+
+
+def needed_nodes(demand: Sequence[PoolDemand], snapshot: Snapshot) -> tuple[int, ...]:
+    """Return how many nodes of each pool are in use, or missing for the runs for which nodes are asked.
+
+    A run that asks counts for the cheapest pool that suits it.
+    """
+    busy = {pod.node for pod in snapshot.pods if not pod.phase.is_final}
+    found = [len(busy & each.nodes) for each in demand]
+    asking = [run for run in snapshot.workloads if is_asking(run)]
+    if asking:
+        templates = [_template(each.pool) for each in demand]
+        eligibility = Eligibility(templates)
+        order = sorted(range(len(demand)), key=lambda n: _price(demand[n].pool))
+        room: dict[int, int] = {}
+        for run in asking:
+            _count(run, templates, eligibility, order, found, room)
+    return tuple(min(number, each.pool.nodes) for number, each in zip(found, demand, strict=True))
+
+
+def _count(
+    run: Workload,
+    templates: Sequence[Node],
+    eligibility: Eligibility,
+    order: Sequence[int],
+    found: list[int],
+    room: dict[int, int],
+) -> None:
+    """Add the nodes that a run lacks to the pool that would have them; ``room`` is a share of the last of each."""
+    shape = shape_of(run.spec, eligibility)
+    for number in order:
+        each = members(NodeCapacity.of(templates[number]), shape, 1000)
+        if each:
+            # In thousandths of a node, as small runs share one.
+            wanted = room.get(number, 0) + -(-1000 * run.spec.nodes // each)
+            found[number] += -(-wanted // 1000) - -(-room.get(number, 0) // 1000)
+            room[number] = wanted
+            return
+
+
+def _wanted(demand: PoolDemand, now: float) -> Standby | None:
+    pool = demand.pool
+    nodes, why = 0, ""
+    if pool.prewarm is not None:
+        # The next look comes a minute later, and its nodes so much later than those of this one.
+        horizon = math.ceil(demand.lead_s / SLOT_S) + 1
+        found = forecast(demand.needed, horizon, pool.prewarm.confidence)
+        if found is not None:
+            nodes = min(found.nodes, pool.prewarm.most_nodes or pool.nodes)
+            why = (
+                f"within the {describe_duration(demand.lead_s)} that nodes take, {plural(nodes, 'node')} will do "
+                f"{pool.prewarm.confidence:.3g} of the time, by {found.by}"
+            )
+    for name, peak in sorted(pool.peaks.items()):
+        if peak.nodes > nodes and any(begins <= now < ends for begins, ends in _spans(peak, now, demand.lead_s)):
+            nodes, why = peak.nodes, f"the peak {name} asks for {plural(peak.nodes, 'node')}"
+    nodes = min(nodes, pool.nodes)
+    return Standby(pool=pool.name, nodes=nodes, why=why) if nodes else None
+
+
+def _spans(peak: Peak, now: float, lead_s: float) -> Iterator[tuple[float, float]]:
+    """Yield when a peak's nodes are asked for and when they are given up, around now.
+
+    They are asked for as long before as nodes take to come.
+    """
+    for day in range(-int(peak.for_s // 86400) - 2, 3):
+        for at in _moments(peak.at, peak.timezone, _day(now, peak.timezone, day)):
+            yield at - lead_s, at + peak.for_s
+
+
+def _day(now: float, timezone: str, offset: int) -> str:
+    return (datetime.fromtimestamp(now, zone_of(timezone)).date() + timedelta(days=offset)).isoformat()
+
+
+@lru_cache(maxsize=1024)
+def _moments(text: str, timezone: str, day: str) -> tuple[float, ...]:
+    """The times of a cron on a day."""
+    cron, date, zone = parse_cron(text), datetime.fromisoformat(day).date(), zone_of(timezone)
+    if not cron.is_on(date):
+        return ()
+    return tuple(
+        datetime(date.year, date.month, date.day, hour, minute, tzinfo=zone).timestamp()
+        for hour, minute in cron.times()
+    )
+
+
+def _template(pool: Pool) -> Node:
+    return node_of(pool, f"{pool.name}-template")
+
+
+def _price(pool: Pool) -> float:
+    return math.inf if pool.price_per_hour is None else pool.price_per_hour
