@@ -175,3 +175,13 @@ def test_half_four_fifths_and_all_of_a_budget_are_told_of() -> None:
     assert found[3] is not None
     assert found[3][1].message == "team vision has spent 80 % of its budget this month: $8.00 of $10.00"
     assert reached_notice(Team(name="vision"), 10**12) is None
+
+
+def test_a_thousand_that_are_submitted_at_once_do_not_pass_the_limit() -> None:
+    nodes = tuple(node(f"node-{n}", gpus=8, price_per_hour=8.0, cpu_milli=64_000) for n in range(125))
+    runs = tuple(run(f"run-{n}", max_duration_s=3600.0, grace_s=0.0) for n in range(1_000))
+    spent = Spending(by_team={"vision": 40 * MILLION})
+    seen = Snapshot(nodes=nodes, workloads=runs, pods=(), teams=(team(100.0),), spending=spent)
+    started = [change for change in decide(seen, NOW).changes if change.create]
+    # There is room for all of them, and money for an hour, and a second to end in, of fifty-nine.
+    assert len(started) == 59

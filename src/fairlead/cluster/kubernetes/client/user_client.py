@@ -5,6 +5,7 @@ A command that looks once asks once. One that waits keeps a watch on the runs, a
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.client import access_keys
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
+from fairlead.cluster.kubernetes.client.loki import Loki
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
@@ -367,7 +369,8 @@ class UserClient:
     ) -> Iterator[LogLine]:
         found = self._object(uid)
         ranks = leaf(_run_of(found)).spec.ranks_on_each_node
-        logs = PodLogs(self.client, found.namespace, uid, query, ranks_per_pod=ranks)
+        since, loki = _run_of(found).created_at, Loki.of(os.environ)
+        logs = PodLogs(self.client, found.namespace, uid, query, ranks_per_pod=ranks, loki=loki, since=since)
         if not follow:
             return logs.all()
 

@@ -1,0 +1,108 @@
+"""Reads the output of pods that are gone from Loki, by its HTTP API (`/loki/api/v1/query_range`).
+
+The collector that fills it keeps the lines as kubelet has them, with three labels of the pod as labels of the stream:
+``fairlead_run_uid``, ``fairlead_attempt`` and ``fairlead_index`` (docs/logs.md has them for Alloy and Fluent Bit).
+"""
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from fairlead.errors import ClusterError
+
+URL, TOKEN, TENANT = "FAIRLEAD_LOKI_URL", "FAIRLEAD_LOKI_TOKEN", "FAIRLEAD_LOKI_TENANT"
+RUN_UID, ATTEMPT, INDEX = "fairlead_run_uid", "fairlead_attempt", "fairlead_index"
+ANSWER_S = 30.0
+# Loki's own bound of one answer, where nobody raised it, and of all answers of one reading.
+PAGE, MOST_LINES = 5_000, 1_000_000
+# Loki refuses to answer for a longer time at once than its own bound, 30 days and an hour where nobody changed it.
+MOST_NS = 30 * 24 * 3600 * 10**9
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loki:
+    """A Loki server.
+
+    Attributes:
+        token: Bearer token; None sends none.
+        tenant: The organisation, as ``X-Scope-OrgID``; None sends none.
+    """
+
+    url: str
+    token: str | None = None
+    tenant: str | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Loki | None":
+        """The server that the environment names; None where it names none.
+
+        Raises:
+            ClusterError: It names something else than an address of HTTP.
+        """
+        url = environ.get(URL)
+        if not url:
+            return None
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise ClusterError(f"{URL} is {url!r}; give an address such as https://loki.example.com")
+        return cls(url=url.rstrip("/"), token=environ.get(TOKEN) or None, tenant=environ.get(TENANT) or None)
+
+    def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
+        """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.
+
+        Raises:
+            ClusterError: It does not answer, or refuses.
+        """
+        query = f'{{{RUN_UID}="{uid}"}}'
+        start_ns, last_ns = round(since * 1e9), round(until * 1e9) + 1
+        found: defaultdict[Place, list[tuple[int, str]]] = defaultdict(list)
+        seen: set[tuple[Place, int, str]] = set()
+        while len(seen) < MOST_LINES and start_ns < last_ns:
+            end_ns = min(last_ns, start_ns + MOST_NS)
+            page = self._page(query, start_ns, end_ns)
+            new = [each for each in page if each not in seen]
+            for place, at_ns, text in new:
+                found[place].append((at_ns, text))
+            seen.update(new)
+            # Of a moment with more lines than an answer has the rest is not to be had.
+            start_ns = max(at_ns for _, at_ns, _ in page) if len(page) >= PAGE and new else end_ns
+        return {
+            place: "".join(f"{_moment(at_ns)} {text}\n" for at_ns, text in sorted(lines, key=lambda line: line[0]))
+            for place, lines in found.items()
+        }
+
+    def _page(self, query: str, start_ns: int, end_ns: int) -> list[tuple[Place, int, str]]:
+        asked = {"query": query, "start": start_ns, "end": end_ns, "limit": PAGE, "direction": "forward"}
+        request = urllib.request.Request(f"{self.url}/loki/api/v1/query_range?{urllib.parse.urlencode(asked)}")
+        if self.token is not None:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        if self.tenant is not None:
+            request.add_header("X-Scope-OrgID", self.tenant)
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+                content = json.load(answer)
+            streams = content["data"]["result"]
+            return [
+                (_place(stream["stream"]), int(at_ns), str(text).rstrip("\n"))
+                for stream in streams
+                for at_ns, text, *_ in stream["values"]
+            ]
+        except urllib.error.HTTPError as error:
+            said = error.read(300).decode(errors="replace").strip()
+            raise ClusterError(f"Loki at {self.url} answers {error.code}: {said or error.reason}") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ClusterError(f"Loki at {self.url} cannot be asked: {error}") from error
+
+
+def _place(labels: Mapping[str, str]) -> Place:
+    return int(labels.get(ATTEMPT) or 0), int(labels.get(INDEX) or 0)
+
+
+def _moment(at_ns: int) -> str:
+    second, part_ns = divmod(at_ns, 10**9)
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}.{part_ns:09d}Z"
