@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.serving import Serving
+    from fairlead.specs.sweep import Sweep
 
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
 else:
@@ -77,6 +78,11 @@ def admit_as(
     cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
 ) -> Admission[Spec]:
     """Admit a spec that is what the cluster keeps; see ``admit``."""
+    if cluster.has_containers and type(spec).__name__ == "Sweep" and cast("Sweep", spec).is_population:
+        raise Conflict(
+            f"{spec.name}: prune: pbt lets trials go on from each other's checkpoints, which is for this machine, "
+            "not yet for Kubernetes. Give asha, hyperband or median; or `--cluster local`."
+        )
     runs: list[Admission] = []
     # What the driver of a pipeline holds is not there for the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)

@@ -69,6 +69,7 @@ class Rule(StrEnum):
     ASHA = "asha"
     HYPERBAND = "hyperband"
     MEDIAN = "median"
+    PBT = "pbt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,8 @@ class Prune:
     Attributes:
         rule: ``asha`` keeps the best of ``factor`` at each rung (Li et al., 2020), ``hyperband`` does so in brackets
             that begin at different rungs (Li et al., 2018), ``median`` stops what is worse than the median of the
-            others at the same step (Golovin et al., 2017).
+            others at the same step (Golovin et al., 2017); ``pbt`` lets another trial go on from the checkpoint of a
+            better one in its place, with other values (Jaderberg et al., 2017).
         after: Steps before a trial is first judged: the first rung.
         factor: Of so many trials at a rung one goes on to the next, which is so many times as far.
         steps: Steps of a whole trial, which Hyperband has to know.
@@ -209,6 +211,11 @@ class Sweep:
         return min(most, combinations)
 
     @property
+    def is_population(self) -> bool:
+        """Return whether trials that give way are followed by copies of better ones."""
+        return self.prune is not None and self.prune.rule is Rule.PBT
+
+    @property
     def chosen_sampler(self) -> Sampler:
         """The sampler, or what is used where none is given: all combinations of an array, else TPE or NSGA-II."""
         if self.sampler is not None:
@@ -260,6 +267,8 @@ class Sweep:
             return
         if self.sampler is Sampler.NSGA_II:
             yield "sampler", "nsga-ii is for several `objectives`; give them, or use tpe, gp, cma-es, random or grid"
+        if self.is_population:
+            yield from self._population_problems()
         if self.objective is not None:
             return
         for key, given in (("prune", self.prune is not None), ("stop", self.stop.target is not None)):
@@ -268,6 +277,24 @@ class Sweep:
                 yield key, f"`{what}` needs an `objective`, such as `{{metric: loss, goal: minimize}}`"
         if self.sampler in LEARNING:
             yield "sampler", f"{self.sampler} learns from an `objective`; give one, or use random or grid"
+
+    def _population_problems(self) -> Iterable[tuple[str, str]]:
+        assert self.prune is not None
+        least = max(2, self.prune.factor)
+        if self.parallel is None or self.parallel < least:
+            yield "parallel", f"pbt compares trials that run side by side; give how many, at least {least}"
+        elif self.trials is not None and self.trials < self.parallel:
+            yield (
+                "trials",
+                f"fewer than run side by side, {self.parallel}; pbt needs more, for those that follow others",
+            )
+        if self.sampler is Sampler.GRID:
+            yield "sampler", "pbt changes the values of trials as they run, which grid does not; use random"
+        checkpoint = self.trial.checkpoint
+        if checkpoint.every_s is None and checkpoint.every_steps is None and not checkpoint.every_auto:
+            yield "prune", "pbt goes on from checkpoints; give `checkpoint: {every: 10 steps}` in the trial"
+        if checkpoint.origin is not None:
+            yield "trial", "checkpoint.from: with pbt a trial begins from the checkpoint of another; leave it out"
 
     def _objectives_problems(self) -> Iterable[tuple[str, str]]:
         names = [each.metric for each in self.objectives]

@@ -4,18 +4,20 @@ pod."""
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster import contract
 from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.origins import is_run_name
 from fairlead.runtime import process_manager, tracker, trial
 from fairlead.runtime.experiment_tracking import exporter
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.training import SET_BY_FRAMEWORK
+from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Pod, Workload
 
 LOG_FILES = 4
@@ -117,7 +119,21 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
     return env | _contract(home, workload, pod, around.master_port)
 
 
+def _of_sibling(home: Home, workload: Workload) -> Workload:
+    """The run with the place of the checkpoints from which it begins, where these are those of a sibling.
+
+    Nobody but a parent submits a run that still names another: a sweep whose trials go on from each other.
+    """
+    given = workload.spec.checkpoint.origin
+    if given is None or workload.parent is None or not is_run_name(given):
+        return workload
+    uid = child_uid(workload.parent, given.rpartition("-")[2])
+    place = checkpoint_place(home, replace(workload, uid=uid, spec=replace(workload.spec, name=given)))
+    return replace(workload, spec=replace(workload.spec, checkpoint=replace(workload.spec.checkpoint, origin=place)))
+
+
 def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, str]:
+    workload = _of_sibling(home, workload)
     return contract.environment(
         workload,
         attempt=pod.attempt,

@@ -10,15 +10,16 @@ from operator import attrgetter
 
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.policy.search.population import best_part, explore, gives_way
 from fairlead.policy.search.pruning import RungReport, is_pruned, num_rungs, rung_steps
 from fairlead.policy.search.sampling import suggest
-from fairlead.policy.search.trials import TrialRecord, TrialState, front, metric_of
+from fairlead.policy.search.trials import TrialRecord, TrialState, draw, front, metric_of
 from fairlead.specs.search_space import Value, show_value
-from fairlead.specs.sweep import Objective, Sweep, map_runs, trial_run, values_of
+from fairlead.specs.sweep import Objective, Sampler, Sweep, map_runs, trial_run, values_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Workload
 from fairlead.text.quantities import describe_duration, plural
 
 # Of those that one pass submits; the next pass goes on.
@@ -79,7 +80,8 @@ def next_at(sweep: Workload[Sweep], _family: Family, _now: float) -> float | Non
 
 def progress(sweep: Workload[Sweep]) -> str:
     """Tell how many of its trials are over."""
-    return f"{detail_of(sweep).over}/{sweep.spec.num_trials}"
+    detail = detail_of(sweep)
+    return f"{detail.over}/{num_wanted(sweep.spec, detail.pruned)}"
 
 
 def best_so_far(sweep: Workload[Sweep]) -> str:
@@ -139,13 +141,33 @@ def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkl
     elif phase is Phase.SUCCEEDED:
         # What it was run for did not come of it.
         state = TrialState.SUCCEEDED if is_judged else TrialState.FAILED
+        if not is_judged and child.spec.checkpoint.origin is not None and _has_begun_at_the_end(progress):
+            state = TrialState.STOPPED
     elif is_pruned:
         state = TrialState.PRUNED
     else:
         state = TrialState.FAILED if phase is Phase.FAILED else TrialState.STOPPED
-    step = None if progress is None else progress.step
-    values = values_of(child.spec)
-    return TrialRecord(number=number, values=values, state=state, value=value, step=step, scores=scores)
+    return TrialRecord(
+        number=number,
+        values=values_of(child.spec),
+        state=state,
+        value=value,
+        step=None if progress is None else progress.step,
+        scores=scores,
+        num_left=_num_left(progress),
+        has_checkpoint=progress is not None and progress.checkpoint_step is not None,
+    )
+
+
+def _num_left(progress: Progress | None) -> int | None:
+    if progress is None or progress.total_steps is None or progress.step is None:
+        return None
+    return progress.total_steps - progress.step
+
+
+def _has_begun_at_the_end(progress: Progress | None) -> bool:
+    """Return whether there was nothing left to do from the checkpoint on from which it began."""
+    return progress is not None and progress.resumed_step is not None and progress.resumed_step == progress.step
 
 
 def _prune(
@@ -160,14 +182,64 @@ def _prune(
     for trial in history:
         if trial.value is None or trial.step is None:
             continue
-        new = [rung for rung in range(num_rungs(prune, trial.step)) if (trial.number, rung) not in known]
-        for rung in new:
+        passed = range(num_rungs(prune, trial.step))
+        # One that goes on from another's checkpoint was at no interval before.
+        for rung in passed[-1:] if spec.is_population else passed:
+            if (trial.number, rung) in known:
+                continue
             report = RungReport(trial=trial.number, rung=rung, value=trial.value)
             reports.append(report)
             is_judged = trial.state is TrialState.ACTIVE and trial.number not in pruned
-            if is_judged and is_pruned(prune, objective.goal, spec.seed, report, reports):
+            if is_judged and not spec.is_population and is_pruned(prune, objective.goal, spec.seed, report, reports):
+                pruned.append(trial.number)
+    if spec.is_population:
+        # By what it had at its last interval, once others have come there too.
+        last = {each.trial: each for each in sorted(reports, key=attrgetter("rung"))}
+        for trial in history:
+            is_judged = trial.state is TrialState.ACTIVE and trial.number in last and trial.number not in pruned
+            if is_judged and _gives_way(spec, trial, last[trial.number], reports, history, pruned):
                 pruned.append(trial.number)
     return tuple(reports), tuple(pruned)
+
+
+def _gives_way(
+    spec: Sweep,
+    trial: TrialRecord,
+    report: RungReport,
+    reports: Sequence[RungReport],
+    history: Sequence[TrialRecord],
+    pruned: Sequence[int],
+) -> bool:
+    """Return whether a trial of a population makes way for a copy of a better one, which there has to be."""
+    assert spec.prune is not None
+    assert spec.objective is not None
+    if trial.num_left is not None and trial.num_left < spec.prune.after:
+        return False  # a copy would have nothing left to show
+    others = [each.value for each in reports if each.rung == report.rung and each.trial != report.trial]
+    may_follow = num_wanted(spec, (*pruned, report.trial)) > num_wanted(spec, pruned)
+    donors = _donors(spec, history, (*pruned, report.trial))
+    return may_follow and bool(donors) and gives_way(spec.prune, spec.objective.goal, report.value, others)
+
+
+def _donors(spec: Sweep, history: Sequence[TrialRecord], pruned: Sequence[int]) -> list[TrialRecord]:
+    """The best of those that run, from whose checkpoint another may go on."""
+    assert spec.prune is not None
+    assert spec.objective is not None
+    running = {
+        each.number: each
+        for each in history
+        if each.state is TrialState.ACTIVE and each.value is not None and each.number not in pruned
+    }
+    values = {number: each.value for number, each in running.items() if each.value is not None}
+    best = best_part(spec.prune, spec.objective.goal, values) if values else []
+    return [running[number] for number in best if running[number].has_checkpoint]
+
+
+def num_wanted(spec: Sweep, pruned: Sequence[int]) -> int:
+    """Return how many trials there are to be: of a population those that it has, and one for each that gave way."""
+    if not spec.is_population or spec.parallel is None:
+        return spec.num_trials
+    return min(spec.num_trials, spec.parallel + len(pruned))
 
 
 def _stop_orders(family: Family, pruned: Sequence[int]) -> tuple[ChildIntent, ...]:
@@ -210,7 +282,7 @@ def _end(
         if sign * detail.best_value <= sign * target:
             message = f"it came to its target, {target:g}, after {done}{said}"
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
-    if detail.over >= spec.num_trials:
+    if detail.over >= num_wanted(spec, detail.pruned):
         if any(each.state is TrialState.SUCCEEDED for each in history):
             return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=f"{done}{said}")
         return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=f"{done}, and none succeeded")
@@ -226,7 +298,7 @@ def _submissions(
 ) -> tuple[SubmitChild, ...]:
     """The trials to submit now. A trial knows of those before it, so that each is chosen by itself."""
     spec = sweep.spec
-    left = spec.num_trials - detail.submitted
+    left = num_wanted(spec, detail.pruned) - detail.submitted
     unfinished = family.unfinished
     if spec.parallel is not None:
         room = spec.parallel - len(unfinished)
@@ -236,17 +308,42 @@ def _submissions(
     orders: list[SubmitChild] = []
     known = list(history)
     for number in range(detail.submitted, detail.submitted + max(0, min(left, room, MOST_AT_ONCE))):
-        values = suggest(spec, number, known)
-        orders.append(submit(sweep, str(number), trial_run(spec, values)))
+        values, run = _next_trial(sweep, number, known, detail)
+        orders.append(submit(sweep, str(number), run))
         known.append(TrialRecord(number=number, values=values, state=TrialState.ACTIVE))
     return tuple(orders)
+
+
+def _next_trial(
+    sweep: Workload[Sweep], number: int, known: Sequence[TrialRecord], detail: SweepDetail
+) -> tuple[Mapping[str, Value], Training]:
+    """Return the values of the next trial, and its run."""
+    spec = sweep.spec
+    if not spec.is_population or spec.parallel is None or number < spec.parallel:
+        values = suggest(spec, number, known)
+        return values, trial_run(spec, values)
+    # Whoever gave way goes on by itself with other values where no better one runs any more.
+    before = detail.pruned[number - spec.parallel]
+    donors = _donors(spec, known, detail.pruned) or [each for each in known if each.number == before]
+    key = (spec.seed, number, "pbt")
+    if not donors:
+        values = suggest(replace(spec, sampler=Sampler.RANDOM), number, known)
+        return values, trial_run(spec, values)
+    donor = donors[int(draw(*key, "donor") * len(donors))]
+    values = explore(spec.space, donor.values, key)
+    run = trial_run(spec, values)
+    if donor.has_checkpoint:
+        run = replace(run, checkpoint=replace(run.checkpoint, origin=child_name(sweep, str(donor.number))))
+    return values, run
 
 
 def _progress(detail: SweepDetail, spec: Sweep, history: Sequence[TrialRecord]) -> str:
     states = [each.state for each in history]
     counts = ((states.count(state), state) for state in (TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED))
     aside = [f"{number} {state}" for number, state in counts if number]
-    return f"{detail.over} of {plural(spec.num_trials, 'trial')} are over" + (f" ({', '.join(aside)})" if aside else "")
+    return f"{detail.over} of {plural(num_wanted(spec, detail.pruned), 'trial')} are over" + (
+        f" ({', '.join(aside)})" if aside else ""
+    )
 
 
 def _say_best(sweep: Workload[Sweep], history: Sequence[TrialRecord], detail: SweepDetail) -> str:

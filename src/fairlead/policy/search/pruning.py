@@ -24,11 +24,15 @@ class RungReport:
 
 def rung_steps(prune: Prune, rung: int) -> int:
     """Return how many steps a rung is from the beginning."""
+    if prune.rule is Rule.PBT:
+        return prune.after * (rung + 1)
     return int(prune.after * prune.factor**rung)
 
 
 def num_rungs(prune: Prune, step: int) -> int:
     """Return how many rungs a trial has come to at a step."""
+    if prune.rule is Rule.PBT:
+        return step // prune.after
     number = 0
     while rung_steps(prune, number) <= step:
         number += 1

@@ -27,6 +27,8 @@ class TrialRecord:
 
     Attributes:
         value: The last value of the objective; None when it reported none, and where there are several.
+        num_left: Steps that it has before it; None where it does not say.
+        has_checkpoint: It has saved one, so that another can go on from there.
         scores: The last values of several objectives, less being better of each; empty when one of them is missing.
         step: The step that it has come to; None when it reports none.
     """
@@ -37,6 +39,8 @@ class TrialRecord:
     value: float | None = None
     step: int | None = None
     scores: tuple[float, ...] = ()
+    num_left: int | None = None
+    has_checkpoint: bool = False
 
 
 def metric_of(progress: Progress | None, metric: str) -> float | None:

@@ -89,7 +89,7 @@ PRUNE = Section(
         Key(
             name="rule",
             kind=word(sweep.Rule),
-            doc="`asha` keeps the best at each rung, `hyperband` does so in brackets, `median` keeps the better half.",
+            doc="`asha` keeps the best at each rung, `hyperband` in brackets, `median` half, `pbt` copies good ones.",
             attributes=("rule",),
             example="asha",
             also=("name", "type", "algorithm", "pruner"),
@@ -97,7 +97,7 @@ PRUNE = Section(
         Key(
             name="after",
             kind=WHOLE,
-            doc="Steps before a trial is first judged: the first rung.",
+            doc="Steps before a trial is first judged: the first rung; with pbt between any two.",
             attributes=("after",),
             example="10",
             also=("grace_period", "min_resource", "warmup", "start", "min_steps"),
@@ -105,7 +105,7 @@ PRUNE = Section(
         Key(
             name="factor",
             kind=WHOLE,
-            doc="Each rung is so many times as far as the one before; of so many trials asha lets one go on.",
+            doc="Each rung is so many times as far as the one before; of so many asha keeps one, pbt replaces one.",
             attributes=("factor",),
             example="4",
             also=("reduction_factor", "eta"),
