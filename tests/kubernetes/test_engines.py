@@ -225,7 +225,7 @@ def test_kueue_says_why_it_waits(conditions: list[Object], message: str) -> None
         ("engine: jobset\npriority: 5", "its queue has an order of its own"),
         ("engine: jobset\nresources: {gpu: 0.5}", "ask for whole GPUs"),
         ("engine: jobset\ncapacity: {max_price: 3}", "give `max_cost`"),
-        ("engine: rayjob", "give an image that has Python and Ray"),
+        ("engine: rayjob", "give an image that has Python, and Ray or mpirun"),
         ("engine: mpijob\nsetup: pip install x", "put what it does into the image"),
         ("engine: rayjob\nframework: torch", "leave `framework` out"),
         (f"engine: jobset\nname: {'n' * 41}", "at most 40 characters"),

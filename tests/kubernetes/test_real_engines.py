@@ -1,4 +1,4 @@
-"""Runs that real controllers of engines carry out on fake nodes: JobSet, Kueue, training-operator, KubeRay, Trainer."""
+"""Runs that real controllers of engines carry out on fake nodes: JobSet, training-operator, Trainer."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +15,7 @@ from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.operating import comes_to, gang, live_pods, operating
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.engines import engine
+from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.waiting import until
 
 pytestmark = pytest.mark.long
@@ -26,9 +27,11 @@ def jobset(plane: ControlPlane) -> Iterator[None]:
         yield
 
 
-def handed(namespace: str, to: Engine, name: str = "train", *, queue: str | None = None, **fakes: Any) -> Training:
+def handed(
+    namespace: str, to: Engine, name: str = "train", *, queue: str | None = None, image: str | None = None, **fakes: Any
+) -> Training:
     """A run that goes to an engine."""
-    return replace(gang(namespace, name, **fakes), engine=to, queue=queue)
+    return replace(gang(namespace, name, **fakes), engine=to, queue=queue, image=image, grace_s=1.0)
 
 
 def objects(cluster: KubernetesCluster, path: str, namespace: str) -> list[str]:
@@ -87,3 +90,97 @@ class TestJobSet:
             until(lambda: "kube-scheduler finds no place" in cluster.named("train", namespace).status.reason.message)
             assert "Insufficient nvidia.com/gpu" in cluster.named("train", namespace).status.reason.message
             assert cluster.named("train", namespace).status.phase is Phase.STARTING
+
+
+KUBEFLOW = {Engine.PYTORCHJOB: "pytorchjobs", Engine.TFJOB: "tfjobs", Engine.XGBOOSTJOB: "xgboostjobs"}
+
+
+@pytest.fixture(scope="module")
+def training_operator(plane: ControlPlane) -> Iterator[None]:
+    with engine(plane, "training-operator"):
+        yield
+
+
+@pytest.mark.usefixtures("training_operator")
+class TestTrainingOperator:
+    @pytest.mark.parametrize("kind", KUBEFLOW)
+    def test_a_run_is_carried_out(
+        self, access: Access, cluster: KubernetesCluster, namespace: str, kind: Engine
+    ) -> None:
+        cluster.submit(handed(namespace, kind, run="2s"))
+        with operating(access, namespace):
+            comes_to(cluster, "train", Phase.SUCCEEDED)
+        told = [event.type for event in cluster.events()]
+        assert told[-2:] == ["Running", "Succeeded"]
+        assert objects(cluster, f"kubeflow.org/v1/{KUBEFLOW[kind]}", namespace) == ["train-0"]
+
+    @pytest.mark.parametrize("kind", KUBEFLOW)
+    def test_a_stop_takes_everything_away(
+        self, access: Access, cluster: KubernetesCluster, namespace: str, kind: Engine
+    ) -> None:
+        cluster.submit(replace(handed(namespace, kind), grace_s=1.0))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.RUNNING)
+            assert len(live_pods(cluster, namespace)) == 2
+            cluster.set_intent(run.uid, Intent.SUSPEND)
+            comes_to(cluster, "train", Phase.SUSPENDED)
+            path = f"kubeflow.org/v1/{KUBEFLOW[kind]}"
+            assert (objects(cluster, path, namespace), live_pods(cluster, namespace)) == ([], [])
+
+    def test_a_rank_that_fails_restarts_the_gang(
+        self, access: Access, cluster: KubernetesCluster, namespace: str
+    ) -> None:
+        fakes = {"run": "2s", "exit_code": "3"}
+        spec = handed(namespace, Engine.PYTORCHJOB, **fakes)
+        cluster.submit(replace(spec, retry=Retry(program=1, backoff_s=0.0), grace_s=1.0))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.FAILED)
+        assert (run.status.attempt, run.status.reason.code) == (1, Code.PROGRAM_FAILED)
+        assert "failed with exit code 3" in run.status.reason.message
+
+    def test_mpi_says_what_keeps_its_launcher_away_and_then_has_it_and_a_worker_for_each_node(
+        self, access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str
+    ) -> None:
+        add_nodes(plane, 1, prefix=f"mpi-{namespace}", gpus=0, others={"ephemeral-storage": "1Ti"})
+        cluster.submit(handed(namespace, Engine.MPIJOB, image="mpi"))
+        with operating(access, namespace):
+            until(lambda: "violates PodSecurity" in cluster.named("train", namespace).status.reason.message)
+            relaxed = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
+            plane.request("PATCH", f"/api/v1/namespaces/{namespace}", relaxed, kind="merge-patch+json")
+            run = comes_to(cluster, "train", Phase.RUNNING)
+            found = sorted(
+                pod["metadata"]["name"] for pod in cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
+            )
+            assert found == ["train-0-launcher", "train-0-worker-0", "train-0-worker-1"]
+            cluster.set_intent(run.uid, Intent.STOP)
+            comes_to(cluster, "train", Phase.STOPPED)
+            assert live_pods(cluster, namespace) == []
+        plane.request("DELETE", f"/api/v1/nodes/mpi-{namespace}-0")
+
+
+@pytest.fixture(scope="module")
+def trainer(plane: ControlPlane, jobset: None) -> Iterator[None]:
+    with engine(plane, "trainer"):
+        yield
+
+
+@pytest.mark.usefixtures("trainer")
+class TestTrainer:
+    path = "trainer.kubeflow.org/v1alpha1"
+
+    def test_a_run_is_carried_out(self, access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+        cluster.submit(handed(namespace, Engine.KUBEFLOW_TRAINER, run="2s"))
+        with operating(access, namespace):
+            comes_to(cluster, "train", Phase.SUCCEEDED)
+        told = [event.type for event in cluster.events()]
+        assert told[-2:] == ["Running", "Succeeded"]
+
+    def test_a_stop_takes_everything_away(self, access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+        cluster.submit(replace(handed(namespace, Engine.KUBEFLOW_TRAINER), grace_s=1.0))
+        with operating(access, namespace):
+            run = comes_to(cluster, "train", Phase.RUNNING)
+            cluster.set_intent(run.uid, Intent.STOP)
+            comes_to(cluster, "train", Phase.STOPPED)
+            assert live_pods(cluster, namespace) == []
+            for plural in ("trainjobs", "trainingruntimes"):
+                until(lambda plural=plural: not objects(cluster, f"{self.path}/{plural}", namespace))  # type: ignore[misc]

@@ -32,45 +32,56 @@ LAUNCHES_ITSELF = frozenset((Engine.MPIJOB, Engine.RAYJOB))
 NAME_MOST = 40
 """Characters of a run's name; engines add theirs to it for the names of pods, which have 63."""
 
+# Sentences, as the parser and the API server say them; those of the last two groups follow `engine: NAME` and its verb.
+NO_ENGINE = "it is the queue of an engine; give `engine` too, such as `engine: kueue`, or leave it out"
+NO_QUEUE = "`engine: kueue` needs the LocalQueue that admits the run; give its name, such as `queue: team-a`"
+PLACES = "places its pods itself"
+NO_SPAN = "a gang cannot change its size there; give `nodes` one number"
+NO_PRICE = "`max_price` cannot choose its nodes; leave it out, or give `max_cost`"
+NO_PRIORITY = "its queue has an order of its own; leave `priority` out"
+STARTS = "starts the program itself"
+NO_FRAMEWORK = "ranks meet as it has them meet; leave `framework` out"
+NO_SETUP = "its workers have no `setup` step; put what it does into the image"
+NO_SPLIT = "no rank of it finds a split; leave `parallel` out"
+NO_IMAGE = "give an image that has Python, and Ray or mpirun"
+
 
 def engine_problems(spec: "Training") -> Iterable[tuple[str, str]]:
     """Return what a run with an engine asks for that it cannot have, and what one without cannot."""
     engine = spec.engine
     if engine is None:
         if spec.queue is not None:
-            yield "queue", "it is the queue of an engine; give `engine` too, such as `engine: kueue`, or leave it out"
+            yield "queue", NO_ENGINE
         return
     if engine is Engine.KUEUE and spec.queue is None:
-        yield (
-            "queue",
-            "`engine: kueue` needs the LocalQueue that admits the run; give its name, such as `queue: team-a`",
-        )
+        yield "queue", NO_QUEUE
     if len(spec.name) > NAME_MOST:
         yield "name", f"with `engine` it has at most {NAME_MOST} characters, as pods are named after it; shorten it"
-    itself = f"`engine: {engine}` places its pods itself: "
     if spec.most_nodes is not None:
-        yield "most_nodes", f"{itself}a gang cannot change its size there; give `nodes` one number"
+        yield "most_nodes", _said(engine, PLACES, NO_SPAN)
     if spec.capacity.auto:
-        yield "capacity", f"{itself}`spot: auto` cannot choose its nodes; leave it out"
+        yield "capacity", _said(engine, PLACES, "`spot: auto` cannot choose its nodes; leave it out")
     if spec.capacity.max_price is not None:
-        yield "capacity", f"{itself}`max_price` cannot choose its nodes; leave it out, or give `max_cost`"
+        yield "capacity", _said(engine, PLACES, NO_PRICE)
     if spec.priority:
-        yield "priority", f"{itself}its queue has an order of its own; leave `priority` out"
+        yield "priority", _said(engine, PLACES, NO_PRIORITY)
     gpu = spec.resources.gpu
     if gpu is not None and gpu.milli % 1000:
-        yield "resources", f"{itself}a share of a GPU cannot be found for it; ask for whole GPUs"
+        yield "resources", _said(engine, PLACES, "a share of a GPU cannot be found for it; ask for whole GPUs")
     if engine in LAUNCHES_ITSELF:
         yield from _launching_problems(spec, engine)
 
 
 def _launching_problems(spec: "Training", engine: Engine) -> Iterable[tuple[str, str]]:
-    itself = f"`engine: {engine}` starts the program itself: "
     if spec.image is None:
-        has = "Ray" if engine is Engine.RAYJOB else "mpirun"
-        yield "image", f"{itself}give an image that has Python and {has}"
+        yield "image", _said(engine, STARTS, NO_IMAGE)
     if spec.framework is not None:
-        yield "framework", f"{itself}ranks meet as it has them meet; leave `framework` out"
+        yield "framework", _said(engine, STARTS, NO_FRAMEWORK)
     if spec.setup is not None and engine is Engine.MPIJOB:
-        yield "setup", f"{itself}its workers have no `setup` step; put what it does into the image"
+        yield "setup", _said(engine, STARTS, NO_SETUP)
     if spec.parallel is not None:
-        yield "parallel", f"{itself}no rank of it finds a split; leave `parallel` out"
+        yield "parallel", _said(engine, STARTS, NO_SPLIT)
+
+
+def _said(engine: Engine, verb: str, why: str) -> str:
+    return f"`engine: {engine}` {verb}: {why}"

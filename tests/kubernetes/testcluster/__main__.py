@@ -38,6 +38,8 @@ def main() -> None:
                 binaries.ensure(names=binaries.REAL_NODES)
                 binaries.ensure(binaries.OLDEST)
                 binaries.ensure_karpenter()
+                for name in binaries.ENGINES:
+                    binaries.ensure_engine(name)
             return
         version = arguments.version
         with RealCluster(2, version=version) if arguments.real else ControlPlane(version=version) as plane:

@@ -44,7 +44,6 @@ KARPENTER_MODULE, KARPENTER = "sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kw
 
 ENGINES = {
     "jobset": ("engines", "sigs.k8s.io/jobset"),
-    "kuberay": ("engines", "github.com/ray-project/kuberay/ray-operator"),
     "trainer": ("engines", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),
     "training-operator": ("training-operator", "github.com/kubeflow/training-operator/cmd/training-operator.v1"),
 }

@@ -25,12 +25,9 @@ CERTIFICATES = Path("/tmp/k8s-webhook-server")
 """Where training-operator looks for them, whatever it is told."""
 KINDS = {
     "jobset": "config/components/crd/bases",
-    "kuberay": "config/crd/bases",
     "trainer": "manifests/base/crds",
     "training-operator": "manifests/base/crds",
 }
-NEEDS = {"trainer": ("jobset",)}
-"""Engines that stand on others, whose controllers have to run too."""
 
 
 @contextmanager
@@ -67,10 +64,11 @@ def define(plane: ControlPlane, directory: Path) -> None:
             (stored,) = (each["name"] for each in kind["spec"]["versions"] if each["storage"])
             paths.append(f"/apis/{kind['spec']['group']}/{stored}/{kind['spec']['names']['plural']}")
     for path in paths:
-        _await(plane, path)
+        await_served(plane, path)
 
 
-def _await(plane: ControlPlane, path: str) -> None:
+def await_served(plane: ControlPlane, path: str) -> None:
+    """Wait until the API server serves a kind."""
     from tests.waiting import until
 
     def is_served() -> bool:
@@ -111,16 +109,6 @@ def _trainer(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str],
     _certified(home / "k8s-webhook-server" / "serving-certs")
     environment = _environment(plane, TMPDIR=str(home))
     return [*environment, str(program), f"--config={_written(home, config)}"], "Starting workers"
-
-
-def _kuberay(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], str]:
-    health, metrics = free_ports(2)
-    flags = [
-        f"--metrics-addr=127.0.0.1:{metrics}",
-        f"--health-probe-bind-address=127.0.0.1:{health}",
-        "--enable-leader-election=false",
-    ]
-    return [*_environment(plane), str(program), *flags], "Starting workers"
 
 
 def _training_operator(plane: ControlPlane, program: Path, home: Path) -> tuple[list[str], Callable[[], bool]]:
@@ -173,7 +161,6 @@ def _training_operator(plane: ControlPlane, program: Path, home: Path) -> tuple[
 
 _STARTS: Mapping[str, Any] = {
     "jobset": _jobset,
-    "kuberay": _kuberay,
     "trainer": _trainer,
     "training-operator": _training_operator,
 }

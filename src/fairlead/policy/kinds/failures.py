@@ -92,13 +92,14 @@ def hung(workload: Workload, pod: Pod) -> bool:
 
 def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
     node = next((node for node in nodes if node.name == pod.node), None)
-    if node is None or not node.ready:
+    if pod.node and (node is None or not node.ready):
         reason = Reason(
             code=Code.NODE_LOST, message=f"node {pod.node}, which held pod {pod.index} of {spec.nodes}, is gone"
         )
     else:
         what = pod.message or "its supervising process was killed, which ended its ranks"
-        reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes} on {pod.node} was lost: {what}")
+        where = f" on {pod.node}" if pod.node else ""  # that of an engine may have been on none
+        reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes}{where} was lost: {what}")
     return Failure(blame=Blame.INFRASTRUCTURE, reason=reason)
 
 

@@ -117,7 +117,10 @@ def _role(template: Object, count: int) -> Object:
     return {"replicas": count, "restartPolicy": "Never", "template": template}
 
 
-PYTORCH = KubeflowJob(engine=Engine.PYTORCHJOB, kind="PyTorchJob", plural="pytorchjobs", key="pytorchReplicaSpecs")
+# Before workers beside a Master a container waits for that to have a name, which Pod Security's `restricted` forbids.
+PYTORCH = KubeflowJob(
+    engine=Engine.PYTORCHJOB, kind="PyTorchJob", plural="pytorchjobs", key="pytorchReplicaSpecs", first=None
+)
 TENSORFLOW = KubeflowJob(engine=Engine.TFJOB, kind="TFJob", plural="tfjobs", key="tfReplicaSpecs", first=None)
 XGBOOST = KubeflowJob(engine=Engine.XGBOOSTJOB, kind="XGBoostJob", plural="xgboostjobs", key="xgbReplicaSpecs")
 MPI = MpiJob(engine=Engine.MPIJOB, kind="MPIJob", plural="mpijobs", key="mpiReplicaSpecs", launches=True)

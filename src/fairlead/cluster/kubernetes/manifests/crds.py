@@ -19,7 +19,7 @@ from fairlead.specs.resources import Resources
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
-from fairlead.specs.training import ENV_NAME, Checkpoint, Retry
+from fairlead.specs.training import ENV_NAME, Checkpoint, Retry, Training
 
 GROUP, VERSION = API_VERSION.split("/")
 _SHORT = {
@@ -64,6 +64,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Checkpoint: validation.checkpoint_rules,
     Retry: validation.retry_rules,
     Resources: validation.sharing_rules,
+    Training: validation.engine_rules,
     PoolGpu: validation.partition_rules,
 }
 

@@ -8,6 +8,7 @@ import json
 
 from fairlead.cluster.preflight import IN_POD, NO_PLACES, OTHER_PLACES
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
+from fairlead.specs import engines
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
 from fairlead.specs.formats.advice import advice, limits_of
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
@@ -242,6 +243,33 @@ def partition_rules() -> list[Rule]:
     """GPUs are partitioned or handed out otherwise; ``self`` is the section of a pool's GPUs."""
     return [
         rule("!has(self.sharing) || !has(self.instances) || self.instances.size() == 0", say(EITHER), at=".instances")
+    ]
+
+
+def engine_rules() -> list[Rule]:
+    """Rules for a run with an engine, or without one; ``self`` is its spec. The operator says what needs more reading.
+
+    An elastic gang is told by its text, as is all that a share of a GPU is not.
+    """
+    launches = ", ".join(json.dumps(each.value) for each in sorted(engines.LAUNCHES_ITSELF))
+
+    def refused(test: str, verb: str, why: str, *, at: str, of: str = "") -> Rule:
+        given = f"!has(self.engine) || {of}" if of else "!has(self.engine) || "
+        return rule(f"{given}{test}", say("`engine: "), "self.engine", say(f"` {verb}: {why}"), at=at)
+
+    others = f"!(self.engine in [{launches}]) || "
+    return [
+        rule("!has(self.queue) || has(self.engine)", say(engines.NO_ENGINE), at=".queue"),
+        rule('!has(self.engine) || self.engine != "kueue" || has(self.queue)', say(engines.NO_QUEUE)),
+        refused('!has(self.nodes) || !string(self.nodes).contains("..")', engines.PLACES, engines.NO_SPAN, at=".nodes"),
+        refused(
+            "!has(self.capacity) || !has(self.capacity.max_price)", engines.PLACES, engines.NO_PRICE, at=".capacity"
+        ),
+        refused("!has(self.priority) || self.priority == 0", engines.PLACES, engines.NO_PRIORITY, at=".priority"),
+        refused("has(self.image)", engines.STARTS, engines.NO_IMAGE, at=".engine", of=others),
+        refused("!has(self.framework)", engines.STARTS, engines.NO_FRAMEWORK, at=".framework", of=others),
+        refused("!has(self.parallel)", engines.STARTS, engines.NO_SPLIT, at=".parallel", of=others),
+        refused("!has(self.setup)", engines.STARTS, engines.NO_SETUP, at=".setup", of='self.engine != "mpijob" || '),
     ]
 
 

@@ -445,11 +445,11 @@ class KubernetesCluster:
         return True
 
     def refuse_unreadable(self) -> list[AnyObject]:
-        """Say in the status of parents that they cannot run, whose specs break rules that the API server lacks.
+        """Say in the status of workloads that they cannot run, whose specs break rules that the API server lacks.
 
         Those to which it was just said are returned. What another version took in is left as it is.
         """
-        found = [each for cache in self.view.parents.values() for each in cache.all()]
+        found = self.view.workload_objects()
         new = [each for each in found if each.problem and not each.shown_phase and self._is_ours(each)]
         return [each for each in new if self._refuse(each)]
 

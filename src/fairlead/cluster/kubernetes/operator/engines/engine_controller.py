@@ -13,7 +13,7 @@ from functools import partial
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, NodeObject
 from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
-from fairlead.cluster.kubernetes.engines.port import Object, Submission
+from fairlead.cluster.kubernetes.engines.port import Object, Stage, Submission, words
 from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 # An API server that has just started knows neither every kind nor every role; what is missing is missing for longer.
 PATIENCE_S = 5.0
+# So long an engine gets to make its pods before Events are asked why it has not, and so often they are asked.
+ASK_AFTER_S, ASK_EVERY_S = 5.0, 10.0
 
 
 class EngineController:
@@ -62,6 +64,7 @@ class EngineController:
         self._marks = self._view.marks()
         self._unsettled: set[str] = set()
         self._missing_since: dict[Engine, float] = {}
+        self._asked: dict[str, float] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -95,13 +98,42 @@ class EngineController:
             if not each.is_leaving:
                 name = f"delete {each.engine} {each.key} {each.uid}"
                 self._agent.submit(found.uid, name, partial(self._delete, each))
-        if going or is_told or gang.attempt in there or gang.created or not _is_wanted(found, gang):
+        if gang.attempt in there and not going:
+            return self._is_explained(found, gang, there[gang.attempt], now)
+        if going or is_told or gang.created or not _is_wanted(found, gang):
             return not going
         if self._view.over(found.uid):
             return True  # it was refused, which is for the loop to hear
         name = f"hand {found.key}-{gang.attempt} to {engine}"
         self._agent.submit(found.uid, name, partial(self._create, found.uid, gang.attempt))
         return False
+
+    def _is_explained(self, found: TrainingObject, gang: Gang, there: EngineObject, now: float) -> bool:
+        """Ask why an engine does not make all pods where nobody says it; whether nothing is to be asked."""
+        is_late = found.state.status.phase is Phase.STARTING and there.observed.stage is Stage.WAITING
+        num_pods = sum(pod.attempt == gang.attempt for pod in self._view.pods_of(found.uid).values())
+        if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(there.uid):
+            self._asked.pop(found.uid, None)
+            return True
+        asked_at = self._asked.setdefault(found.uid, now - ASK_EVERY_S + ASK_AFTER_S)
+        if now - asked_at >= ASK_EVERY_S:
+            self._asked[found.uid] = now
+            self._agent.submit(found.uid, f"ask why {there.key} lacks pods", partial(self._ask, there))
+        return False
+
+    def _ask(self, there: EngineObject) -> None:
+        """Take the newest warning of an engine's object, or of what it has made so far."""
+        namespace, _, name = there.key.partition("/")
+        path = f"/api/v1/namespaces/{namespace}/events"
+        said: list[tuple[str, str]] = []
+        for event in self._client.items(path, {"fieldSelector": "type=Warning"}):
+            of = str(event["involvedObject"].get("name") or "")
+            if of == name or of.startswith(f"{name}-"):
+                told = str(event.get("lastTimestamp") or event.get("eventTime") or "")
+                kind = str(event["involvedObject"].get("kind") or "object")
+                said.append((told, f"its {kind} says {words(event, fallback='nothing')}"))
+        if said:
+            self._view.engines.note_warning(there, max(said)[1])
 
     def _bear_missing(self, found: TrainingObject, gang: Gang, engine: Engine, now: float) -> bool:
         """Wait for an engine's objects to be listed; end the start where the cluster has no such engine."""

@@ -65,6 +65,7 @@ class EngineObjects:
         self._of_run: dict[str, dict[str, EngineObject]] = {}
         self._by_uid: dict[str, EngineObject] = {}
         self._words: dict[str, str] = {}
+        self._warnings: dict[str, str] = {}
 
     def watch(self, spec: Training) -> None:
         """Begin to follow the engine of a run, and Kueue where that admits it; again and again is once."""
@@ -123,8 +124,23 @@ class EngineObjects:
         """The objects of a run by the starts that they stand for."""
         with self._lock:
             found = {each.attempt: each for each in self._of_run.get(uid, {}).values()}
-            said = {attempt: self._words.get(each.uid, "") for attempt, each in found.items()}
+            said = {
+                attempt: self._words.get(each.uid) or self._warnings.get(each.uid, "")
+                for attempt, each in found.items()
+            }
         return {attempt: _with_words(each, said[attempt]) for attempt, each in found.items()}
+
+    def is_explained(self, uid: str) -> bool:
+        """Return whether Kueue says of an object why it waits."""
+        with self._lock:
+            return bool(self._words.get(uid))
+
+    def note_warning(self, found: EngineObject, said: str) -> None:
+        """Take in what Events say of an object that waits; Kueue knows better."""
+        with self._lock:
+            before, self._warnings[found.uid] = self._warnings.get(found.uid, ""), said
+        if before != said:
+            self._changed(found.run_uid)
 
     def put(self, engine: Engine, content: Mapping[str, Any]) -> EngineObject | None:
         """Take in an object as it was answered."""
@@ -137,6 +153,7 @@ class EngineObjects:
                 if not self._of_run.get(before.run_uid):
                     self._of_run.pop(before.run_uid, None)
                 self._by_uid.pop(before.uid, None)
+                self._warnings.pop(before.uid, None)
             if after is not None:
                 self._of_run.setdefault(after.run_uid, {})[after.uid] = after
                 self._by_uid[after.uid] = after
@@ -156,7 +173,7 @@ class EngineObjects:
 
 
 def _with_words(found: EngineObject, said: str) -> EngineObject:
-    """An object that waits, with Kueue's reason for it."""
+    """An object that waits, with somebody else's reason for it."""
     if not said or found.observed.stage is not Stage.WAITING:
         return found
     return replace(found, observed=replace(found.observed, message=said))
