@@ -1,4 +1,4 @@
-"""Four steps of the pipeline in pipeline.yaml: make data, search parameters, train a classifier, test it.
+"""Steps of the pipelines in pipeline.yaml and cluster_pipeline.yaml: data, a search, a classifier, a test of it.
 
     python flowers.py prepare      where the variables of a step say what it reads and writes
 
@@ -12,6 +12,7 @@ import math
 import os
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 KINDS = ((1.0, 4.0, 2.0, 0.5), (2.5, 3.0, 4.0, 1.5), (3.5, 3.6, 5.0, 2.6))  # centimetres, on average
@@ -68,21 +69,33 @@ def accuracy(model: Model, flowers: list[Flower]) -> float:
     return sum(guess == kind for guess, (_, kind) in zip(told, flowers, strict=True)) / len(flowers)
 
 
+def held_out(flowers: list[Flower], *, rate: float, epochs: int) -> Iterator[float]:
+    """The accuracy on each third of the flowers of a model that has seen the other two."""
+    for start in range(0, FLOWERS, FLOWERS // 3):
+        stop = start + FLOWERS // 3
+        model = fit(flowers[:start] + flowers[stop:], rate=rate, epochs=epochs)
+        yield accuracy(model, flowers[start:stop])
+
+
 def tune() -> None:
     """Try rates and lengths, each three times with another third held out, and write the best."""
     flowers = read("TRAINING")
     scores: dict[tuple[float, int], float] = {}
     for rate in (0.003, 0.01, 0.03):
         for epochs in (3, 30):
-            right = 0.0
-            for start in range(0, FLOWERS, FLOWERS // 3):
-                stop = start + FLOWERS // 3
-                model = fit(flowers[:start] + flowers[stop:], rate=rate, epochs=epochs)
-                right += accuracy(model, flowers[start:stop])
-            scores[rate, epochs] = right / 3
-            print(f"rate={rate} epochs={epochs} accuracy={right / 3:.3f}", flush=True)
+            scores[rate, epochs] = sum(held_out(flowers, rate=rate, epochs=epochs)) / 3
+            print(f"rate={rate} epochs={epochs} accuracy={scores[rate, epochs]:.3f}", flush=True)
     rate, epochs = max(scores, key=scores.__getitem__)
     place("OUTPUT_PARAMETERS").write_text(json.dumps({"rate": rate, "epochs": epochs}))
+
+
+def trial() -> None:
+    """Try one rate and one length, as a run of its own: a trial of the sweep in cluster_pipeline.yaml."""
+    rate, epochs = float(os.environ["FAIRLEAD_PARAM_RATE"]), int(os.environ["FAIRLEAD_PARAM_EPOCHS"])
+    right = 0.0
+    for step, each in enumerate(held_out(read("TRAINING"), rate=rate, epochs=epochs), start=1):
+        right += each
+        print(f"step={step} accuracy={right / step:.3f}", flush=True)
 
 
 def train() -> None:
@@ -98,4 +111,4 @@ def evaluate() -> None:
 
 
 if __name__ == "__main__":
-    {"prepare": prepare, "tune": tune, "train": train, "evaluate": evaluate}[sys.argv[1]]()
+    {"prepare": prepare, "tune": tune, "trial": trial, "train": train, "evaluate": evaluate}[sys.argv[1]]()

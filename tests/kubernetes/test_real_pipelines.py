@@ -23,6 +23,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.kubernetes]
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PREPARE = """
 import os
 with open("/team/ledger", "a") as file:
@@ -140,6 +141,53 @@ def test_a_pipeline_goes_on_in_another_pod_and_its_results_are_taken_by_the_next
         assert "code given has changed" in rows
         assert "gate: `model > 1` does not hold: model is 0" in rows
         desk("delete", "--yes", "churn", "churn-2", "churn-3", timeout_s=PATIENCE_S)
+    finally:
+        looks_after.kill()
+        looks_after.wait(timeout=30)
+
+
+def test_the_example_tunes_trains_and_tests_on_nodes_and_does_again_only_what_has_changed(
+    cluster: RealCluster,
+    desk: Desk,
+) -> None:
+    example = (EXAMPLES / "cluster_pipeline.yaml").read_text().replace("python:3.12-slim", images.PYTHON)
+    (desk.directory / "flowers.py").write_text((EXAMPLES / "flowers.py").read_text())
+    (desk.directory / "flowers.yaml").write_text(example)
+    looks_after = operator(desk)
+
+    def steps(name: str) -> dict[str, str]:
+        return {step["name"]: step["phase"] for step in shown(desk, name)["steps"]}
+
+    try:
+        desk("run", "-d", "flowers.yaml", timeout_s=PATIENCE_S)
+        until(
+            lambda: steps("flowers")["tune"] == "Running", lambda: desk("status", "flowers").out, timeout_s=PATIENCE_S
+        )
+        looks_after.kill()
+        looks_after.wait(timeout=30)
+        kubectl(cluster, desk, "delete", "pod", "flowers-driver-0-0", "--grace-period=0", "--force")
+        looks_after = operator(desk)
+        comes_to(desk, "flowers", "Succeeded")
+        assert set(steps("flowers").values()) == {"Succeeded"}
+        family = desk("status", "--all", "--json").out
+        names = sorted(run["name"] for run in json.loads(family))
+        trials = [f"flowers-tune-{number}" for number in range(6)]
+        assert names == ["flowers", "flowers-driver", "flowers-train", "flowers-tune", *trials]
+        # What trials print is a curve, on nodes too.
+        drawn = desk("compare", "flowers-tune-0", "flowers-tune-1", "--metric", "accuracy", "--plot", "curves.svg")
+        assert "Wrote accuracy of 2 runs" in drawn.err
+        assert "accuracy" in desk("sweep", "best", "flowers-tune").out
+
+        desk("run", "flowers.yaml", timeout_s=PATIENCE_S)
+        assert set(steps("flowers-2").values()) == {"Cached"}
+        assert "train     Cached           unchanged since run" in desk("status", "flowers-2").out
+        assert "flowers-2-train" not in desk("status", "--all").out
+
+        (desk.directory / "flowers.yaml").write_text(example.replace("SEED: 1", "SEED: 2"))
+        desk("run", "flowers.yaml", timeout_s=PATIENCE_S)
+        assert set(steps("flowers-3").values()) == {"Succeeded"}
+        assert "variable SEED has changed" in desk("status", "flowers-3").out
+        desk("delete", "--yes", "flowers", "flowers-2", "flowers-3", timeout_s=PATIENCE_S)
     finally:
         looks_after.kill()
         looks_after.wait(timeout=30)

@@ -244,7 +244,7 @@ class ClusterClient(WorkloadStore, Protocol):
         ...
 
     def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
-        """Metrics of a workload over time, by name; none where only the last values are kept."""
+        """Metrics of a workload over time, by name; none of what is gone with the pods that told it."""
         ...
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:

@@ -209,18 +209,27 @@ def _record(ending: Mapping[str, Any], termination_log: str, pod_dir: str | None
 def report(pod_dir: str, every_s: float = reporting.REPORT_EVERY_S) -> None:
     """One line whenever there is news, at most every few seconds, until told to stop; the last news then too.
 
+    Points of metrics are told once each, by as many lines as they need. The last line of all has none.
+
     Ends by itself when the ranks ended a while ago: a notice that came before anybody heard it here is not repeated.
     """
     stopped: list[int] = []
     looks_since_end = 0
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: stopped.append(number))
-    said, said_at = "", 0.0
+    said, said_at, offset = "", 0.0, 0
     while True:
         looks_since_end += os.path.exists(os.path.join(pod_dir, "exit.json"))
         is_last = bool(stopped) or looks_since_end >= LOOKS_AFTER_END
         now = time.time()
         if is_last or now - said_at >= every_s:
+            while True:
+                points, after = reporting.read_points(pod_dir, offset)
+                if after == offset:
+                    break
+                offset = after
+                print(reporting.pack_report(pod_dir, points), flush=True)
+                said_at = now
             line = reporting.pack_report(pod_dir)
             if line != said:
                 print(line, flush=True)

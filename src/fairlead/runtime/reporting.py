@@ -12,7 +12,7 @@ from fairlead.runtime import podfiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 FORM = 1  # rises when an older reader could not understand
@@ -21,6 +21,7 @@ MOST_EXIT_BYTES = 4096  # kubelet keeps no more of a termination message
 MOST_PROGRESS_BYTES = 1024  # of these
 MOST_REPORT_BYTES = 8192  # half of what a container runtime keeps as one line
 MOST_EVENTS = 20
+MOST_POINTS_BYTES = 3072  # of a report; what does not fit comes with the next one
 GPUS = "gpus.json"
 
 
@@ -90,15 +91,41 @@ def first_failed(ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
     return min(failed, key=lambda each: float(each["at"]), default=None)
 
 
-def pack_report(pod_dir: str) -> str:
+def read_points(pod_dir: str, offset: int) -> tuple[list[Any], int]:
+    """Read points of rank 0's metrics from an offset on, as many as a report holds, and the offset behind them."""
+    try:
+        with open(os.path.join(pod_dir, "rank-0.series.jsonl"), "rb") as file:
+            file.seek(offset)
+            data = file.read(MOST_POINTS_BYTES)
+    except FileNotFoundError:
+        return [], offset
+    end = data.rfind(b"\n") + 1
+    if not end and len(data) == MOST_POINTS_BYTES:
+        return [], offset + len(data)  # nothing of ours has such a line; what is left of it is no point either
+    points = []
+    for line in data[:end].splitlines():
+        try:
+            points.append(json.loads(line))
+        except ValueError:
+            continue  # a line that the program itself wrote there
+    return points, offset + end
+
+
+def pack_report(pod_dir: str, points: Sequence[Any] = ()) -> str:
     """Pack what the ranks of a pod say now: the lowest rank's report, the newest sign of life, and the latest
-    events."""
+    events.
+
+    Args:
+        points: Of metrics, which were not told before.
+    """
     started = podfiles.read_json(os.path.join(pod_dir, "started.json")) or {}
     reports = _reports(pod_dir)
     packed: dict[str, Any] = {"form": FORM, "started_at": started.get("at"), "active_at": active_at(pod_dir)}
     gpus = podfiles.read_json(os.path.join(pod_dir, GPUS))
     if gpus is not None:
         packed["gpus"] = gpus["uuids"]
+    if points:
+        packed["points"] = points
     if reports:
         packed["progress"] = reports[min(reports)]
     events = _events(pod_dir)

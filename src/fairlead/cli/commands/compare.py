@@ -47,8 +47,8 @@ class _Compared:
 def compare(target: Target, names: tuple[str, ...], metrics: tuple[str, ...], plot: Path | None, json_: bool) -> None:
     """Compare the runs NAMES: keys of their specs that differ, their metrics, how their code differs from the first's.
 
-    Of each metric the last value is shown, and the best where another was better. Time series are kept of runs on this
-    machine; of others the last values are shown.
+    Of each metric the last value is shown, and the best where another was better. Time series of runs on a cluster are
+    there as long as their pods; of others the last values are shown.
     """
     cluster = target.open()
     compared = [_look(cluster, name) for name in names]

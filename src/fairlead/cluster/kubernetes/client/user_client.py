@@ -383,8 +383,11 @@ class UserClient:
         return logs.follow(over, watermark)
 
     def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
-        """None: pods tell their last values, and nothing keeps the ones before."""
-        return {}
+        """Of the pods that are still there, as their reporters have told them; none where we may not read these."""
+        from fairlead.cluster.kubernetes.client.pod_series import read_series  # here, since few commands draw curves
+
+        namespace, _, kind = self._key(uid)
+        return {} if is_parent_kind(kind) else read_series(self.client, namespace, uid)
 
     def dropped_output(self, workload: Workload) -> tuple[Dropped, ...]:
         """By what the beginnings of the newest logs say, and what is kept of pods that are gone."""

@@ -1,0 +1,63 @@
+"""Reads the metrics of a run over time from what its pods' reporters have told."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.manifests.pods import REPORTER
+from fairlead.cluster.kubernetes.names import ATTEMPT, INDEX, RUN_UID
+from fairlead.runtime.reporting import FORM
+from fairlead.state.series import Point
+
+# A thousand points take about 150 KB with what is told beside them.
+MOST_BYTES = 16 * 1024 * 1024
+UNREADABLE = frozenset({400, 403, 404, 500, 502, 503})
+"""Answers of those whose logs are gone, not there yet, out of reach, or not for us."""
+
+
+def read_series(client: Client, namespace: str, uid: str) -> dict[str, tuple[Point, ...]]:
+    """The points of each metric, by starts and time; those of pods that were deleted are missing."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    try:
+        found = [
+            (int(pod["metadata"]["labels"][ATTEMPT]), str(pod["metadata"]["name"]))
+            for pod in client.items(pods, {"labelSelector": f"{RUN_UID}={uid},{INDEX}=0"})
+        ]
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return {}
+    series: dict[str, list[Point]] = {}
+    for attempt, name in sorted(found):
+        try:
+            text = client.text(f"{pods}/{name}/log", {"container": REPORTER, "limitBytes": str(MOST_BYTES)})
+        except ApiError as error:
+            if error.status not in UNREADABLE:
+                raise
+            continue
+        for metric, point in _points(text, attempt):
+            series.setdefault(metric, []).append(point)
+    return {metric: tuple(points) for metric, points in series.items()}
+
+
+def _points(text: str, attempt: int) -> Iterator[tuple[str, Point]]:
+    """The points in the log of a reporter; what is damaged, or not ours, is left out."""
+    for line in text.splitlines():
+        for point in _object(line).get("points") or ():
+            try:
+                at, step, values = point
+                at, step = float(at), None if step is None else int(step)
+                found = [(str(name), float(value)) for name, value in values.items()]
+            except (ValueError, TypeError, AttributeError):
+                continue
+            for name, value in found:
+                yield name, Point(at=at, step=step, value=value, attempt=attempt)
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) and content.get("form") == FORM else {}
