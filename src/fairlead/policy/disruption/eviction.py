@@ -193,9 +193,7 @@ class EvictionPass:
         """
         offered = self._not_chosen(giving_way, holders, there, timeline, soon)
         with timeline.at(soon) as rooms:
-            chosen = enough(shape_of(workload.spec, timeline.doors), workload.spec.nodes, offered, rooms)
-        self.stopped.update(victim.workload.uid for victim in chosen)
-        return chosen
+            return enough(shape_of(workload.spec, timeline.doors), workload.spec.nodes, offered, rooms)
 
     def restarted(
         self,

@@ -40,6 +40,7 @@ from fairlead.policy.scaling.elastic import is_resizing, is_wanted
 from fairlead.policy.scaling.scale_up import Growing
 from fairlead.policy.selection.selection import Selected, select
 from fairlead.specs.gang import GangSpec
+from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy, Selection
@@ -441,7 +442,10 @@ class SchedulingPass:
         # Of all runs, so that it is the same once those have left that are stopped for it.
         soon = now + max((each.spec.grace_s for each in self.snapshot.workloads), default=0.0) + 1.0
         chosen = making.outside(workload, selected.giving_way, self.holders, self._there, timeline, soon)
+        if self._changes_choice(chosen) and not self._all_come_by(workload, chosen):
+            return self._wait(workload, explaining.needs(workload, timeline, self.holders))
         for victim in chosen:
+            making.stopped.add(victim.workload.uid)
             timeline.end_by(victim.workload.uid, now + victim.workload.spec.grace_s + 1.0)
         claim = timeline.earliest(shape, count, end - now)
         again: tuple[Victim, ...] = ()
@@ -500,9 +504,15 @@ class SchedulingPass:
         assert self.selected is not None, "nobody restarts where nobody is chosen"
         coming = {workload.uid} | {each.workload.uid for each in victims} & self.selected.chosen
         after = self._afterwards((*self.making.told, *victims), until=coming)
-        comes_by = coming <= {each.uid for each, _ in after.started} | after.promised
+        # Room that is to be had by whoever comes is not there before the last of those that leave has left.
+        assert after.selected is not None
+        comes_by = coming <= after.selected.chosen & ({each.uid for each, _ in after.started} | after.promised)
         self.num_in_vain += not comes_by
         return comes_by
+
+    def _changes_choice(self, victims: Sequence[Victim]) -> bool:
+        """Return whether others may be chosen once they have left: what they hold counts against quotas."""
+        return bool(victims) and any(team.quota != Quota() for team in self.snapshot.teams)
 
     def _afterwards(self, victims: Sequence[Victim], *, until: Set[str]) -> "SchedulingPass":
         """The queue once all that make room are gone, when all of those have been looked at."""
