@@ -215,3 +215,17 @@ def test_nobody_is_asked_while_no_run_holds_a_gpu(exporters: Exporters) -> None:
     loop = Loop(exporters)
     loop.turn(Snapshot(nodes=(node("a", gpus=4),), workloads=(), pods=()), times=10)
     assert exporters.num_lists == 0
+
+
+def test_a_request_that_was_dropped_is_made_again(exporters: Exporters) -> None:
+    exporters.said = {"a": exposition("a", 0, 0, 0, 0)}
+    loop, alone = Loop(exporters), run("alone", 4)
+    seen = world((alone, pod("alone", 0, "a", 4)))
+    answering, loop.agent = loop.agent, SimpleNamespace(submit=lambda run, name, job: None)
+    loop.turn(seen)
+    loop.agent = answering
+    loop.turn(seen, times=3)
+    assert exporters.num_lists == 0, "it may still come"
+    loop.turn(seen, times=4)
+    assert exporters.num_lists > 0
+    assert len(loop.telemetry.held) == 4

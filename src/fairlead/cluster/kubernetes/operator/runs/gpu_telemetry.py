@@ -31,6 +31,7 @@ EVERY_S = 30.0
 # Exporters come and go with nodes; where there are none this is all that asking costs.
 FIND_EVERY_S = 300.0
 ANSWER_S = 5.0
+GIVE_UP_S = 120.0
 MOST_BYTES = 4 * 2**20
 MOST_SAMPLES = 1_000
 Start = tuple[str, int]  # uid of a run, attempt
@@ -106,7 +107,9 @@ class GpuTelemetry:
             is_asking = self._is_asking
         if scraped is not None:
             self._take(scraped, seen)
-        if is_asking or 0 <= now - self._asked_at < self._every_s:
+        passed_s = now - self._asked_at
+        # A request that was dropped, as when another led for a moment, is never answered.
+        if 0 <= passed_s < (max(self._every_s, GIVE_UP_S) if is_asking else self._every_s):
             return
         nodes = {pod.node for pod in _holders(seen)}
         self._asked_at = now
