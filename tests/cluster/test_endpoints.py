@@ -17,7 +17,7 @@ from fairlead.cluster.local.endpoints import gateway_url
 from fairlead.control.admission import admit
 from fairlead.control.models import promote, push
 from fairlead.errors import Conflict, NotFound
-from fairlead.policy.kinds.serving import detail_of
+from fairlead.policy.kinds.serving import detail_of, spec_of
 from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Access, Canary, Scale, Serving
@@ -173,6 +173,32 @@ def test_a_model_that_is_not_there_is_refused(desk: Desk, model: str, error: typ
     desk.cluster.submit(Training(name="train", run="true", workdir=str(desk.workdir)))
     with pytest.raises(error, match=says):
         admit(desk.cluster, desk.spec(model=model), desk.workdir)
+
+
+def test_a_revision_keeps_its_code_also_when_it_comes_back(desk: Desk) -> None:
+    def write(word: str) -> None:
+        (desk.workdir / "server.py").write_text(SERVER.replace('os.environ["FAIRLEAD_REVISION"]', repr(word)))
+
+    def says() -> list[str]:
+        return [answer(url) for url in desk.urls()]
+
+    write("old")
+    serving = desk.serve()
+    until(lambda: desk.num_ready(serving) == 1)
+    assert says() == ["old"]
+    (desk.workdir / "notes.txt").write_text("no code")
+    (desk.workdir / "serve.yaml").write_text("replicas: 1")
+    assert desk.cluster.launch(desk.spec()).version == desk.now(serving).version, "nothing of its code has changed"
+    write("new")
+    desk.cluster.launch(desk.spec())
+    until(lambda: detail_of(desk.now(serving)).serving == 2 and says() == ["new"])
+    desk.cluster.launch(desk.spec(replicas=2))
+    until(lambda: says() == ["new", "new"])
+    write("newer, and not submitted")
+    first = spec_of(detail_of(desk.now(serving)).revisions[0])
+    desk.cluster.launch(first)
+    until(lambda: detail_of(desk.now(serving)).serving == 1 and says() == ["old"])
+    assert len(detail_of(desk.now(serving)).revisions) == 2
 
 
 CANARY = Canary(steps=(0.25, 0.5), errors=0.05)

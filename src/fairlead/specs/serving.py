@@ -315,6 +315,7 @@ class Replica(Training):
         batching: As JSON for our own server.
         max_queue: Requests that our own server lets wait.
         guarded: Only gateways may ask it, which know who may.
+        code: Which of the kept states of its directory it runs; empty for none.
     """
 
     name: str = "replica"
@@ -326,6 +327,7 @@ class Replica(Training):
     batching: str = "{}"
     max_queue: int = 0
     guarded: bool = False
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +351,7 @@ class Serving:
         max_concurrency: Requests that one replica is given at once; None for no bound.
         max_queue: Requests that may wait for a replica; more are refused.
         idempotent: A request may be sent again although a replica had begun with it.
+        code: Which state of its directory its replicas run, as a cluster keeps it that keeps any; nobody writes it.
     """
 
     name: str
@@ -381,6 +384,7 @@ class Serving:
     grace_s: float = 30.0
     snapshot: bool = True
     kubernetes: Overlay = field(default_factory=Overlay)
+    code: str = ""
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -431,7 +435,7 @@ class Serving:
             kubernetes=self.kubernetes,
             retry=Retry(max_backoff_s=60.0), model_path=self.model or "", predictor=self.predictor or "",
             probe=self.probe_path, batching=json.dumps(batching), max_queue=self.max_queue,
-            guarded=self.access is not None,
+            guarded=self.access is not None, code=self.code,
         )  # fmt: skip
 
     def _problems(self) -> Iterable[tuple[str, str]]:

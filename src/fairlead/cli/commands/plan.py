@@ -28,6 +28,7 @@ from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
 from fairlead.policy.queue.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
+from fairlead.specs.serving import Serving
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
@@ -203,6 +204,8 @@ def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Any
         labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
         differences = [str(each) for each in of_specs(run.spec, replace(spec, labels=labels))]
     else:
+        if isinstance(run.spec, Serving) and isinstance(spec, Serving):
+            spec = replace(spec, code=run.spec.code)  # which state of its directory it is, no file says
         differences = [] if run.spec == spec else [f"it is a {type(run.spec).__name__} with other keys"]
     if admitted.directory is not None and is_leaf(run) and not cluster.has_files_of(run, admitted.directory):
         differences.append(f"the files of `workdir` (they have changed in {admitted.directory})")

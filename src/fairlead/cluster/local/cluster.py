@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.cluster.client import OwnCheckpoints, Prepared
 from fairlead.cluster.local.disk_errors import explained
@@ -26,7 +26,6 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotFound
 from fairlead.runtime.podfiles import is_locked, read_json, write_json
 from fairlead.specs.training import Training
-from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import (
     AnyWorkload,
     Grant,
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
+    from fairlead.specs.serving import Serving
     from fairlead.specs.team import Team
     from fairlead.state.access_keys import AccessKey
     from fairlead.state.demand import Demand
@@ -445,11 +445,11 @@ class LocalCluster:
         found = self.store.named(spec.name, spec.team)
         if found is None or type(found.spec) is not type(spec) or found.status.phase.is_final:
             return None
-        if found.spec == spec:
+        revised = self._keep_code(found.uid, spec)
+        if found.spec == revised:
             return found
         self._keep_environment(found.uid, environ)
-        self._keep_code(found.uid, spec)
-        return self.store.revise(found.uid, spec, time.time())
+        return self.store.revise(found.uid, revised, time.time())
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
         """Return the address of an endpoint; None while there is no gateway, or it is over."""
@@ -508,20 +508,27 @@ class LocalCluster:
         try:
             # Files first: as soon as the row is there, a supervisor may start it.
             self._keep_environment(uid, environ)
-            self._keep_code(uid, spec)
-            return self.store.submit(uid, spec, time.time())
+            return self.store.submit(uid, self._keep_code(uid, spec), time.time())
         except BaseException:
             shutil.rmtree(self.home.run(uid), ignore_errors=True)
             raise
 
-    def _keep_code(self, uid: str, spec: WorkloadSpec) -> None:
+    def _keep_code(self, uid: str, spec: Spec) -> Spec:
+        """Keep the code of a spec, as it is now or as an endpoint names it. The spec, of an endpoint with that."""
         # Here and not above: what only lists runs keeps none.
         from fairlead.policy.kinds.table import runs_of
+
+        is_endpoint = type(spec).__name__ == "Serving"
+        if is_endpoint and (had := getattr(spec, "code", "")) and self._code().keep_again(uid, had):
+            return spec
 
         # The runs of a pipeline mostly have one directory.
         runs = {(run.workdir, run.snapshot): run for run in runs_of(spec)}
         for run in runs.values():
             self._code().keep(uid, run, time.time())
+        if not is_endpoint:
+            return spec
+        return cast("Spec", replace(cast("Serving", spec), code=self._code().newest(uid)))
 
     def code(self, uid: str) -> "KeptCode":
         """Return what is kept of a workload's code, and what it ran with."""

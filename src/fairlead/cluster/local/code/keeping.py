@@ -114,9 +114,40 @@ class CodeStore:
             self.prune()
         write_json(self._home.code(uid), {"kept": [*earlier, new]})
 
+    def keep_again(self, uid: str, code: str) -> bool:
+        """Let a state of the code that was kept before be the newest; False where it is not there any more."""
+        kept = self.kept(uid)
+        found = next((each for each in reversed(kept) if self.name_of(each) == code), None)
+        if found is None:
+            return False
+        if found != kept[-1]:
+            write_json(self._home.code(uid), {"kept": [*kept[1 - MOST_KEPT :], found]})
+        return True
+
+    def newest(self, uid: str) -> str:
+        """Return the name of the newest code of a run; empty where none is kept."""
+        kept = self.kept(uid)
+        return self.name_of(kept[-1]) if kept else ""
+
+    def name_of(self, kept: dict[str, Any]) -> str:
+        """Return the name of what was kept: the same for the same sources, whatever else is in the directory."""
+        snapshot = self.snapshot(kept)
+        if snapshot is None:
+            return ""
+        # Specs are no code: what an edit of one changes is in the spec.
+        sources = [file for file in snapshot.files if file.is_source and not file.path.endswith((".yaml", ".yml"))]
+        told = sorted((file.path, file.digest, file.executable) for file in sources)
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
     def inherit(self, uid: str, parent_uid: str, spec: ProgramSpec, now: float) -> None:
-        """Keep for a run what its parent has of its directory; the code as it is now where that has none."""
+        """Keep for a run what its parent has of its directory; the code as it is now where that has none.
+
+        Of an endpoint it is the code of the replica's revision.
+        """
         same = [kept for kept in self.kept(parent_uid) if kept["workdir"] == spec.workdir]
+        code = getattr(spec, "code", "")
+        if code:
+            same = [kept for kept in same if self.name_of(kept) == code] or same
         if not same or not spec.snapshot:
             self.keep(uid, spec, now)
         else:
