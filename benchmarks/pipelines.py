@@ -1,11 +1,12 @@
 """How long pipelines take beyond what their steps do: forty chained steps of 10 ms, and a thousand that all hit.
 
-    python -m benchmarks.pipelines [--rounds 5] [--json]
+    python -m benchmarks.pipelines [--rounds 5] [--peers] [--json]
 
 The driver runs as its run would run it: a process for each step, a line of the journal before and after it, its
 result in the database. ``whole`` is `fairlead run` from the command to its end, with a supervisor that is there
 already. Published figures of others for forty durable steps on two cores: Hatchet 1.22 s, Temporal 2.97 s, Prefect
-4.87 s, Airflow 116 s. The bars are 1 s each.
+4.87 s, Airflow 116 s. The bars are 1 s each. ``--peers`` runs Prefect and Metaflow here, each in an environment of its
+own, with the same forty steps.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import peers
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.formats.serialization import to_json
@@ -30,9 +32,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured (default 5)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--peers", action="store_true", help="Prefect and Metaflow too, once each")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         figures = measure(Path(directory), arguments.rounds)
+        if arguments.peers:
+            figures |= beside(Path(directory))
     figures["load"] = {"median_s": os.getloadavg()[0]}
     if arguments.json:
         print(json.dumps(figures))
@@ -53,6 +58,28 @@ def measure(place: Path, rounds: int) -> dict[str, dict[str, float]]:
     figures["a thousand that all hit, driver"] = _driven(place / "b", thousand, rounds)
     with _supervised(place / "home") as environ:
         figures["forty steps of 10 ms, whole"] = _whole(place / "c", forty, rounds, environ)
+    return figures
+
+
+def beside(place: Path) -> dict[str, dict[str, float]]:
+    """Seconds of forty steps of 10 ms in other tools that can be installed; the others are told."""
+    figures = {}
+    for peer in ("prefect", "metaflow"):
+        own = place / peer
+        own.mkdir()
+        env = {
+            **os.environ,
+            "HOME": str(own), "USER": "benchmark", "PREFECT_HOME": str(own / "home"), "PREFECT_LOGGING_LEVEL": "ERROR",
+            "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+        }  # fmt: skip
+        before = _cpu_s()
+        found = peers.run(peer, f"{peer}_chain.py", "40", place=own, env=env)
+        if isinstance(found, str):
+            print(found)
+            continue
+        took_s = float(found[0].split()[-1])
+        figures[f"forty steps of 10 ms, {peer}"] = {"median_s": took_s, "best_s": took_s, "cpu_s": _cpu_s() - before}
     return figures
 
 

@@ -12,6 +12,9 @@ WANTED = {
     "lightning": ("lightning==2.6.6",),
     "huggingface": ("transformers==5.23.0", "accelerate==1.15.0"),
     "tritonclient": ("tritonclient[http]==2.73.0",),
+    "metaflow": ("metaflow==2.19.39",),
+    "optuna": ("optuna==5.0.0",),
+    "prefect": ("prefect==3.8.8", "fastapi==0.129.2"),
     "openai": ("openai==3.54.0",),
     "kserve": ("kserve==0.21.0",),
     "accelerate": ("accelerate==1.15.0",),
@@ -36,6 +39,14 @@ def interpreter_with(framework: str) -> Path:
 
     Skips the test when it cannot be made, as without a package index.
     """
+    found = find_interpreter(framework)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def find_interpreter(framework: str) -> Path | str:
+    """The same; a sentence when it cannot be made."""
     packages = WANTED[framework]
     tag = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:8]
     home = Path(sys.prefix) / "frameworks" / f"{framework}-{tag}"
@@ -44,7 +55,7 @@ def interpreter_with(framework: str) -> Path:
         shutil.rmtree(home, ignore_errors=True)
         problem = _make(home, python, packages)
         if problem is not None:
-            pytest.skip(f"no environment with {' '.join(packages)}: {problem}")
+            return f"no environment with {' '.join(packages)}: {problem}"
         (home / "complete").touch()
     return python
 

@@ -122,3 +122,14 @@ def test_the_slope_is_that_of_the_likelihood() -> None:
         assert above is not None
         assert below is not None
         assert found[1][place] == pytest.approx((above[0] - below[0]) / 2e-5, rel=1e-4, abs=1e-6)
+
+
+def test_where_trials_are_pruned_it_learns_from_them_too() -> None:
+    spec = sweep(Sampler.GP, RANGES, 0)
+    plain = replace(spec, sampler=Sampler.RANDOM)
+    values = [suggest(plain, number, []) for number in range(12)]
+    pruned = [
+        TrialRecord(number=number, values=each, state=TrialState.PRUNED, value=branin(each), step=16)
+        for number, each in enumerate(values)
+    ]
+    assert suggest(spec, 12, pruned) != suggest(plain, 12, pruned)

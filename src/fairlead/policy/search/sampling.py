@@ -1,7 +1,6 @@
 """Chooses the values of the next trial, as a function of the sweep, its number and the trials before it."""
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -97,23 +96,22 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[s
 def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord]) -> dict[str, Value]:
     """Draw where a Gaussian process has the greatest expected improvement; at random until there are a few trials.
 
-    What was pruned is taken to be no better than the median of those that came to their end.
+    Where trials were pruned it learns from the order of all that are over, as values at different steps do not compare.
     """
     goal = Goal.MINIMIZE if sweep.objective is None else sweep.objective.goal
-    ended = [each for each in history if each.value is not None and each.state is TrialState.SUCCEEDED]
-    axes = _axes(sweep.space)
-    if len(ended) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
+    best_first = ranked(list(history), goal)
+    if len(best_first) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
         return _random(sweep, number, history)
     from fairlead.policy.search.gaussian_process import next_place  # NumPy, which no other sampler needs
 
-    middle = statistics.median(goal.sign * (each.value or 0.0) for each in ended)
-    known = [
-        each for each in history if each.value is not None and each.state in (TrialState.SUCCEEDED, TrialState.PRUNED)
-    ]
-    losses = [
-        max(goal.sign * (each.value or 0.0), -math.inf if each.state is TrialState.SUCCEEDED else middle)
-        for each in known
-    ]
+    axes = _axes(sweep.space)
+    is_by_rank = any(each.state is TrialState.PRUNED for each in best_first)
+    loss = {
+        each.number: float(rank) if is_by_rank else goal.sign * (each.value or 0.0)
+        for rank, each in enumerate(best_first)
+    }
+    known = sorted(best_first, key=lambda each: each.number)
+    losses = [loss[each.number] for each in known]
     running = [_place(sweep.space, each.values) for each in history if each.state is TrialState.ACTIVE]
     places = [_place(sweep.space, each.values) for each in known]
     return _at_place(sweep.space, next_place(axes, places, losses, running, (sweep.seed, number, "gp")))
