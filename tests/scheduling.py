@@ -20,7 +20,7 @@ SECONDS_OF_A_TEST = {
     "test_sentences.py": 15.0,
     "test_reaching.py": 10.0,
     "test_gang.py": 4.0,
-    "test_parallelize.py": 4.0,
+    "test_parallelize.py": 8.0,
     "test_s3.py": 4.0,
     "test_session_torch.py": 3.0,
     "test_exact.py": 3.0,

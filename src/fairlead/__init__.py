@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fairlead.api import find as find
     from fairlead.pipelines import Pipeline as Pipeline
     from fairlead.pipelines import PipelineHandle as PipelineHandle
+    from fairlead.runtime.parallelism.plan import ParallelPlan as ParallelPlan
     from fairlead.runtime.session import Stopped as Stopped
     from fairlead.runtime.session import run as run
     from fairlead.runtime.steps import step as step
@@ -32,6 +33,7 @@ OLDEST = (3, 11)
 """The Python that programs need for `run`; ranks start in older ones too."""
 
 _HOMES = {
+    "ParallelPlan": "fairlead.runtime.parallelism.plan",
     "Pipeline": "fairlead.pipelines",
     "PipelineHandle": "fairlead.pipelines",
     "RunHandle": "fairlead.api",
@@ -45,6 +47,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ParallelPlan",
     "Pipeline",
     "PipelineHandle",
     "RunHandle",

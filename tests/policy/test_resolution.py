@@ -86,8 +86,8 @@ def test_auto_says_what_it_lacks_to_choose_by() -> None:
 
 
 def test_nothing_that_fits_is_said_with_what_would() -> None:
-    with pytest.raises(CannotFit, match=r"does not fit: needs \d+ GiB of 15 on each GPU; FSDP over \d+ .*would"):
-        resolved(Parallel(choose=Choose.AUTO), gpus=2, model="T4")
+    with pytest.raises(CannotFit, match=r"does not fit: needs \d+ GiB of 22 on each GPU; FSDP over \d+ .*would"):
+        resolved(Parallel(choose=Choose.AUTO), gpus=2, model="A10G")
 
 
 def test_whole_copies_that_do_not_fit_are_told_to_shard_or_recompute() -> None:

@@ -46,9 +46,10 @@ class Gang:
         world_size: int = 2,
         attempt: int = 0,
         env: Mapping[str, str] | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch._dynamo", "tests.runtime.programs"])
+        context.set_forkserver_preload(["torch", "torch._dynamo", "tests.runtime.programs", *preload])
         pod_dir.mkdir(parents=True, exist_ok=True)
         self.pod_dir = pod_dir
         ports = {"port": free_port(), "agree_port": free_port()}

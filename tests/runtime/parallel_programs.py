@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import fairlead
 
-HIDDEN, HEADS, WIDTH, VOCABULARY, SEQUENCE, BATCH, STEPS = 16, 4, 32, 24, 6, 4, 3
+HIDDEN, HEADS, WIDTH, VOCABULARY, SEQUENCE, BATCH, STEPS = 16, 4, 32, 24, 6, 8, 4
 
 
 class Attention(nn.Module):
@@ -56,7 +56,7 @@ class Llama(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, HIDDEN)
-        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.layers = nn.ModuleList(Block() for _ in range(3))
         self.output = nn.Linear(HIDDEN, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -67,37 +67,108 @@ class Llama(nn.Module):
         return logits
 
 
-def losses(model: nn.Module, part: int, parts: int) -> list[float]:
-    """The loss of each step over the whole batch, of which this rank has a part."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    generator = torch.Generator().manual_seed(7)
+class Tied(nn.Module):
+    """A model whose embedding and output are one, with an attention of one layer for queries, keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(SEQUENCE, HIDDEN)
+        self.blocks = nn.Sequential(*(Fused() for _ in range(3)))
+        self.output = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+        self.output.weight = self.embedding.weight
+        nn.init.normal_(self.output.weight, std=0.1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.output(self.blocks(self.embedding(tokens) + self.places(torch.arange(SEQUENCE))))
+        return logits
+
+
+class Fused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = HEADS
+        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.network = nn.Sequential(nn.Linear(HIDDEN, WIDTH), nn.GELU(), nn.Linear(WIDTH, HIDDEN))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        given = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(given.transpose(1, 2).reshape(batch, length, -1))
+        added: torch.Tensor = x + self.network(x)
+        return added
+
+
+PLAN = fairlead.ParallelPlan(
+    columns=("qkv", "network.0"), rows=("out", "network.2"), fused=("qkv",), divided=("heads",)
+)
+MODELS: dict[str, tuple[type[nn.Module], fairlead.ParallelPlan | None]] = {"llama": (Llama, None), "tied": (Tied, PLAN)}
+
+
+def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def train(result: str, tried: list[tuple[dict[str, Any], str]]) -> None:
+    """Train models under one split after the other and write the losses that this rank saw, and the names it had."""
+    dist.init_process_group("gloo")
     found = []
-    for _ in range(STEPS):
-        tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), generator=generator)
-        mine = tokens.chunk(parts)[part]
-        logits = model(mine[:, :-1])
-        loss = functional.cross_entropy(logits.flatten(0, 1), mine[:, 1:].flatten())
-        loss.backward()
+    for split, model in tried:
+        os.environ["FAIRLEAD_PARALLEL"] = json.dumps({**split, "batch": BATCH})
+        with fairlead.run() as run:
+            found.append(curve(run, model, STEPS))
+    Path(f"{result}.{os.environ['RANK']}").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def resume(result: str, split: dict[str, Any], model: str, upto: int) -> None:
+    """Go on from the newest checkpoint to a step, and save there."""
+    if os.environ["WORLD_SIZE"] != "1":
+        dist.init_process_group("gloo")
+    os.environ["FAIRLEAD_PARALLEL"] = json.dumps({**split, "batch": BATCH})
+    with fairlead.run() as run:
+        found = curve(run, model, upto, resumes=True)
+    Path(f"{result}.{os.environ['RANK']}").write_text(json.dumps(found))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def curve(run: Any, name: str, upto: int, *, resumes: bool = False) -> dict[str, Any]:
+    """The losses of the steps, and the names of what this rank trains."""
+    torch.manual_seed(3)
+    make, plan = MODELS[name]
+    model = run.parallelize(make(), plan=plan, device="cpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)  # smooth, where gradients are near zero
+    done = run.resume(model=model, optimizer=optimizer) if resumes else 0
+    generator = torch.Generator().manual_seed(7)
+    steps = [torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), generator=generator) for _ in range(upto)]
+    losses, norms = [], []
+    for step in range(done, upto):
+        mine = steps[step].chunk(run.parallel.data)[run.parallel.replica_of(run.rank)]
+        losses.append(float(run.forward_backward(model, mine[:, :-1], mine[:, 1:], loss=cross_entropy)))
+        norms.append(float(run.clip_gradients(model, 0.5)))
         optimizer.step()
         optimizer.zero_grad()
-        found.append(float(loss.detach()))
-    return found
+        if resumes:
+            run.checkpoint(step + 1, force=step + 1 == upto)
+    names = sorted(name.removeprefix("module.") for name, _ in model.named_parameters())
+    return {"losses": losses, "norms": norms, "names": names}
 
 
-def alone() -> list[float]:
-    """The losses of one process."""
+def alone(name: str, upto: int = STEPS) -> dict[str, Any]:
+    """What one process sees."""
+    os.environ.pop("FAIRLEAD_PARALLEL", None)
     torch.manual_seed(3)
-    return losses(Llama(), 0, 1)
-
-
-def train(result: str) -> None:
-    """Train under the split of the environment and write what this rank saw."""
-    dist.init_process_group("gloo")
-    torch.manual_seed(3)
-    with fairlead.run() as run:
-        split: Any = run.parallel
-        model = run.parallelize(Llama(), device="cpu")
-        found = losses(model, run.rank // split.tensor, split.data)
-        names = sorted(name for name, _ in model.named_parameters())
-    Path(f"{result}.{os.environ['RANK']}").write_text(json.dumps({"losses": found, "names": names}))
-    dist.destroy_process_group()
+    model = MODELS[name][0]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)  # smooth, where gradients are near zero
+    generator = torch.Generator().manual_seed(7)
+    losses, norms = [], []
+    for _ in range(upto):
+        tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), generator=generator)
+        loss = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
+        loss.backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return {"losses": losses, "norms": norms, "names": sorted(name for name, _ in model.named_parameters())}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fairlead.runtime.errors import Misuse
-from fairlead.runtime.parallel import Split, read_split
+from fairlead.runtime.parallelism.split import Split, read_split
 
 
 def test_without_a_word_it_is_plain_data_parallelism() -> None:

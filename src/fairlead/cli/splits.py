@@ -1,17 +1,21 @@
 """Estimated splits of a model as people and programs read them."""
 
-from dataclasses import asdict
+import contextlib
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.model_config import read_config
+from fairlead.control.step_tracing import TracedStage, trace
 from fairlead.errors import Conflict, UnknownModel
+from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.gpus import coefficients
-from fairlead.policy.strategy.memory import GIB
-from fairlead.policy.strategy.resolution import SHARDS, Ranking, describe, ranked
+from fairlead.policy.strategy.memory import GIB, StageMemory
+from fairlead.policy.strategy.resolution import SHARDS, Ranking, describe, ranked, resolve, split_of, transformer_of
 from fairlead.policy.strategy.search import Candidate
 from fairlead.policy.strategy.step_time import UNSEEN
+from fairlead.specs.parallel import Parallel
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Node
 
@@ -30,6 +34,44 @@ def describe_splits(cluster: ClusterClient, spec: Training, directory: Path | No
     except (Conflict, UnknownModel) as error:
         return [f"{spec.name}: no estimate: {error}"]
     return _described(spec.name, ranking)
+
+
+def describe_traces(spec: Training, directory: Path) -> list[str]:
+    """Tell what the run's own program would allocate, counted with fake tensors, beside the estimate.
+
+    Raises:
+        Conflict: It cannot be traced.
+    """
+    found = []
+    for each, estimated in _traces(spec, directory):
+        what = f"stage {each.stage} of its pipeline, " if spec.parallel and (spec.parallel.pipeline or 1) > 1 else ""
+        line = (
+            f"{spec.name}: two steps of its program on {what}rank {each.rank} of {spec.world_size}: "
+            f"{each.peak_bytes / GIB:.3g} GiB at the peak"
+        )
+        if estimated is not None:
+            line += f", {estimated / GIB:.3g} by estimate ({100 * (estimated / each.peak_bytes - 1):+.1f} %)"
+        parts = f"parameters {each.parameters_bytes / GIB:.3g}, optimizer {each.optimizer_bytes / GIB:.3g}"
+        found.append(f"{line}; {parts}")
+    return found
+
+
+def traces_json(spec: Training, directory: Path) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [{**asdict(each), "estimated_bytes": estimated} for each, estimated in _traces(spec, directory)]
+
+
+def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | None]]:
+    """Each stage that was traced, and its bytes by estimate; None without one."""
+    estimates: tuple[StageMemory, ...] = ()
+    config = read_config(spec, directory)
+    if spec.parallel is not None:
+        spec = replace(spec, parallel=resolve(spec, config).parallel)
+    with contextlib.suppress(UnknownModel):  # then there is nothing to compare with
+        if spec.model is not None:
+            split = split_of(spec.parallel or Parallel(data=spec.world_size))
+            estimates = torch_memory.stages(transformer_of(spec.model, config), split)
+    return [(each, estimates[each.stage].allocated if estimates else None) for each in trace(spec, directory)]
 
 
 def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) -> list[dict[str, Any]] | None:

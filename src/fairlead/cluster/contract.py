@@ -9,7 +9,7 @@ from fairlead.state.snapshot import Workload
 
 LOOPBACK = "127.0.0.1"
 
-# What a program is told of the split of its run, as `runtime/parallel.py` reads it.
+# What a program is told of the split of its run, as `runtime/parallelism/split.py` reads it.
 PARALLEL_PARTS = ("choose", "data", "shard", "tensor", "pipeline", "micro_batch", "recompute", "batch")
 
 

@@ -32,6 +32,7 @@ class Environment:
         grace_s: Seconds between a stop notice and the end.
         parallel: The split of a step as JSON, as ``parallel.read_split`` takes it; None when the spec says none.
         terminate_on_nan: A loss that is no finite number ends the program.
+        traced: The program runs with fake tensors, to count what it would allocate.
         elastic: The next start of the run may have another number of ranks, as its spec says.
     """
 
@@ -56,6 +57,7 @@ class Environment:
     terminate_on_nan: bool = True
     elastic: bool = False
     parallel: str | None = None
+    traced: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -115,6 +117,7 @@ def read_environment(
         terminate_on_nan=environ.get("FAIRLEAD_TERMINATE_ON_NAN") != "0",
         elastic=environ.get("FAIRLEAD_ELASTIC") == "1",
         parallel=environ.get("FAIRLEAD_PARALLEL") or None,
+        traced=environ.get("FAIRLEAD_TRACED") == "1",
     )
 
 

@@ -9,10 +9,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairlead.runtime.arguments import check_number, passes, whole
 from fairlead.runtime.checkpoint.cadence import Cadence
@@ -25,12 +25,17 @@ from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import LossNotFinite, Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.links import Links
-from fairlead.runtime.parallel import Split, read_split
+from fairlead.runtime.parallelism.plan import ParallelPlan
+from fairlead.runtime.parallelism.split import Split, read_split
 from fairlead.runtime.progress import Reporter
 from fairlead.runtime.save_interval import Interval, continued
 
 if TYPE_CHECKING:
     import torch
+
+    from fairlead.runtime.parallelism.parallelize import Precision
+    from fairlead.runtime.parallelism.step import Step
+    from fairlead.runtime.parallelism.tracing import Tracer
 
 STOPPED_CODE = 128 + signal.SIGTERM
 # The program is over but for its last checkpoint: a disk that is full, or a store that does not answer, gets so long.
@@ -115,6 +120,7 @@ class Run:
         self._interval: Interval | None = None
         self._in_background = False
         self._cadence = self._new_cadence(0)
+        self._steps: dict[int, Step] = {}
 
     @property
     def rank(self) -> int:
@@ -145,26 +151,92 @@ class Run:
         """
         return read_split(self._environment.parallel, self._environment.world_size)
 
-    def parallelize(self, model: "torch.nn.Module", *, device: str | None = None) -> "torch.nn.Module":
-        """Apply ``parallel`` to a model: DDP, FSDP2, tensor parallel layers, recomputation; returns what to train.
+    def parallelize(
+        self,
+        model: "torch.nn.Module",
+        *,
+        plan: ParallelPlan | None = None,
+        device: str | None = None,
+        precision: "Precision | None" = None,
+    ) -> "torch.nn.Module":
+        """Apply ``parallel`` to a model: DDP, FSDP2, tensor parallel layers, pipeline stages, recomputation, precision.
 
-        Call it on every rank after ``init_process_group``, with the model where it computes, and make the optimizer of
-        what it returns. Under FSDP a GPU computes in bf16. The step itself stays the program's: so many micro-batches
-        as ``parallel`` says, the same ones on ranks that share layers.
+        Call it on every rank after ``init_process_group``, with the model where it computes and the same weights on
+        all ranks, and make the optimizer of what it returns. Then ``forward_backward`` computes a step.
 
         Args:
+            plan: Where the model can be divided, for models whose names are not known.
             device: Where ranks compute; ``cuda`` where there is one, else ``cpu``, when left out.
+            precision: ``fp32`` or ``bf16``; bf16 on GPUs and fp32 elsewhere when left out.
 
         Raises:
-            Misuse: The split has a pipeline, or the model no layers that it can divide.
+            Misuse: The model has no layers or blocks that can be divided so.
         """
-        from fairlead.runtime.parallelize import parallelize
+        from fairlead.runtime.parallelism.parallelize import parallelize
+        from fairlead.runtime.parallelism.step import Step
 
         if device is None:
             import torch
 
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        return parallelize(model, self.parallel, device)
+        tracer = self._tracer()
+        if tracer is not None and precision is None:
+            precision = "bf16"  # as on the GPUs that it is traced for
+        applied = parallelize(model, self.parallel, device, plan=plan, precision=precision, traced=tracer is not None)
+        self._steps[id(applied.module)] = Step(applied, is_given=self._environment.parallel is not None)
+        if tracer is not None:
+            split = applied.split
+            tracer.parallelized(applied.module, copies=split.data > 1 and split.shard == "none")
+        return applied.module
+
+    def _tracer(self) -> "Tracer | None":
+        """Return what follows a program that `fairlead plan --verify` runs with fake tensors; None for every other."""
+        if not self._environment.traced:
+            return None
+        from fairlead.runtime.parallelism import tracing
+
+        return tracing.tracer
+
+    def forward_backward(
+        self,
+        model: "torch.nn.Module",
+        inputs: "torch.Tensor | Mapping[str, torch.Tensor]",
+        targets: "torch.Tensor | Mapping[str, torch.Tensor]",
+        *,
+        loss: "Callable[[torch.Tensor, Any], torch.Tensor]",
+    ) -> "torch.Tensor":
+        """Add the gradients of a step's samples under any split; returns the mean loss over all replicas, on each rank.
+
+        Micro-batches, pipeline schedules and when gradients travel follow from ``parallel``. All ranks of a replica,
+        ``parallel.replica_of(rank)``, need the same samples: ``parallel.samples`` of them.
+
+        Args:
+            model: From ``parallelize``.
+            inputs: A tensor for the model's forward, or tensors by the names of its arguments; samples come first.
+            targets: The same for ``loss``.
+            loss: Mean loss of what the model gives, or of its ``logits``, and of targets. Give the same one each time.
+
+        Raises:
+            Misuse: The model is not from ``parallelize``, or there are more or fewer samples than the split has.
+        """
+        tracer = self._tracer()
+        if tracer is not None:
+            tracer.step()
+        return self._step_of(model).forward_backward(inputs, targets, loss)
+
+    def clip_gradients(self, model: "torch.nn.Module", most: float) -> "torch.Tensor":
+        """Scale gradients down to a norm over the whole model, wherever its parts are; returns the norm before.
+
+        Raises:
+            Misuse: The model is not from ``parallelize``.
+        """
+        return self._step_of(model).clip_gradients(most)
+
+    def _step_of(self, model: "torch.nn.Module") -> "Step":
+        step = self._steps.get(id(model))
+        if step is None:
+            raise Misuse("this model is not from run.parallelize(); give the module that it returned")
+        return step
 
     @property
     def attempt(self) -> int:
@@ -206,6 +278,8 @@ class Run:
             self._content = Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
         else:
             self._content = Objects(self.rank, self.world_size, state, self._links.saving)
+        if self._environment.traced:
+            return 0
         place, origin = self._environment.checkpoint_to, self._environment.checkpoint_from
         if place is None:
             return 0 if origin is None else self._begin_from(origin, self._content)
@@ -284,6 +358,8 @@ class Run:
                 when it is written.
         """
         self._expect_entered()
+        if self._environment.traced:
+            return
         step = whole(step, "run.progress(step)")
         if total is not None:
             total = whole(total, "run.progress(total=...)", least=1)
@@ -343,6 +419,8 @@ class Run:
             AgreementFailed: A rank is gone, or at another step.
         """
         self._expect_entered()
+        if self._environment.traced:
+            return
         if self._last_step is None:
             self._reporter.fact(saves_failed=0)
         if isinstance(self._content, Files):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -53,6 +54,7 @@ UNKNOWN = Code.SUBMITTED
     type=click.Choice(("text", "markdown")),
     help="With --diff: text, or a table for a pull request.",
 )
+@click.option("--verify", is_flag=True, help="Trace steps of a Training's own program and count what they allocate.")
 @json_option
 @cluster_options
 def plan(
@@ -62,11 +64,13 @@ def plan(
     ignore: tuple[str, ...],
     diff: bool,
     form: str | None,
+    verify: bool,
     json_: bool,
 ) -> int:
     """Show what `fairlead run FILES` would do, and what it would choose where FILES leave it open.
 
-    A FILE of `-` is the standard input. Of a Pipeline each step is told, whether it would run and why.
+    A FILE of `-` is the standard input. Of a Pipeline each step is told, whether it would run and why. With --verify
+    the program of a Training goes through two steps with fake tensors: it runs here, but takes neither memory nor GPUs.
 
     Exit code 0: nothing to do, all of them are under way already, or with --diff nothing differs; 1: there are changes;
     any other: an error.
@@ -75,6 +79,8 @@ def plan(
 
     if form is not None and not diff:
         raise click.UsageError("--format is for --diff: add it.")
+    if diff and verify:
+        raise click.UsageError("--verify counts and --diff compares: give one of them.")
     if diff and json_:
         raise click.UsageError("--json tells all, --diff what differs: give one of them.")
     cluster = target.open()
@@ -85,6 +91,8 @@ def plan(
         # What it needs is worth knowing before GPUs are bought for it.
         for request in asked if not json_ and not diff else ():
             _print_splits(cluster, request)
+            if verify:
+                _print_traces(request.spec, request)
         raise
     if diff:
         from fairlead.cli.plan_differences import difference_of
@@ -126,6 +134,7 @@ def plan(
                         "forecast": None if takes is None else asdict(takes),
                         "spec": render(_shown(spec)),
                         **_splits_json(cluster, spec, request),
+                        **(_traces_json(spec, request) if verify else {}),
                         **({"steps": [asdict(step) for step in _steps(spec)]} if has_steps(spec) else {}),
                     }
                 )
@@ -137,6 +146,8 @@ def plan(
         if status.requests is not None:
             print(f"chosen: {status.requests.why}")
         _print_splits(cluster, replace(request, spec=spec))
+        if verify:
+            _print_traces(spec, request)
         if run is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
             follow = f"`fairlead attach {cluster.named(run)}` follows it"
@@ -171,6 +182,30 @@ def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> 
     from fairlead.cli.splits import splits_json
 
     return {"splits": splits_json(cluster, spec, request.directory)}
+
+
+def _print_traces(spec: WorkloadSpec, request: Asked) -> None:
+    from fairlead.cli.splits import describe_traces
+
+    print("\n".join(describe_traces(_traceable(spec), _working_directory(request))))
+
+
+def _traces_json(spec: WorkloadSpec, request: Asked) -> dict[str, object]:
+    from fairlead.cli.splits import traces_json
+
+    return {"traced": traces_json(_traceable(spec), _working_directory(request))}
+
+
+def _traceable(spec: WorkloadSpec) -> Training:
+    if not isinstance(spec, Training) or is_pipeline(spec):
+        raise click.UsageError("--verify traces the program of a Training; leave it out for others.")
+    return spec
+
+
+def _working_directory(request: Asked) -> Path:
+    """Return where the command of a run finds its program, on this machine."""
+    own = request.spec.workdir if isinstance(request.spec, Training) else None
+    return request.directory / Path(own or ".").expanduser()
 
 
 def _shown(spec: WorkloadSpec) -> "Spec | WorkloadSpec":

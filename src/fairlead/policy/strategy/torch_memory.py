@@ -2,7 +2,8 @@
 
 Fp32 parameters, gradients and Adam moments; computed in bf16; fused attention; a loss in fp32 over all logits. FSDP2
 gathers bf16 parameters block by block and reduces gradients in fp32; the root group (embedding, norm, output) and the
-last block stay gathered after forward (torch, ``fully_shard``). Tensor parallel layers keep the residual stream whole.
+last block stay gathered after forward (torch, ``fully_shard``). Tensor parallel layers keep the residual stream whole,
+and embedding and output are whole on each rank.
 
 Each stream of CUDA has a pool of its own in the caching allocator, so what gathering and reducing take is not shared
 with computing, and counts as ``buffers``.
@@ -39,8 +40,8 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     norms, t = 2 * model.norm, split.tensor
     block = norms + (model.dense_parameters(0) - norms) / t
     tied_again = is_last and (not model.tied or not is_first)
-    root = (model.embedding if is_first else 0) / t + (model.norm if is_last else 0)
-    root += model.vocabulary * model.hidden / t if tied_again else 0
+    root = (model.embedding if is_first else 0) + (model.norm if is_last else 0)
+    root += model.vocabulary * model.hidden if tied_again else 0
     parameters = block * len(layers) + root
     shards = split.data if split.zero >= 2 else 1
     resident, gathering, reducing = _gathered(split, parameters, root, block)
@@ -102,5 +103,5 @@ def _moments(model: Transformer, split: Split, is_last: bool, compiled: bool) ->
         found.append(Moment(temporaries=again + 2 * tokens * (h + 2 * model.width / t)))
     if is_last and model.vocabulary:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
-        found.append(Moment(temporaries=8 * tokens * h, logits=12 * tokens * model.vocabulary / t))
+        found.append(Moment(temporaries=8 * tokens * h, logits=12 * tokens * model.vocabulary))
     return found

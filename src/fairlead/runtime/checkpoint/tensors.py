@@ -116,6 +116,7 @@ class Tensors:
         channel, group = self._peers(), self._group()
         is_sharded = False
         reader: distcp.Reader
+        adopted: dict[str, Any] = {}
 
         def agree(directory: Path) -> None:
             nonlocal is_sharded
@@ -138,6 +139,9 @@ class Tensors:
             others = {name: _state(self._state[name]) for name in self._others(shared)}
             tree.update(self._tree(chosen, is_sharded=is_sharded), others=others)
             self._fit(tree, set(reader.paths))
+            adopted.update(self._adopted(tree, reader))
+            for key in adopted:
+                del tree["groups"][key]
             if not is_sharded:
                 self._expect(tree, reader)
 
@@ -153,6 +157,7 @@ class Tensors:
             self._together(lambda: dcp.load(tree, storage_reader=source, process_group=chosen_group, no_dist=alone))
 
         def assign(directory: Path) -> None:
+            tree["groups"].update(adopted)
             self._assign(tree, list(chosen.values()), is_sharded=is_sharded)
             for name, state in tree["others"].items():
                 value: Any = self._state[name]
@@ -167,9 +172,16 @@ class Tensors:
         """Refuse, before anything is changed, what does not fit the program."""
         for path, value in distcp.flatten({"modules": tree["modules"], "others": tree["others"]}):
             reader.expect(path, value)
-        for key in tree["groups"]:
-            if not any(path[:2] == ("groups", key) for path in reader.paths.values()):
-                raise CheckpointMismatch("it holds no optimizer of the same groups of parameters")
+
+    def _adopted(self, tree: dict[str, Any], reader: distcp.Reader) -> dict[str, Any]:
+        """The settings of groups of parameters that were saved by ranks with others of them, as under another split."""
+        saved: dict[str, Any] = {}
+        for name, path in reader.paths.items():
+            if path[0] == "groups":
+                distcp.put(saved, path[1:], reader.read(name))
+        own = {key: groups for key, groups in tree["groups"].items() if key not in saved}
+        groups = [group for each in saved.values() for group in each]
+        return {key: [_adopt(group, groups) for group in each] for key, each in own.items()}
 
     def _read(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
         """Read into the tree: tensors of modules in their place, the state of optimizers as it was saved."""
@@ -374,6 +386,22 @@ def like(value: Any, model: Any) -> Any:
         models = model if isinstance(model, dict) else {}
         return {key: like(item, models.get(key)) for key, item in value.items()}
     return value
+
+
+def _adopt(own: dict[str, Any], saved: list[dict[str, Any]]) -> dict[str, Any]:
+    """The group with the settings of those saved ones that have its parameters.
+
+    Raises:
+        CheckpointMismatch: Some parameter is in none, or they have settings of their own.
+    """
+    names = set(own["params"])
+    having = [group for group in saved if names & set(group["params"])]
+    settings = [{name: value for name, value in group.items() if name != "params"} for group in having]
+    if names - {name for group in having for name in group["params"]} or any(
+        repr(other) != repr(settings[0]) for other in settings
+    ):
+        raise CheckpointMismatch("it holds no optimizer of the same groups of parameters")
+    return {**like(settings[0], own), "params": own["params"]} if settings else own
 
 
 def _local(tensor: Any) -> torch.Tensor:

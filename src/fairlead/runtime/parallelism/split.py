@@ -33,6 +33,15 @@ class Split:
         """Micro-batches of a step on each replica: how often gradients are accumulated."""
         return self.batch // (self.data * self.micro_batch)
 
+    @property
+    def samples(self) -> int:
+        """Samples of a step on each replica."""
+        return self.micro_batches * self.micro_batch
+
+    def replica_of(self, rank: int) -> int:
+        """Return which replica a rank is a part of, from 0: ranks of one need the same samples."""
+        return rank // self.tensor % self.data
+
 
 def read_split(text: str | None, world_size: int) -> Split:
     """The split that the environment holds; plain data parallelism over all ranks when it holds none.

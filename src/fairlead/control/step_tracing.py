@@ -1,0 +1,110 @@
+"""Has a run's own program traced with fake tensors, to count what a rank of it would allocate."""
+
+import json
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.cluster.contract import PARALLEL_PARTS
+from fairlead.errors import Conflict
+from fairlead.runtime.launching import Fork, plan_launch
+from fairlead.specs.training import Training
+
+PROGRAM = "fairlead.runtime.parallelism.tracing"
+PATIENCE_S = 300.0
+# The library itself, for programs whose environment has it only under Fairlead.
+LIBRARY = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStage:
+    """Bytes that a rank of a pipeline stage would allocate.
+
+    Attributes:
+        stage: From 0.
+        rank: The rank that was traced.
+        peak_bytes: The most that is alive at once.
+        parameters_bytes: Its parameters.
+        optimizer_bytes: What is left between steps without them: states of the optimizer.
+    """
+
+    stage: int
+    rank: int
+    peak_bytes: int
+    parameters_bytes: int
+    optimizer_bytes: int
+
+
+def trace(spec: Training, directory: Path) -> tuple[TracedStage, ...]:
+    """Trace two steps of the program on the first and the last stage, which no stage between them exceeds.
+
+    Args:
+        spec: With a split that leaves nothing open, or none.
+        directory: Where the command runs.
+
+    Raises:
+        Conflict: The command is no plain Python program, or does not go through with fake tensors.
+    """
+    env = {**os.environ, **spec.env}
+    if not spec.run:
+        raise Conflict("verify: the run has no command to trace")
+    launch = plan_launch(spec.run, "auto", env)
+    if not isinstance(launch, Fork) or launch.script is None:
+        why = launch.why if not isinstance(launch, Fork) else "it starts a module"
+        raise Conflict(f"verify: it traces `python program.py ...` and this cannot be traced: {why}")
+    split = spec.parallel
+    stages = 1 if split is None else split.pipeline or 1
+    ranks_of_stage = spec.world_size // stages
+    program = launch.argv[launch.argv.index(launch.script) :]
+    python = (launch.interpreter, *launch.flags)
+    return tuple(
+        _trace(spec, directory, env, python, program, stage=stage, rank=stage * ranks_of_stage)
+        for stage in sorted({0, stages - 1})
+    )
+
+
+def _trace(
+    spec: Training,
+    directory: Path,
+    env: dict[str, str],
+    python: tuple[str, ...],
+    program: tuple[str, ...],
+    *,
+    stage: int,
+    rank: int,
+) -> TracedStage:
+    with tempfile.TemporaryDirectory(prefix="fairlead-trace-") as folder:
+        result = Path(folder) / "result.json"
+        own = {
+            "FAIRLEAD_TRACED": "1",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank % spec.ranks_on_each_node),
+            "WORLD_SIZE": str(spec.world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "1",
+            "PYTHONPATH": ":".join(filter(None, (env.get("PYTHONPATH"), LIBRARY))),
+        }
+        if spec.parallel is not None:
+            own["FAIRLEAD_PARALLEL"] = json.dumps({name: getattr(spec.parallel, name) for name in PARALLEL_PARTS})
+        try:
+            ended = subprocess.run(
+                [*python, "-m", PROGRAM, str(result), *program],
+                cwd=directory, env={**env, **own}, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Conflict(f"verify: {program[0]} did not come to its third step in {PATIENCE_S:.0f} s") from None
+        if ended.returncode != 0 or not result.exists():
+            told = [line for line in ended.stderr.splitlines() if line.strip()]
+            where = next((line.strip() for line in reversed(told) if program[0] in line and "line" in line), "")
+            last = told[-1].removeprefix("fairlead: ") if told else f"it exited with {ended.returncode}"
+            raise Conflict(f"verify: {program[0]} cannot be traced: {last}" + (f" ({where})" if where else ""))
+        counted = json.loads(result.read_text())
+    return TracedStage(
+        stage=stage,
+        rank=rank,
+        peak_bytes=counted["peak_bytes"],
+        parameters_bytes=counted["parameters_bytes"],
+        optimizer_bytes=counted["optimizer_bytes"],
+    )

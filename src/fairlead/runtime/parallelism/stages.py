@@ -1,0 +1,271 @@
+"""Cuts a model down to a stage of a pipeline. Its own forward runs on each stage, so no model is written anew for it.
+
+A stage keeps its blocks. The first keeps what forward goes through before them, the last what comes after them; what
+has no parameters, such as the angles of rotary positions, all keep. On the others the modules before the blocks give
+what came from the stage before, and forward ends behind the last block with what that gave. Parameters that first and
+last stage share (tied embeddings) are on both, and their gradients are added up.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fairlead.runtime.errors import Misuse
+from fairlead.runtime.parallelism.blocks import Blocks
+from fairlead.runtime.parallelism.plan import ParallelPlan
+
+
+def layers_of(stage: int, stages: int, layers: int) -> range:
+    """The blocks of a stage, counted from 0; the first stages have one more where they do not divide."""
+    size, more = divmod(layers, stages)
+    first = stage * size + min(stage, more)
+    return range(first, first + size + (stage < more))
+
+
+@dataclass(slots=True)
+class Received:
+    """Holds what came from the stage before, while a micro-batch goes through."""
+
+    hidden: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A model that was cut down.
+
+    Attributes:
+        index: Its number, from 0.
+        count: How many there are.
+        has_tied: Whether first and last stage share parameters.
+        tied: Names of those that this stage has; FSDP puts others in the place of parameters.
+        whole: A copy of the whole model and the path of its blocks, where one was asked for.
+    """
+
+    index: int
+    count: int
+    has_tied: bool = False
+    tied: tuple[str, ...] = ()
+    whole: tuple[nn.Module, str] | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Say whether losses are computed on it."""
+        return self.index == self.count - 1
+
+
+def cut(
+    model: nn.Module, blocks: Blocks, index: int, count: int, plan: ParallelPlan | None, *, keep_whole: bool = False
+) -> Stage:
+    """Take from the model all that other stages have, and have its forward compute the stage.
+
+    Raises:
+        Misuse: It has too few blocks, or parameters that cannot be given to one stage.
+    """
+    container = blocks.container
+    if container is None or len(blocks.modules) < count:
+        raise Misuse(
+            f"run.parallelize() found {len(blocks.modules)} blocks for {count} stages; give it a "
+            "fairlead.ParallelPlan with `blocks`, or fewer stages"
+        )
+    whole = (copy.deepcopy(model), ".".join(blocks.path)) if keep_whole else None
+    before, after = _around(model, blocks, plan)
+    _refuse_shared(model, blocks, before, after)
+    tied_ids = _ids(before.values()) & _ids(after.values())
+    tied = tuple(
+        f"{path}.{name}"
+        for path, each in before.items()
+        for name, item in each.named_parameters()
+        if id(item) in tied_ids
+    )
+    received = Received()
+    names = list(container._modules)
+    own = layers_of(index, count, len(names))
+    for number, name in enumerate(names):
+        if number not in own:
+            del container._modules[name]
+    if index > 0:
+        for path, module in before.items():
+            _replace(model, path, _Before(received, module, tied_ids if index == count - 1 else set()))
+        first: nn.Module = next(container.children())
+        # Ahead of FSDP's own hook, which prepares gradients by what the block is really given.
+        first.register_forward_pre_hook(_giving(received), prepend=True, with_kwargs=True)
+    if index < count - 1:
+        for path in after:
+            _replace(model, path, _Absent(path))
+        container.add_module("end_of_stage", _End())
+    _enter_by(model, received, is_first=index == 0)
+    own_tied = tied if index in (0, count - 1) else ()
+    return Stage(index=index, count=count, has_tied=bool(tied), tied=own_tied, whole=whole)
+
+
+def as_tensor(output: Any) -> torch.Tensor:
+    """The tensor of what a model gives: itself, its ``logits``, or its first part.
+
+    Raises:
+        Misuse: It has none.
+    """
+    if isinstance(output, torch.Tensor):
+        return output
+    given = getattr(output, "logits", None)
+    if given is None and isinstance(output, Mapping):
+        given = next(iter(output.values()), None)
+    if given is None and isinstance(output, (tuple, list)) and output:
+        given = output[0]
+    if not isinstance(given, torch.Tensor):
+        raise Misuse(f"the model gives a {type(output).__name__} without a tensor; have it return one, or `logits`")
+    return given
+
+
+def call(forward: Any, inputs: Any) -> Any:
+    """Call with a tensor, or with the parts of a mapping by name."""
+    return forward(**inputs) if isinstance(inputs, Mapping) else forward(inputs)
+
+
+def _around(
+    model: nn.Module, blocks: Blocks, plan: ParallelPlan | None
+) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+    """Modules with parameters that come before and after the blocks, as large as possible, by path."""
+    before: dict[str, nn.Module] = {}
+    after: dict[str, nn.Module] = {}
+    at: Any = model
+    for depth, step in enumerate(blocks.path):
+        if next(at.parameters(recurse=False), None) is not None:
+            name = next(iter(dict(at.named_parameters(recurse=False))))
+            raise Misuse(
+                f"{'.'.join((*blocks.path[:depth], name))} is a parameter beside the blocks, which no stage can be "
+                "given; put it into a module, or give `parallel.pipeline: 1`"
+            )
+        found = before
+        for name, child in at.named_children():
+            if name == step:
+                found = after
+            elif next(child.parameters(), None) is not None:
+                found[".".join((*blocks.path[:depth], name))] = child
+        at = getattr(at, step)
+    for path in plan.before if plan else ():
+        before[path] = _taken(after, path, "before")
+    for path in plan.after if plan else ():
+        after[path] = _taken(before, path, "after")
+    return before, after
+
+
+def _taken(where: dict[str, nn.Module], path: str, what: str) -> nn.Module:
+    if path not in where:
+        raise Misuse(f"the plan's `{what}` names {path}; it can be one of {', '.join(where) or 'none'}")
+    return where.pop(path)
+
+
+def _refuse_shared(model: nn.Module, blocks: Blocks, before: dict[str, nn.Module], after: dict[str, nn.Module]) -> None:
+    """Refuse parameters that blocks share with each other or with the rest, which may be of other stages."""
+    seen = _ids(before.values()) | _ids(after.values())
+    for number, block in enumerate(blocks.modules):
+        own = _ids([block])
+        if own & seen:
+            raise Misuse(f"block {number} shares parameters with others, which no stage can be given alone")
+        seen |= own
+
+
+def _ids(modules: Any) -> set[int]:
+    return {id(item) for module in modules for item in module.parameters()}
+
+
+def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
+    *above, name = path.split(".")
+    setattr(model.get_submodule(".".join(above)), name, module)
+
+
+class _Before(nn.Module):
+    """Stands for a module before the blocks: gives what came from the stage before."""
+
+    def __init__(self, received: Received, module: nn.Module, tied: set[int]) -> None:
+        super().__init__()
+        self._received = received
+        # Models ask modules for their dtype and the like: without any memory they still answer.
+        everything = (*module.parameters(), *module.buffers())
+        hollow: dict[int, Any] = {id(item): item.detach().to("meta") for item in everything}
+        hollow.update((id(item), nn.Parameter(hollow[id(item)], requires_grad=False)) for item in module.parameters())
+        for name, item in list(module.named_parameters()):
+            if id(item) not in tied:
+                continue
+            # Under its own name, so that a checkpoint has it once and optimizers know it by that.
+            *path, last = name.split(".")
+            at: nn.Module = self
+            for step in path:
+                if step not in at._modules:
+                    at.add_module(step, nn.Module())
+                at = at.get_submodule(step)
+            at.register_parameter(last, item)
+        self.__dict__["_hollow"] = copy.deepcopy(module, hollow)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__.get("_hollow"), name)
+
+    def forward(self, *_: Any, **__: Any) -> torch.Tensor:
+        assert self._received.hidden is not None
+        return self._received.hidden
+
+
+class _Absent(nn.Module):
+    """Stands for a module after the blocks on a stage before the last."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def forward(self, *_: Any, **__: Any) -> torch.Tensor:
+        raise Misuse(
+            f"forward goes through {self._path} before the blocks, though it is registered after them; name it in "
+            "`before` of a fairlead.ParallelPlan"
+        )
+
+
+class _Ended(Exception):
+    def __init__(self, hidden: torch.Tensor) -> None:
+        super().__init__()
+        self.hidden = hidden
+
+
+class _End(nn.Module):
+    """Comes behind the last block of a stage."""
+
+    def forward(self, *given: Any, **named: Any) -> torch.Tensor:
+        raise _Ended(given[0] if given else next(iter(named.values())))
+
+
+def _giving(received: Received) -> Any:
+    def give(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (received.hidden, *args[1:]), kwargs
+        name = next(iter(kwargs))
+        return args, {**kwargs, name: received.hidden}
+
+    return give
+
+
+def _enter_by(model: nn.Module, received: Received, *, is_first: bool) -> None:
+    """Have the model's forward take what came from the stage before, unless it is the first, and the step's inputs."""
+    whole = model.forward
+
+    def forward(*hidden: torch.Tensor, inputs: Any = None) -> torch.Tensor:
+        if inputs is None:
+            raise Misuse(
+                "this model is a stage of a pipeline, which needs the others; run.forward_backward() computes its steps"
+            )
+        if not is_first:
+            (received.hidden,) = hidden
+        try:
+            return as_tensor(call(whole, inputs))
+        except _Ended as end:
+            return end.hidden
+        finally:
+            received.hidden = None
+
+    # An attribute of the module, so that neither its class nor the names in its state change.
+    model.forward = forward

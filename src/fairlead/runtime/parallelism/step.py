@@ -1,0 +1,226 @@
+"""Forward and backward of a step under every split: micro-batches, pipeline schedules, one loss for all ranks."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fairlead.runtime.errors import Misuse
+from fairlead.runtime.parallelism.parallelize import Applied
+from fairlead.runtime.parallelism.stages import as_tensor, call, layers_of
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+Loss = Callable[[torch.Tensor, Any], torch.Tensor]
+
+
+class Step:
+    """Computes losses and gradients of a model that was parallelized."""
+
+    def __init__(self, applied: Applied, *, is_given: bool) -> None:
+        """Make what a step needs of the groups of ranks; collective.
+
+        Args:
+            is_given: Whether the spec says how many samples a step has.
+        """
+        self._applied = applied
+        self._is_given = is_given
+        self._schedules: dict[int, tuple[Loss, PipelineScheduleSingle]] = {}
+        of = applied.stage
+        self._stage = None if of is None or of.whole is not None else self._pipeline_stage()
+        self._tied_group = self._tie()
+
+    def forward_backward(self, inputs: Any, targets: Any, loss: Loss) -> torch.Tensor:
+        """Add the gradients of a step's samples; returns the mean loss of all replicas, the same on every rank."""
+        parts = self._micro_batches(inputs, targets)
+        mean = (
+            self._through_pipeline(parts, loss) if self._applied.stage is not None else self._accumulated(parts, loss)
+        )
+        mesh, split = self._applied.mesh, self._applied.split
+        if mesh is None:
+            return mean
+        counts = mesh["tensor"].get_local_rank() == 0 and (self._applied.stage is None or self._applied.stage.is_last)
+        total = mean / split.data if counts else torch.zeros_like(mean)
+        dist.all_reduce(total)
+        return total
+
+    def clip_gradients(self, most: float) -> torch.Tensor:
+        """Scale gradients down to a norm over all parameters of the model; returns the norm before."""
+        parameters = [item for item in self._applied.module.parameters() if item.grad is not None]
+        stage = self._applied.stage
+        counted_elsewhere = set() if stage is None or stage.index == 0 else {id(item) for item in self._tied()}
+        device = self._applied.device
+        whole = torch.zeros((), device=device)
+        groups: dict[Any, torch.Tensor] = {}
+        for item in parameters:
+            if id(item) in counted_elsewhere:
+                continue
+            gradient: Any = item.grad
+            mesh = getattr(gradient, "device_mesh", None)
+            if mesh is None:
+                whole += gradient.float().square().sum()
+                continue
+            # Of a dimension over which it is not divided, every rank has all of it.
+            over = tuple(dim for dim, place in enumerate(gradient.placements) if not place.is_replicate())
+            key = (mesh, over)
+            groups[key] = groups.get(key, torch.zeros((), device=device)) + gradient.to_local().float().square().sum()
+        for (mesh, over), part in groups.items():
+            for dim in over:
+                dist.all_reduce(part, group=mesh.get_group(dim))
+            whole += part
+        if stage is not None and self._applied.mesh is not None:
+            dist.all_reduce(whole, group=self._applied.mesh.get_group("pipeline"))
+        norm = whole.sqrt()
+        scale = torch.clamp(most / (norm + 1e-6), max=1.0)
+        for item in parameters:
+            assert item.grad is not None
+            item.grad.mul_(scale.to(item.grad.dtype))
+        return norm
+
+    def _micro_batches(self, inputs: Any, targets: Any) -> list[tuple[Any, Any]]:
+        split = self._applied.split
+        count = split.micro_batches
+        given = _samples(inputs)
+        wanted = count * split.micro_batch
+        if (self._is_given and given != wanted) or given % count:
+            raise Misuse(
+                f"run.forward_backward() was given {given} samples; the split has {count} x {split.micro_batch} = "
+                f"{wanted} on each replica and step"
+            )
+        if _samples(targets) != given:
+            raise Misuse(f"run.forward_backward() was given {given} samples and {_samples(targets)} targets")
+        return list(zip(_chunks(inputs, count), _chunks(targets, count), strict=True))
+
+    def _accumulated(self, parts: list[tuple[Any, Any]], loss: Loss) -> torch.Tensor:
+        module: Any = self._applied.module
+        total: torch.Tensor | None = None
+        for number, (inputs, targets) in enumerate(parts):
+            is_last = number == len(parts) - 1
+            waits = isinstance(module, DistributedDataParallel) and not is_last
+            with module.no_sync() if waits else contextlib.nullcontext():
+                value = loss(as_tensor(call(module, inputs)), targets) / len(parts)
+                value.backward()
+            total = value.detach() if total is None else total + value.detach()
+        assert total is not None
+        return total
+
+    def _through_pipeline(self, parts: list[tuple[Any, Any]], loss: Loss) -> torch.Tensor:
+        stage = self._applied.stage
+        assert stage is not None
+        if stage.whole is not None and self._stage is None:
+            self._stage = self._pipeline_stage(**self._shapes(parts[0][0]))
+        schedule = self._schedule(len(parts), loss)
+        losses: list[torch.Tensor] = []
+        schedule.step(
+            kwarg_mbs=[{"inputs": inputs} for inputs, _ in parts],
+            target_mbs=[targets for _, targets in parts] if stage.is_last else None,
+            losses=losses if stage.is_last else None,
+            return_outputs=False,
+        )
+        for item in self._tied():
+            gradient: Any = item.grad
+            if gradient is not None:
+                local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+                dist.all_reduce(local, group=self._tied_group)
+        if not stage.is_last:
+            return torch.zeros((), device=self._applied.device)
+        return torch.stack([value.detach().float() for value in losses]).mean()
+
+    def _schedule(self, count: int, loss: Loss) -> "PipelineScheduleSingle":
+        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+
+        found = self._schedules.get(count)
+        if found is not None and found[0] is loss:
+            return found[1]
+        assert self._stage is not None
+        # One forward, one backward keeps fewer micro-batches, but needs as many as there are stages.
+        kind = Schedule1F1B if count >= self._applied.split.pipeline else ScheduleGPipe
+        made = kind(self._stage, n_microbatches=count, loss_fn=loss)
+        self._schedules[count] = (loss, made)
+        return made
+
+    def _shapes(self, inputs: Any) -> dict[str, Any]:
+        """Find what a stage gets and gives, with a copy of the whole model, since others cannot tell."""
+        of = self._applied.stage
+        assert of is not None
+        assert of.whole is not None
+        whole, path = of.whole
+        blocks = list(whole.get_submodule(path).children())
+        seen: list[Any] = []
+
+        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            seen.append(args[0] if args else next(iter(kwargs.values())))
+
+        hooks = [block.register_forward_pre_hook(look, with_kwargs=True) for block in blocks]
+        with torch.no_grad():
+            output = as_tensor(call(whole, inputs))
+        for hook in hooks:
+            hook.remove()
+        own = layers_of(of.index, of.count, len(blocks))
+        hidden = seen[own.start]
+        if self._applied.precision is not None:
+            hidden, output = hidden.to(self._applied.precision), output.to(self._applied.precision)
+        return {
+            "input_args": () if of.index == 0 else hidden.requires_grad_(),
+            "output_args": output if of.is_last else hidden.detach().clone().requires_grad_(),
+        }
+
+    def _pipeline_stage(self, **shapes: Any) -> "PipelineStage":
+        from torch.distributed.pipelining import PipelineStage
+
+        applied, stage = self._applied, self._applied.stage
+        assert stage is not None
+        assert applied.mesh is not None
+        device = torch.device(applied.device)
+        if applied.device == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device())
+        group = applied.mesh.get_group("pipeline")
+        return PipelineStage(applied.module, stage.index, stage.count, device, group=group, **shapes)
+
+    def _tied(self) -> list[nn.Parameter]:
+        """Parameters that first and last stage share; none on others."""
+        stage, module = self._applied.stage, self._applied.module
+        whole = module.module if isinstance(module, DistributedDataParallel) else module
+        return [] if stage is None else [whole.get_parameter(name) for name in stage.tied]
+
+    def _tie(self) -> Any:
+        """The group of first and last stage where they share parameters, which begin alike."""
+        stage, mesh, split = self._applied.stage, self._applied.mesh, self._applied.split
+        if stage is None or mesh is None or not stage.has_tied:
+            return None
+        own: Any = None
+        size = split.data * split.tensor
+        for first in range(size):
+            ranks = [first, (split.pipeline - 1) * size + first]
+            group: Any = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                own = group
+                for item in self._tied():
+                    tensor: Any = item.data
+                    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+                    dist.broadcast(local, src=first, group=group)
+        return own
+
+
+def _samples(value: Any) -> int:
+    leaf = next(iter(value.values())) if isinstance(value, Mapping) else value
+    if not isinstance(leaf, torch.Tensor):
+        raise Misuse(
+            f"run.forward_backward() was given a {type(leaf).__name__}; give tensors whose first dimension is "
+            "the samples, or a dict of them"
+        )
+    return len(leaf)
+
+
+def _chunks(value: Any, count: int) -> Iterable[Any]:
+    if not isinstance(value, Mapping):
+        chunks: Iterable[Any] = value.chunk(count)
+        return chunks
+    parts = {name: item.chunk(count) for name, item in value.items()}
+    return [{name: items[number] for name, items in parts.items()} for number in range(count)]

@@ -1,0 +1,189 @@
+"""Runs a training program with fake tensors, as one rank of many, and counts what its first steps would allocate.
+
+    python -m fairlead.runtime.parallelism.tracing RESULT PROGRAM [ARGUMENT...]
+
+No memory is taken and nothing is computed or sent: tensors have shapes only (``FakeTensorMode``), and the process group
+is torch's fake one. Ends the program when its third step begins, since optimizers make their states in the first.
+Imported by ``fairlead.run()`` only where it was started so.
+"""
+
+import json
+import runpy
+import sys
+import traceback
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+STEPS = 2
+CANNOT = 4
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all tensors that are alive, and the most there were."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no types here
+        self.now = 0
+        self.most = 0
+        self._sizes: dict[int, int] = {}
+        self._watched: dict[int, Any] = {}
+        self._resize = torch.UntypedStorage.resize_
+
+    def watch(self, tensor: torch.Tensor) -> None:
+        """Count a tensor until it is gone."""
+        local: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = local.untyped_storage()
+        key = storage._cdata
+        if key not in self._sizes:
+            self._sizes[key] = 0
+            self._watched[key] = weakref.finalize(storage, self._gone, key)
+        self._size(key, storage.nbytes())
+
+    def _size(self, key: int, size: int) -> None:
+        self.now += size - self._sizes[key]
+        self._sizes[key] = size
+        self.most = max(self.most, self.now)
+
+    def _gone(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
+        del self._watched[key]
+
+    def __enter__(self) -> "LiveBytes":
+        # FSDP frees and fetches parameters by the size of their storage, which no dispatch tells of.
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            result = self._resize(storage, size)
+            if storage._cdata in self._sizes:
+                self._size(storage._cdata, storage.nbytes())
+            return result
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign,assignment] # as torch's own MemTracker does
+        super().__enter__()  # type: ignore[no-untyped-call] # nor here
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        super().__exit__(*args)  # type: ignore[no-untyped-call] # nor here
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign] # back again
+        for each in self._watched.values():
+            each.detach()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(each, torch.distributed.tensor.DTensor) for each in types):
+            return NotImplemented
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            made = args[0]  # the fake of it would be a tensor of its own
+        else:
+            made = func(*args, **(kwargs or {}))
+        for each in torch.utils._pytree.tree_leaves(made):
+            if isinstance(each, torch.Tensor):
+                self.watch(each)
+        return made
+
+
+class Tracer:
+    """Follows the steps of one program."""
+
+    def __init__(self, result: Path) -> None:
+        self._result = result
+        self._live = LiveBytes()
+        self._module: torch.nn.Module | None = None
+        self._begun = 0
+        self._buckets: list[torch.Tensor] = []
+
+    def parallelized(self, module: torch.nn.Module, *, copies: bool) -> None:
+        """Begin to count, with what the model already has.
+
+        Args:
+            copies: Whether replicas have whole copies, for which DDP keeps buckets of the size of all gradients.
+        """
+        if self._module is not None:
+            return
+        self._module = module
+        self._buckets = [torch.empty_like(item) for item in module.parameters()] if copies else []
+        for item in (*module.parameters(), *module.buffers(), *self._buckets):
+            self._live.watch(item)
+        self._live.__enter__()
+
+    def step(self) -> None:
+        """Note that a step begins; ends the program when enough are over."""
+        if self._begun == STEPS:
+            self.finish()
+            raise SystemExit(0)
+        self._begun += 1
+
+    def finish(self) -> None:
+        """Write what was counted."""
+        if self._module is None or not self._begun:
+            raise SystemExit(
+                "fairlead: the program ended without a step; it has to call run.parallelize() and "
+                "run.forward_backward()"
+            )
+        self._live.__exit__(None, None, None)
+        parameters = sum(_local_bytes(item) for item in self._module.parameters())
+        gradients = sum(_local_bytes(item.grad) for item in self._module.parameters() if item.grad is not None)
+        self._result.write_text(
+            json.dumps(
+                {
+                    "peak_bytes": self._live.most,
+                    "parameters_bytes": parameters,
+                    # What is left between steps: all of it states of the optimizer but for what the program holds.
+                    "optimizer_bytes": self._live.now - parameters - gradients - sum(map(_local_bytes, self._buckets)),
+                    "steps": self._begun,
+                }
+            )
+        )
+
+
+def _local_bytes(tensor: Any) -> int:
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    size: int = local.numel() * local.element_size()
+    return size
+
+
+tracer: Tracer | None = None
+
+
+def main(argv: list[str]) -> int:
+    """Trace the program; returns its exit code."""
+    global tracer
+    # Under `-m` this module is another one than `fairlead.run()` would import.
+    from fairlead.runtime.parallelism import tracing
+
+    tracing.tracer = tracer = Tracer(Path(argv[0]))
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    begin = dist.init_process_group
+
+    def fake(*_: Any, **__: Any) -> None:
+        import os
+
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        begin("fake", store=FakeStore(), rank=rank, world_size=size)
+
+    dist.init_process_group = fake
+    sys.argv = argv[1:]
+    sys.path[0] = str(Path(argv[1]).resolve().parent)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            runpy.run_path(argv[1], run_name="__main__")
+            tracer.finish()
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+    except Exception as error:  # noqa: BLE001 - whatever a program raises
+        traceback.print_exc()
+        print(
+            f"fairlead: the program does not go through with fake tensors: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
+        return CANNOT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
