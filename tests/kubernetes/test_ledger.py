@@ -15,13 +15,15 @@ from fairlead.cluster.kubernetes.client.published_costs import read_published
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
+from fairlead.cluster.kubernetes.operator.runs import gpu_telemetry
 from fairlead.cluster.ledger_tables import Grouping
 from fairlead.errors import NotFound
 from fairlead.ledger.bills import PriceChange, cost_of
 from fairlead.ledger.usage import WHOLE, Interval, Use
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
+from fairlead.specs.training import Idle
 from fairlead.state.snapshot import Intent, Phase
-from tests.kubernetes.operating import GPUS, comes_to, gang, operating
+from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, operating
 from tests.waiting import until
 
 DOLLARS = 36.0  # an hour of a node: a cent a second
@@ -199,3 +201,52 @@ def test_costs_are_read_with_the_rights_of_the_person(
     # All nodes are billed from their beginning, whoever held them.
     assert bill.billed_microusd == sum(line.microusd for line in bill.lines)
     assert set(bill.billed) >= {"a-gpu-0", "a-gpu-1"}
+
+
+def test_gpus_that_a_gang_leaves_idle_are_told_and_on_its_bill(
+    access: Access, cluster: KubernetesCluster, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = sorted(node["metadata"]["name"] for node in cluster.client.items("/api/v1/nodes"))
+    for index, node in enumerate(nodes):
+        labels = {"app": "nvidia-dcgm-exporter"}
+        container = {"name": "exporter", "image": "exporter", "securityContext": HARMLESS}
+        exporter = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"exporter-{index}", "namespace": namespace, "labels": labels},
+            "spec": {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]},
+        }
+        cluster.client.create(f"/api/v1/namespaces/{namespace}/pods", exporter)
+    asked: list[str] = []
+
+    def exposition(url: str) -> str:
+        """Every node's exporter answers the same: a quarter busy, for a pod that it remembers from before."""
+        asked.append(url)
+        labels = 'modelName="NVIDIA A100",namespace="old",pod="gone"'
+        lines = (f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="GPU-{n}",{labels}}} 25' for n in range(GPUS))
+        return "\n".join(lines) + "\n"
+
+    monkeypatch.setattr(gpu_telemetry, "_fetch", exposition)
+    spec = replace(gang(namespace, run="600s"), idle=Idle(for_s=10.0))
+    run = cluster.submit(spec)
+    with operating(access, namespace, ledger=place, gpus_s=1.0) as operator:
+        comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: any(each.type == "Idle" for each in cluster.events(run.uid)), timeout_s=60.0)
+        told = next(each for each in cluster.events(run.uid) if each.type == "Idle")
+        told_metrics = operator._metrics()
+        ledger = UsageLedger(place)
+        idle_ms = {uid: sum(ledger.idle_of(uid).values()) for uid in ledger.open_pods()}
+        ledger.close()
+        cluster.set_intent(run.uid, Intent.STOP)
+        comes_to(cluster, "train", Phase.STOPPED)
+        until(lambda: not held_now(place))
+    assert all(url.startswith("http://") and url.endswith(":9400/metrics") for url in asked)
+    assert told.reason.message.startswith("its GPUs were 25% busy in the last 10s")
+    assert f"what is idle costs ${2 * DOLLARS * 0.75:.2f} an hour" in told.reason.message
+    assert told_metrics.count("fairlead_gpu_utilization_ratio{") == 2 * GPUS
+    assert told_metrics.count("fairlead_run_gpu_share{") == 2 * GPUS
+    # Ten seconds at a quarter are seven and a half of nothing, or more of what was measured since.
+    assert len(idle_ms) == 2
+    assert all(each >= 0.7 * 0.75 * 10_000 for each in idle_ms.values())
+    # Stopped without a checkpoint its work is lost, and so is what of it was idle.
+    assert Use.REDONE in {each.use for each in intervals(place, run.uid)}
