@@ -1,11 +1,13 @@
-"""Runs that real controllers of engines carry out on fake nodes: JobSet, training-operator, Trainer."""
+"""Runs that real controllers of engines carry out on fake nodes: JobSet, Kueue, training-operator, Trainer."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from benchmarks import kueue_server
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.specs.engines import Engine
@@ -184,3 +186,37 @@ class TestTrainer:
             assert live_pods(cluster, namespace) == []
             for plural in ("trainjobs", "trainingruntimes"):
                 until(lambda plural=plural: not objects(cluster, f"{self.path}/{plural}", namespace))  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def kueue(plane: ControlPlane) -> Iterator[None]:
+    """Kueue without its webhooks, which needs root; it leaves the way to its cluster in the environment."""
+    if os.geteuid() != 0:
+        pytest.skip("Kueue reads a certificate from a fixed place; mounting that needs root")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(plane.kubeconfig()))
+        server = kueue_server.start(plane, qps=500, burst=500)
+        yield
+        server.kill()
+
+
+@pytest.mark.usefixtures("kueue")
+def test_kueue_admits_what_its_quota_has_room_for_and_says_why_another_waits(
+    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str
+) -> None:
+    kueue_server.set_quota(plane, namespace, {"cpu": 64, "memory": "64Gi", "nvidia.com/gpu": 16})
+    first = cluster.submit(handed(namespace, Engine.KUEUE, "first", queue=kueue_server.QUEUE))
+    with operating(access, namespace):
+        comes_to(cluster, "first", Phase.RUNNING)
+        cluster.submit(handed(namespace, Engine.KUEUE, "second", queue=kueue_server.QUEUE, run="2s"))
+
+        def reason() -> str:
+            return cluster.named("second", namespace).status.reason.message
+
+        until(lambda: "insufficient unused quota for nvidia.com/gpu" in reason(), reason)
+        assert reason().startswith("Kueue has not admitted it from queue gangs: ")
+        assert cluster.named("second", namespace).status.phase is Phase.STARTING
+        assert len(live_pods(cluster, namespace)) == 2
+        cluster.set_intent(first.uid, Intent.STOP)
+        comes_to(cluster, "second", Phase.SUCCEEDED)
+        assert cluster.named("first", namespace).status.phase is Phase.STOPPED

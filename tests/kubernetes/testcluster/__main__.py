@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+from benchmarks import kueue_server
 from tests.kubernetes.testcluster import binaries
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.kubernetes.testcluster.errors import Broken, Unavailable
@@ -40,6 +41,7 @@ def main() -> None:
                 binaries.ensure_karpenter()
                 for name in binaries.ENGINES:
                     binaries.ensure_engine(name)
+                kueue_server.ensure()
             return
         version = arguments.version
         with RealCluster(2, version=version) if arguments.real else ControlPlane(version=version) as plane:
