@@ -4,7 +4,9 @@ The API server's own audit log says so, of an operator that has the installed ac
 is led through everything that makes a request; whoever adds a right to the roles adds here what makes use of it.
 """
 
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +33,7 @@ from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, GATEWAY_NAMESPACE, ROUTES
 from fairlead.control.operator import Operator, OperatorSettings
 from fairlead.policy.kinds.retention import Retention
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.audit import RESTRICTED, Asked, Right, requests, rights, token_of
@@ -47,6 +50,7 @@ pytestmark = pytest.mark.kubernetes
 SYSTEM, TEAM = "fairlead-system", "careful"
 RUNS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings"
 SWEEPS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/sweeps"
+PIPELINES = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/pipelines"
 SERVINGS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/servings"
 REPLICAS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/replicas"
 PODS = f"/api/v1/namespaces/{TEAM}/pods"
@@ -93,6 +97,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     a_run_that_is_not_kept(plane, client)
     a_sweep_that_is_not_kept(plane, client)
     an_endpoint_until_it_is_not_kept(plane, client)
+    a_pipeline_that_runs_by_itself(plane, client)
     a_gateway_that_is_told_where_requests_go(plane, client)
     return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
 
@@ -217,6 +222,44 @@ def an_endpoint_until_it_is_not_kept(plane: ControlPlane, client: Client) -> Non
         client.delete(f"{SERVINGS}/web-2")
         until(lambda: not list(client.items(SERVINGS)) and not list(client.items(REPLICAS)))
     assert refused
+
+
+def a_pipeline_that_runs_by_itself(plane: ControlPlane, client: Client) -> None:
+    """One whose data changes, and whose only step is a sweep; its pods say what theirs would."""
+    claims, modes, size = f"/api/v1/namespaces/{TEAM}/persistentvolumeclaims", ["ReadWriteMany"], {"storage": "1Gi"}
+    client.create("/api/v1/persistentvolumes", {"metadata": {"name": "team"}, "spec": {
+        "nfs": {"server": "files.example", "path": "/"}, "accessModes": modes, "capacity": size,
+        "storageClassName": "", "claimRef": {"namespace": TEAM, "name": "team"},
+    }})  # fmt: skip
+    client.create(claims, {"metadata": {"name": "team"}, "spec": {
+        "accessModes": modes, "resources": {"requests": size}, "storageClassName": "", "volumeName": "team",
+    }})  # fmt: skip
+    (spec,) = parse(
+        f"kind: Pipeline\nname: churn\nteam: {TEAM}\nimage: python:3.12\ncheckpoint: /team/runs\n"
+        "on: {data: [/team/raw], every: 1s}\n"
+        "kubernetes: {spec: {volumes: [{name: team, persistentVolumeClaim: {claimName: team}}], "
+        "containers: [{name: ranks, volumeMounts: [{name: team, mountPath: /team}]}]}}\n"
+        "steps: {tune: {sweep: {parameters: {lr: 0.1 | 0.2}, trials: 1, trial: {run: work}}}}\n"
+    )
+    looks: list[str] = []
+
+    def choose(method: str, path: str) -> Fault:
+        """Two looks at data, the second of which finds others; then a driver that asks for its step."""
+        if "/log" not in path or "fairlead-reporter" not in path:
+            return None
+        said: dict[str, Any] = {"updated_at": time.time()}
+        if "-watch-" in path:
+            looks.append(path)
+            said["seen"] = "old" if len(looks) == 1 else "new"
+        elif "-driver-" in path:
+            said["asks"] = [["tune", None, None]]
+        return Say(json.dumps({"form": 1, "progress": said}))
+
+    with operating(plane, token_of(client, SYSTEM, OPERATOR), choose):
+        client.create(PIPELINES, write_object(spec))
+        until(lambda: any(each["metadata"]["name"] == "churn-1-tune" for each in client.items(SWEEPS)), timeout_s=120)
+        client.delete(f"{PIPELINES}/churn")
+        until(lambda: not list(client.items(PIPELINES)) and not list(client.items(RUNS)), timeout_s=120)
 
 
 def a_gateway_that_is_told_where_requests_go(plane: ControlPlane, client: Client) -> None:
