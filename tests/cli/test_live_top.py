@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
 from tests.builders import node, status, training
+from tests.home import end_everything
 
 NOW = 1_000_000_000.0
 WAITS = Reason(code=Code.WAITING_FOR_RESOURCES, message="needs 4 GPUs, 1 is idle", remedy="It starts when one ends.")
@@ -89,10 +91,17 @@ def test_keys_move_within_the_list_and_open_a_run() -> None:
     assert chosen.after("j", 0).row == 0
 
 
+@pytest.fixture
+def own_home(tmp_path: Path) -> Iterator[Path]:
+    """A state directory in which everything is ended that was started there."""
+    yield tmp_path / "home"
+    end_everything(tmp_path / "home")
+
+
 @pytest.mark.slow
-def test_a_real_terminal_shows_it_until_q(tmp_path: Path) -> None:
+def test_a_real_terminal_shows_it_until_q(own_home: Path) -> None:
     ours, theirs = pty.openpty()
-    environ = {**os.environ, "FAIRLEAD_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
+    environ = {**os.environ, "FAIRLEAD_HOME": str(own_home), "TERM": "xterm", "COLUMNS": "120", "LINES": "30"}
     command = [str(Path(sys.executable).with_name("fairlead")), "top", "--watch"]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
     os.close(theirs)

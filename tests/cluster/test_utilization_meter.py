@@ -27,6 +27,7 @@ from fairlead.state.snapshot import Gpu, Grant, Phase, Pod, PodPhase, RankExit, 
 from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, POWER, TEMPERATURE
 from tests.builders import change, status, training
 from tests.cluster.fake_nvml import Device, fake_nvml
+from tests.home import end_everything
 
 UUIDS = ("GPU-0", "GPU-1")
 
@@ -216,9 +217,16 @@ def test_metrics_and_top_read_the_same_device(devices: tuple[Any, ...]) -> None:
     assert devices[0].num_open == 0
 
 
+@pytest.fixture
+def own_home(tmp_path: Path) -> Iterator[Path]:
+    """A state directory in which everything is ended that was started there."""
+    yield tmp_path / "home"
+    end_everything(tmp_path / "home")
+
+
 @pytest.mark.slow
-def test_a_real_run_that_sleeps_on_its_cores_is_suspended_with_its_reason(tmp_path: Path) -> None:
-    environ = {**os.environ, "FAIRLEAD_HOME": str(tmp_path / "home")}
+def test_a_real_run_that_sleeps_on_its_cores_is_suspended_with_its_reason(tmp_path: Path, own_home: Path) -> None:
+    environ = {**os.environ, "FAIRLEAD_HOME": str(own_home)}
 
     def fairlead(*words: str) -> str:
         done = subprocess.run(

@@ -19,6 +19,7 @@ from fairlead.control.spans import Span, otlp, spans_of
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Workload
 from tests.builders import status, training
+from tests.home import end_everything
 
 NOW = 1_000_000_000.0
 
@@ -149,8 +150,17 @@ def receiver() -> Iterator[Receiver]:
     thread.join(10)
 
 
+@pytest.fixture
+def own_home(tmp_path: Path) -> Iterator[Path]:
+    """A state directory in which everything is ended that was started there."""
+    yield tmp_path / "home"
+    end_everything(tmp_path / "home")
+
+
 @pytest.mark.slow
-def test_a_receiver_gets_the_spans_of_a_real_run_once_it_takes_them(receiver: Receiver, tmp_path: Path) -> None:
+def test_a_receiver_gets_the_spans_of_a_real_run_once_it_takes_them(
+    receiver: Receiver, tmp_path: Path, own_home: Path
+) -> None:
     program = (
         "import fairlead\nwith fairlead.run() as run:\n"
         "    run.resume(state={})\n    run.progress(1, total=1, loss=0.5)\n"
@@ -158,7 +168,7 @@ def test_a_receiver_gets_the_spans_of_a_real_run_once_it_takes_them(receiver: Re
     (tmp_path / "train.py").write_text(program)
     environ = {
         **os.environ,
-        "FAIRLEAD_HOME": str(tmp_path / "home"),
+        "FAIRLEAD_HOME": str(own_home),
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
         "OTEL_EXPORTER_OTLP_HEADERS": "x-key=secret",
     }
