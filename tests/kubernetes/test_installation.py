@@ -117,13 +117,14 @@ def submit(plane: ControlPlane, name: str, **metadata: Any) -> None:
 
 def test_nothing_is_left_of_an_installation_that_was_taken_away(fresh: ControlPlane, fairlead: Command) -> None:
     before = everything(fresh)
-    installed = fairlead("install", "--wait", "--image", "fairlead:test", "--page")
+    installed = fairlead("install", "--wait", "--image", "fairlead:test", "--page", "--gateways", "2")
     assert installed.code == 0, installed.err
     assert "The operator is ready." in installed.err
     there = everything(fresh) - before
     assert "deployments/fairlead-system/fairlead-operator" in there
     assert "customresourcedefinitions//trainings.fairlead.dev" in there
     assert "services/fairlead-system/fairlead-page" in there
+    assert "deployments/fairlead-gateway/fairlead-gateway" in there
     until(lambda: sum(name.startswith("pods/fairlead-system/") for name in everything(fresh)) == 4)
     gone = fairlead("uninstall", "--yes")
     assert gone.code == 0, gone.err
