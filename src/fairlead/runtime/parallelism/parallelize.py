@@ -98,7 +98,7 @@ def parallelize(
     if split.pipeline > 1:
         from fairlead.runtime.parallelism.stages import cut
 
-        stage = cut(model, blocks, mesh["pipeline"].get_local_rank(), split.pipeline, plan, keep_whole=traced)
+        stage = cut(model, blocks, mesh["pipeline"].get_local_rank(), split.pipeline, plan)
     own = [block for block in blocks.modules if next(block.parameters(), None) is not None]
     if split.tensor > 1:
         from fairlead.runtime.parallelism.tensor_parallel import divide

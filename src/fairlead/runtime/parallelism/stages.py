@@ -42,14 +42,12 @@ class Stage:
         count: How many there are.
         has_tied: Whether first and last stage share parameters.
         tied: Names of those that this stage has; FSDP puts others in the place of parameters.
-        whole: A copy of the whole model and the path of its blocks, where one was asked for.
     """
 
     index: int
     count: int
     has_tied: bool = False
     tied: tuple[str, ...] = ()
-    whole: tuple[nn.Module, str] | None = None
 
     @property
     def is_last(self) -> bool:
@@ -57,9 +55,7 @@ class Stage:
         return self.index == self.count - 1
 
 
-def cut(
-    model: nn.Module, blocks: Blocks, index: int, count: int, plan: ParallelPlan | None, *, keep_whole: bool = False
-) -> Stage:
+def cut(model: nn.Module, blocks: Blocks, index: int, count: int, plan: ParallelPlan | None) -> Stage:
     """Take from the model all that other stages have, and have its forward compute the stage.
 
     Raises:
@@ -71,7 +67,6 @@ def cut(
             f"run.parallelize() found {len(blocks.modules)} blocks for {count} stages; give it a "
             "fairlead.ParallelPlan with `blocks`, or fewer stages"
         )
-    whole = (copy.deepcopy(model), ".".join(blocks.path)) if keep_whole else None
     before, after = _around(model, blocks, plan)
     _refuse_shared(model, blocks, before, after)
     tied_ids = _ids(before.values()) & _ids(after.values())
@@ -99,7 +94,7 @@ def cut(
         container.add_module("end_of_stage", _End())
     _enter_by(model, received, is_first=index == 0)
     own_tied = tied if index in (0, count - 1) else ()
-    return Stage(index=index, count=count, has_tied=bool(tied), tied=own_tied, whole=whole)
+    return Stage(index=index, count=count, has_tied=bool(tied), tied=own_tied)
 
 
 def as_tensor(output: Any) -> torch.Tensor:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.parallelism.parallelize import Applied
-from fairlead.runtime.parallelism.stages import as_tensor, call, layers_of
+from fairlead.runtime.parallelism.stages import as_tensor, call
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage
@@ -32,8 +32,7 @@ class Step:
         self._applied = applied
         self._is_given = is_given
         self._schedules: dict[int, tuple[Loss, PipelineScheduleSingle]] = {}
-        of = applied.stage
-        self._stage = None if of is None or of.whole is not None else self._pipeline_stage()
+        self._stage = None if applied.stage is None else self._pipeline_stage()
         self._tied_group = self._tie()
 
     def forward_backward(self, inputs: Any, targets: Any, loss: Loss) -> torch.Tensor:
@@ -113,8 +112,6 @@ class Step:
     def _through_pipeline(self, parts: list[tuple[Any, Any]], loss: Loss) -> torch.Tensor:
         stage = self._applied.stage
         assert stage is not None
-        if stage.whole is not None and self._stage is None:
-            self._stage = self._pipeline_stage(**self._shapes(parts[0][0]))
         schedule = self._schedule(len(parts), loss)
         losses: list[torch.Tensor] = []
         schedule.step(
@@ -145,33 +142,7 @@ class Step:
         self._schedules[count] = (loss, made)
         return made
 
-    def _shapes(self, inputs: Any) -> dict[str, Any]:
-        """Find what a stage gets and gives, with a copy of the whole model, since others cannot tell."""
-        of = self._applied.stage
-        assert of is not None
-        assert of.whole is not None
-        whole, path = of.whole
-        blocks = list(whole.get_submodule(path).children())
-        seen: list[Any] = []
-
-        def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            seen.append(args[0] if args else next(iter(kwargs.values())))
-
-        hooks = [block.register_forward_pre_hook(look, with_kwargs=True) for block in blocks]
-        with torch.no_grad():
-            output = as_tensor(call(whole, inputs))
-        for hook in hooks:
-            hook.remove()
-        own = layers_of(of.index, of.count, len(blocks))
-        hidden = seen[own.start]
-        if self._applied.precision is not None:
-            hidden, output = hidden.to(self._applied.precision), output.to(self._applied.precision)
-        return {
-            "input_args": () if of.index == 0 else hidden.requires_grad_(),
-            "output_args": output if of.is_last else hidden.detach().clone().requires_grad_(),
-        }
-
-    def _pipeline_stage(self, **shapes: Any) -> "PipelineStage":
+    def _pipeline_stage(self) -> "PipelineStage":
         from torch.distributed.pipelining import PipelineStage
 
         applied, stage = self._applied, self._applied.stage
@@ -181,7 +152,7 @@ class Step:
         if applied.device == "cuda":
             device = torch.device("cuda", torch.cuda.current_device())
         group = applied.mesh.get_group("pipeline")
-        return PipelineStage(applied.module, stage.index, stage.count, device, group=group, **shapes)
+        return PipelineStage(applied.module, stage.index, stage.count, device, group=group)
 
     def _tied(self) -> list[nn.Parameter]:
         """Parameters that first and last stage share; none on others."""
