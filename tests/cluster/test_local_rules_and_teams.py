@@ -29,7 +29,7 @@ def test_teams_and_what_runs_took_are_shown_to_the_loop_while_somebody_waits(tmp
     cluster.submit(training("waits"), environ={})
     snapshot = cluster.snapshot()
     assert snapshot.teams == (VISION,)
-    assert snapshot.completed == (Completed(team="vision", name="done", took_s=60.0),)
+    assert snapshot.completed == (Completed(team="vision", name="done", took_s=60.0, at=160.0),)
     assert snapshot.rules == POLICIES["shortest"]
     cluster.close()
 

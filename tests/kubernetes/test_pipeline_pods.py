@@ -15,6 +15,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import MOST_BYTES
 from fairlead.cluster.port import LogLine
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.control.pipelines.told import read_told
@@ -291,7 +292,7 @@ def test_only_the_pods_of_drivers_have_the_driver() -> None:
     names = [source["configMap"]["name"] for source in volumes[1]["projected"]["sources"]]
     assert names == [SETTINGS.runtime, driver_bundle.bundle_name()]
     bundle = driver_bundle.render_bundle("research")
-    assert len(json.dumps(bundle)) < 256 * 1024
+    assert len(json.dumps(bundle)) < MOST_BYTES // 3
     assert base64.b64decode(bundle["binaryData"]["driver.pyz"]) == driver_bundle.bundle()
 
 

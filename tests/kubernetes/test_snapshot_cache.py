@@ -1,5 +1,6 @@
 """A picture that follows changes shows what one made anew shows, whatever happened."""
 
+import logging
 import random
 from typing import Any
 
@@ -144,6 +145,7 @@ def test_nothing_is_looked_at_again_when_nothing_changed(monkeypatch: pytest.Mon
 def test_teams_are_shown_by_name_and_one_that_breaks_a_rule_is_left_out_and_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.WARNING, logger="fairlead.cluster")  # commands in this process have it tell errors only
     world = World(1)
     teams = (Team(name="speech"), Team(name="vision", guaranteed=Quota(gpu_milli=8000), quota=Quota(gpu_milli=16_000)))
     followed: list[str] = []

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from fairlead.specs.engines import Engine
     from fairlead.specs.overlay import Overlay
     from fairlead.specs.parallel import Parallel
     from fairlead.specs.resources import Resources
@@ -54,6 +55,9 @@ class GangSpec(Protocol):
 
     @property
     def expected_duration_s(self) -> float | None: ...
+
+    @property
+    def engine(self) -> Engine | None: ...
 
     @property
     def deadline_s(self) -> float | None: ...
