@@ -1,14 +1,17 @@
 """A cache that follows a list through everything that interrupts a watch."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+import pytest
 
 from fairlead.cluster.kubernetes.api import watching
 from fairlead.cluster.kubernetes.api.client import PAGE, Object
 from fairlead.cluster.kubernetes.api.watching import Cache
 from tests.kubernetes.loopback import Listing, client_of, serving
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,28 @@ def test_a_long_list_is_taken_in_pages_and_then_watched() -> None:
         listing.remove("n0")
         until(lambda: "n0" not in names(cache))
         assert listing.lists == 2
+
+
+def test_that_everything_is_there_is_told_once_even_of_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "FIRST_BACKOFF_S", 0.01)
+    listing, told = Listing(), threading.Event()
+    times: list[bool] = []
+
+    def synced() -> None:
+        times.append(cache.is_synced)
+        told.set()
+
+    with serving(listing.handler()) as url:
+        cache = Cache(client_of(url), "/things", read, lambda _before, _after: None, synced=synced)
+        cache.start()
+        try:
+            assert told.wait(PATIENCE_S)
+            listing.forget()
+            listing.cut()
+            until(lambda: listing.lists == 2 and listing.watches >= 2)
+            assert times == [True]
+        finally:
+            cache.stop()
 
 
 def test_a_broken_watch_goes_on_from_where_it_was() -> None:

@@ -48,6 +48,7 @@ class Cache(Generic[T]):
     Args:
         read: Slims an object; None leaves it out.
         changed: Called, for one change at a time, with the kept value before and after each change; None for none.
+        synced: Called once everything was there, which ``changed`` does not tell of a list that is empty.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Cache(Generic[T]):
         read: Callable[[Object], T | None],
         changed: Callable[[T | None, T | None], None],
         *,
+        synced: Callable[[], None] | None = None,
         query: dict[str, str] | None = None,
         idle_s: float = IDLE_S,
     ) -> None:
@@ -64,6 +66,7 @@ class Cache(Generic[T]):
         self.path = path
         self._read = read
         self._listeners = [changed]
+        self._when_synced = synced
         self._query = query or {}
         self._idle_s = idle_s
         self._lock = threading.Lock()
@@ -190,7 +193,10 @@ class Cache(Generic[T]):
         self._version = version
         self.trouble = None
         self.heard_at = time.monotonic()
-        self._synced.set()
+        if not self._synced.is_set():
+            self._synced.set()
+            if self._when_synced is not None:
+                self._when_synced()
 
     def _watch(self) -> None:
         self.num_watches += 1

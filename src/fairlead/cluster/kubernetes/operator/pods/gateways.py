@@ -53,8 +53,13 @@ class Gateways:
         self._is_watched = False
         chosen = {"fieldSelector": f"metadata.name={names.ACCESS_KEYS}"}
         labelled = {"labelSelector": f"{names.CONTENT}={names.DEMAND}"}
-        self._reports: Cache[Report] = Cache(client, REPORTS, read_report, self._changed, query=labelled, idle_s=idle_s)
-        self._keys: Cache[TeamKeys] = Cache(client, KEYS, read_keys, self._changed, query=chosen, idle_s=idle_s)
+        # Of no reports and no keys nothing changes, yet that they are known is what routes wait for.
+        self._reports: Cache[Report] = Cache(
+            client, REPORTS, read_report, self._changed, synced=view.wake, query=labelled, idle_s=idle_s
+        )
+        self._keys: Cache[TeamKeys] = Cache(
+            client, KEYS, read_keys, self._changed, synced=view.wake, query=chosen, idle_s=idle_s
+        )
         view.pods.listen(self._pod_changed)
 
     def watch(self) -> None:
