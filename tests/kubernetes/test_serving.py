@@ -148,9 +148,13 @@ def test_one_that_kubectl_made_says_that_it_needs_a_gateway(desk: Desk, plane: C
         "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": "web"},
         "spec": {"run": "serve", "image": "python:3.12", "max_concurrency": 2},
     }  # fmt: skip
-    Kubectl(plane, namespace)("apply", "-f", "-", given=json.dumps(whole))
+    kubectl = Kubectl(plane, namespace)
+    kubectl("apply", "-f", "-", given=json.dumps(whole))
     with a_process(desk):
-        until(lambda: "max_concurrency: requests wait at a gateway" in desk("events", "web").out)
+        until(lambda: "AddressRefused" in kubectl("describe", "serving", "web"))
+        told = kubectl("describe", "serving", "web")
+        assert "max_concurrency: requests wait at a gateway, and there is none on this cluster" in told
+        assert "`fairlead install --gateways 2` adds some" in told
         assert backends(plane, namespace) == []
 
 

@@ -10,6 +10,8 @@ A pod on a fake node becomes Running at once and runs until it is deleted, unles
     fake/stop         how long it takes to end once it is deleted
     fake/on-term      `ends`: before it is gone it says that SIGTERM ended it; `ignores`: that SIGKILL did, once its
                       grace was over; without it, it is gone without a word
+    fake/address      where it is found, such as one of 127.0.0.0/8 at which a test listens; without it, at one that
+                      nobody has, so that packets for it may leave this machine and be answered there
     fake/image        `missing`, `unreachable`: its image cannot be pulled, and it does not run while that stands there
 
 A node with the annotation ``fake/lost`` is not ready, until it is taken away.
