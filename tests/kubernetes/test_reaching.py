@@ -278,7 +278,8 @@ def test_what_a_gpu_does_is_read_from_the_exporter_on_its_node(cluster: RealClus
         return list(used["gpus"])
 
     until(gpus, "word of the GPU")
-    assert gpus() == [{"name": "GPU-a", "model": "L4", "busy": 0.87, "memory_bytes": 2**30}]
+    untold = {"power_watts": None, "temperature_celsius": None}
+    assert gpus() == [{"name": "GPU-a", "model": "L4", "busy": 0.87, "memory_bytes": 2**30, **untold}]
     assert b" 87% " in fairlead(cluster, "top", user="admin").stdout
     # Who may not reach the exporter is told so, and sees the rest.
     assert b"GPU usage is not known" in fairlead(cluster, "top").stderr

@@ -242,7 +242,8 @@ def test_no_request_fails_through_zero_and_back_canaries_and_kills(cluster: Real
         one, other = gateways(cluster)
         with asking.for_seconds(20):
             kill = "import os, signal; [os.kill(int(p), signal.SIGKILL) for p in os.listdir('/proc') if p.isdigit()"
-            kill += " and b'--listen-fd' in open(f'/proc/{p}/cmdline', 'rb').read()]"
+            # In two parts, or it would find and kill itself.
+            kill += " and b'--listen' + b'-fd' in open(f'/proc/{p}/cmdline', 'rb').read()]"
             kubectl(cluster, GATEWAY_NAMESPACE, "exec", one, "--", "python3", "-c", kill)
             kubectl(cluster, GATEWAY_NAMESPACE, "delete", other, "--wait=false")
         assert set(asking.answers) <= {"200 r2", "again"}
