@@ -6,6 +6,7 @@ read and write ConfigMaps there too, in which the two tell each other everything
 
 from typing import Any
 
+from fairlead.cluster.kubernetes.manifests.deployments import container_security, http_get, nodes_apart, pod_security
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
 from fairlead.cluster.kubernetes.manifests.roles import (
     EVERYBODY,
@@ -115,35 +116,21 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
         "args": ["--directory", "/tmp/gateway", "--port", str(GATEWAY_PORT), "--grace", str(GRACE_S - LEAVE_S - 5)],
         "env": [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()],
         "ports": [{"name": "http", "containerPort": GATEWAY_PORT}],
-        "livenessProbe": {**_asked("/-/healthz"), "periodSeconds": 10, "failureThreshold": 6},
+        "livenessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 10, "failureThreshold": 6},
         # Without routes it does not listen.
-        "startupProbe": {**_asked("/-/healthz"), "periodSeconds": 1, "failureThreshold": 86_400},
-        "readinessProbe": {**_asked("/-/healthz"), "periodSeconds": 1, "failureThreshold": 3},
+        "startupProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 1, "failureThreshold": 86_400},
+        "readinessProbe": {**http_get("/-/healthz", "http"), "periodSeconds": 1, "failureThreshold": 3},
         "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-c", f"import time; time.sleep({LEAVE_S})"]}}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
-    apart = {"labelSelector": {"matchLabels": _SELECTOR}, "topologyKey": "kubernetes.io/hostname"}
     pod = {
         "serviceAccountName": GATEWAY,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": user,
-            "runAsGroup": user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "affinity": {
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
-            }
-        },
+        "securityContext": pod_security(user),
+        "affinity": nodes_apart(_SELECTOR),
         "containers": [gateway],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
@@ -160,7 +147,3 @@ def _deployment(image: str, user: int, replicas: int) -> dict[str, Any]:
             "template": {"metadata": {"labels": metadata["labels"]}, "spec": pod},
         },
     }
-
-
-def _asked(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": "http"}}

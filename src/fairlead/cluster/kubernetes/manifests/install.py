@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.dcgm import EXPORTER_LABELS, EXPORTER_PORT
 from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
+from fairlead.cluster.kubernetes.manifests.deployments import container_security, http_get, nodes_apart, pod_security
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage, with_storage
 from fairlead.cluster.kubernetes.manifests.page import render_page
@@ -120,30 +121,16 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
             for name, path in (("POD_NAME", "metadata.name"), ("POD_NAMESPACE", "metadata.namespace"))
         ],
         "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
-        "livenessProbe": {**_asked("/livez"), "periodSeconds": 10, "failureThreshold": 6},
-        "readinessProbe": {**_asked("/readyz"), "periodSeconds": 5},
+        "livenessProbe": {**http_get("/livez", "health"), "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**http_get("/readyz", "health"), "periodSeconds": 5},
         "resources": {"requests": dict(resources), "limits": dict(resources)},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
-    apart = {"labelSelector": {"matchLabels": _SELECTOR}, "topologyKey": "kubernetes.io/hostname"}
     pod = {
         "serviceAccountName": OPERATOR,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "affinity": {
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
-            }
-        },
+        "securityContext": pod_security(USER),
+        "affinity": nodes_apart(_SELECTOR),
         "containers": [operator],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
@@ -163,10 +150,6 @@ def _kept(keeps: Retention) -> list[str]:
     """Render what is kept, as arguments of the operator."""
     period = [] if keeps.for_s is None else ["--keep", str(format_duration(keeps.for_s))]
     return period if keeps.last is None else [*period, "--keep-last", str(keeps.last)]
-
-
-def _asked(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": "health"}}
 
 
 def _disruption_budget(settings: InstallSettings) -> dict[str, Any]:

@@ -6,6 +6,7 @@ and its namespace, where others have their account's token beside them.
 
 from typing import Any
 
+from fairlead.cluster.kubernetes.manifests.deployments import container_security, http_get, nodes_apart, pod_security
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 
 PAGE = "fairlead-page"
@@ -78,35 +79,21 @@ def _deployment(image: str, namespace: str, user: int) -> dict[str, Any]:
         "args": ["ui", "--cluster", "kubernetes", "--sign-in", "--listen", f"0.0.0.0:{PAGE_PORT}"],
         "env": [{"name": "HOME", "value": "/tmp"}],
         "ports": [{"name": "http", "containerPort": PAGE_PORT}],
-        "livenessProbe": {**_asked("/livez"), "periodSeconds": 10, "failureThreshold": 6},
-        "readinessProbe": {**_asked("/readyz"), "periodSeconds": 5},
+        "livenessProbe": {**http_get("/livez", "http"), "periodSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**http_get("/readyz", "http"), "periodSeconds": 5},
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "cluster", "mountPath": PLACE, "readOnly": True},
         ],
     }
-    apart = {"labelSelector": {"matchLabels": _SELECTOR}, "topologyKey": "kubernetes.io/hostname"}
     pod = {
         "serviceAccountName": PAGE,
         **_NO_TOKEN,
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": user,
-            "runAsGroup": user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "affinity": {
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
-            }
-        },
+        "securityContext": pod_security(user),
+        "affinity": nodes_apart(_SELECTOR),
         "containers": [page],
         "volumes": [{"name": "tmp", "emptyDir": {}}, place],
     }
@@ -117,7 +104,3 @@ def _deployment(image: str, namespace: str, user: int) -> dict[str, Any]:
         "template": {"metadata": {"labels": metadata["labels"]}, "spec": pod},
     }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
-
-
-def _asked(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": "http"}}
