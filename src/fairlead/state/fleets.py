@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Completed, Intent, Node, Phase
+from fairlead.state.snapshot import Intent, Node, Phase
 
 
 class Stage(StrEnum):
@@ -82,8 +82,13 @@ class FleetRun:
     @property
     def units_of_node(self) -> float:
         """GPUs, or cores, of each of its nodes."""
-        resources = self.spec.resources
-        return (resources.cpu_milli or 1000) / 1000 if resources.gpu is None else resources.gpu.milli / 1000
+        return units_of_node(self.spec)
+
+
+def units_of_node(spec: Training) -> float:
+    """GPUs of each node of a run, or cores of one that asks for none."""
+    resources = spec.resources
+    return (resources.cpu_milli or 1000) / 1000 if resources.gpu is None else resources.gpu.milli / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,4 +164,3 @@ class FleetSnapshot:
 
     runs: tuple[FleetRun, ...]
     seen: Mapping[str, ClusterSeen]
-    completed: tuple[Completed, ...] = ()

@@ -52,6 +52,8 @@ class FleetController:
             name: _Visitor(member, open_cluster, journal.files_of) for name, member in journal.fleet().clusters.items()
         }
         self._notes: dict[str, ClusterNote] = {}
+        # Of runs that are over nothing changes any more; read again once another is.
+        self._ended: tuple[FleetRun, ...] | None = None
         self._stopping = threading.Event()
 
     def run(self, *, round_s: float = ROUND_S) -> None:
@@ -80,11 +82,12 @@ class FleetController:
         """
         fleet, runs = self._journal.fleet(), self._journal.runs(unfinished=True)
         seen = self._visit(fleet, runs, now)
-        # Those that are over say how long runs waited, and nothing of them changes any more.
-        over = self._journal.started()
-        snapshot = FleetSnapshot(runs=(*over, *runs), seen=seen, completed=self._journal.completed())
-        changed = decide_fleet(snapshot, fleet, now)
+        if self._ended is None:
+            self._ended = self._journal.ended()
+        changed = decide_fleet(FleetSnapshot(runs=(*self._ended, *runs), seen=seen), fleet, now)
         self._journal.record(changed, self._note(seen, now), now)
+        if any(run.stage is Stage.ENDED for run in changed):
+            self._ended = None
         for run in changed:
             log.info("%s: %s, %s", run.spec.name, run.stage, run.reason)
         return len(changed)
@@ -147,12 +150,14 @@ class _Visitor:
             client = self._client
             if (trouble := client.trouble()) is not None:
                 raise ClusterError(trouble)
-            refused = self._follow(client, runs)
-            there = _workloads(client, runs)
-            copies = {uid: _copy(client, workload) for uid, workload in there.items()}
+            copies = _copies(client, runs)
+            refused, asked = self._follow(client, runs, copies)
+            if asked:
+                client.nudge()
+                copies = _copies(client, runs)
             room = None
             if looks:
-                room = room_of(client.snapshot(), {workload.uid for workload in there.values()}, now)
+                room = room_of(client.snapshot(), {copy.uid for copy in copies.values()}, now)
             return ClusterSeen(copies=copies, refused=refused, room=room)
         except ClusterError as error:
             self._forget()
@@ -167,32 +172,34 @@ class _Visitor:
             except FairleadError as error:
                 log.debug("closing: %s", error)
 
-    def _follow(self, client: ClusterClient, runs: list[FleetRun]) -> dict[str, str]:
-        """Have the cluster follow what was decided; why it does not take runs that it is to have, by their uids."""
-        if not runs:
-            return {}
-        there, asked = _workloads(client, runs), False
+    def _follow(
+        self, client: ClusterClient, runs: list[FleetRun], copies: Mapping[str, Copy]
+    ) -> tuple[dict[str, str], bool]:
+        """Have the cluster follow what was decided.
+
+        Returns:
+            Why it does not take runs that it is to have, by their uids; and whether anything was asked of it.
+        """
         refused: dict[str, str] = {}
+        asked = False
         for run in runs:
-            workload = there.get(run.uid)
+            copy = copies.get(run.uid)
             try:
-                if workload is None:
+                if copy is None:
                     if run.stage is Stage.PLACING and run.intent is Intent.RUN:
                         self._submit(client, run)
                         asked = True
                     continue
-                wanted = _wanted(run, _copy(client, workload))
-                if wanted is not None and wanted is not workload.intent:
-                    client.set_intent(workload.uid, wanted)
+                wanted = _wanted(run, copy)
+                if wanted is not None and wanted is not copy.intent:
+                    client.set_intent(copy.uid, wanted)
                     asked = True
             except (InvalidSpec, Conflict, CannotFit, NameTaken, NotFound) as error:
                 if run.stage is Stage.PLACING:
                     refused[run.uid] = str(error)
                 else:  # it has changed meanwhile, and is looked at again
                     log.debug("%s in %s: %s", run.spec.name, run.cluster, error)
-        if asked:
-            client.nudge()
-        return refused
+        return refused, asked
 
     def _submit(self, client: ClusterClient, run: FleetRun) -> None:
         spec = replace(run.spec, labels={**run.spec.labels, LABEL: run.uid})
@@ -214,7 +221,7 @@ def _wanted(run: FleetRun, copy: Copy) -> Intent | None:
     return Intent.DELETE if copy.phase is Phase.SUSPENDED and not copy.has_pods else Intent.SUSPEND
 
 
-def _workloads(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Workload]:
+def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
     """The copies of runs in a cluster, by the uids of the runs: the unfinished one, or else the newest."""
     found: dict[str, Workload] = {}
     wanted = {run.uid for run in runs}
@@ -224,7 +231,7 @@ def _workloads(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Workloa
             continue
         if uid not in found or (found[uid].status.phase.is_final and not workload.status.phase.is_final):
             found[uid] = workload
-    return found
+    return {uid: _copy(client, workload) for uid, workload in found.items()}
 
 
 def _copy(client: ClusterClient, workload: Workload) -> Copy:

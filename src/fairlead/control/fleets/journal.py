@@ -24,13 +24,13 @@ from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.training import Training
 from fairlead.state.fleets import FleetRun, Stage
-from fairlead.state.snapshot import Completed, Intent
+from fairlead.state.snapshot import Intent
 from fairlead.text.quantities import describe_memory
 
 PATIENCE_S = 30.0
 MOST_BYTES = 2 * 2**30
-# Of runs that succeeded, the newest tell how long those to come take.
-MOST_COMPLETED = 500
+# Of runs that are over, the newest tell of those to come.
+MOST_ENDED = 500
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, uid TEXT UNIQUE NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL,
@@ -170,24 +170,12 @@ class FleetJournal:
         rows = self._read(f"SELECT number, uid, spec, submitted_at, intent, record FROM runs{where} ORDER BY number")
         return tuple(_run(*row) for row in rows)
 
-    def completed(self) -> tuple[Completed, ...]:
-        """Runs that succeeded, and how long they took; the newest of them."""
-        rows = self._read(
-            "SELECT spec, record FROM runs WHERE stage = 'Ended' ORDER BY number DESC LIMIT ?", MOST_COMPLETED
-        )
-        found = ((from_json(spec), json.loads(record)["took_s"]) for spec, record in rows)
-        return tuple(
-            Completed(team=spec.team, name=spec.name, took_s=took_s)
-            for spec, took_s in found
-            if took_s is not None and isinstance(spec, Training)
-        )
-
-    def started(self) -> tuple[FleetRun, ...]:
-        """The newest runs that are over, which say how long runs waited."""
+    def ended(self) -> tuple[FleetRun, ...]:
+        """The newest runs that are over, oldest first: they say how long runs waited, and how long they took."""
         rows = self._read(
             "SELECT number, uid, spec, submitted_at, intent, record FROM runs WHERE stage = 'Ended' "
             "ORDER BY number DESC LIMIT ?",
-            MOST_COMPLETED,
+            MOST_ENDED,
         )
         return tuple(_run(*row) for row in rows)[::-1]
 

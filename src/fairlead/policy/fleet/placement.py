@@ -7,7 +7,7 @@ however long it stays away, and nothing runs twice when it comes back.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
 from fairlead.policy.fleet.room import UNKNOWN_S
@@ -16,8 +16,8 @@ from fairlead.policy.queue.duration_estimates import enough_s
 from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.training import Training
-from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Room, Stage
-from fairlead.state.snapshot import Completed, Intent, Phase
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Room, Stage, units_of_node
+from fairlead.state.snapshot import Intent, Phase
 
 # A run comes home only for what costs clearly more than its move: a checkpoint, a start and the way to its step again.
 WORTH_S = 1800.0
@@ -29,18 +29,27 @@ _HOUR_S = 3600.0
 _RAN = (Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.SUSPENDED)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """A fleet with what was seen of its clusters, and how long runs took, in seconds and rising, by their kind."""
+
+    fleet: Fleet
+    seen: Mapping[str, ClusterSeen]
+    took_s: Mapping[tuple[str, str], Sequence[float]]
+    now: float
+
+
 def decide_fleet(snapshot: FleetSnapshot, fleet: Fleet, now: float) -> tuple[FleetRun, ...]:
     """Decide what changes of the runs of a fleet: those of which something does, as they are from now on.
 
     A cluster follows from the records alone: it makes the copies that are to be there, lets those go that are Leaving,
     and stops those that are to stop.
     """
-    judged = [_judge(run, snapshot.seen, fleet, now) for run in snapshot.runs]
-    took = _took_s(snapshot.completed)
-    judged = _place(judged, snapshot.seen, fleet, took, now)
-    moved = {run.uid: run for run in _burst(judged, snapshot.seen, fleet, took, now)}
+    world = _World(fleet=fleet, seen=snapshot.seen, took_s=_took_s(snapshot.runs), now=now)
+    judged = _place([_judge(run, snapshot.seen, fleet, now) for run in snapshot.runs], world)
+    moved = {run.uid: run for run in _burst(judged, world)}
     if not moved:
-        moved = {run.uid: run for run in _bring_home(judged, snapshot.seen, fleet, took, now)}
+        moved = {run.uid: run for run in _bring_home(judged, world)}
     judged = [moved.get(run.uid, run) for run in judged]
     return tuple(after for before, after in zip(snapshot.runs, judged, strict=True) if after != before)
 
@@ -162,13 +171,7 @@ def _where(run: FleetRun, copy: Copy) -> str:
     return f"{copy.phase} in {run.cluster}: {copy.message}"
 
 
-def _place(
-    runs: Iterable[FleetRun],
-    seen: Mapping[str, ClusterSeen],
-    fleet: Fleet,
-    took: Mapping[tuple[str, str], Sequence[float]],
-    now: float,
-) -> list[FleetRun]:
+def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
     """Return the runs, each Queued one with the cluster that is to have it, where there is one."""
     found: list[FleetRun] = []
     held = _held_units(runs)
@@ -177,52 +180,50 @@ def _place(
             found.append(run)
             continue
         why: list[str] = []
-        target = next(_clusters_for(run, seen, fleet, held, why), None)
+        target = next(_clusters_for(run, world, held, why), None)
         if target is None:
-            if run.refused and now - run.since > RETRY_S:
-                run = replace(run, refused={}, since=now)
+            if run.refused and world.now - run.since > RETRY_S:
+                run = replace(run, refused={}, since=world.now)
             found.append(_told(run, f"no cluster can have it: {'; '.join(why)}"))
             continue
-        silent = [name for name in _silent_own(run, seen, fleet) if fleet.clusters[target].is_rented]
-        if silent and run.target is None and now - run.submitted_at < fleet.wait_s:
+        silent = [name for name in _silent_own(run, world) if world.fleet.clusters[target].is_rented]
+        if silent and run.target is None and world.now - run.submitted_at < world.fleet.wait_s:
             found.append(_told(run, f"waits for {silent[0]}, which does not answer, before it goes to {target}"))
             continue
         held[target, run.has_gpus] += run.units
-        price = _price(run, fleet.clusters[target], expected_s(run.spec, took))
+        price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
         reason = "; ".join((f"goes to {target}, {price}", *why))
-        run = replace(run, stage=Stage.PLACING, since=now, cluster=target, target=None, reason=reason)
-        if fleet.clusters[target].is_rented and run.started_at is None:
-            run = replace(run, started_at=now)  # nodes come when they are asked for: it waits no more for a turn
+        run = replace(run, stage=Stage.PLACING, since=world.now, cluster=target, target=None, reason=reason)
+        if world.fleet.clusters[target].is_rented and run.started_at is None:
+            run = replace(run, started_at=world.now)  # nodes come when they are asked for: it waits no more for a turn
         found.append(run)
     return found
 
 
-def _silent_own(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet) -> Iterator[str]:
-    for name, member in fleet.clusters.items():
-        there = seen.get(name)
+def _silent_own(run: FleetRun, world: _World) -> Iterator[str]:
+    for name, member in world.fleet.clusters.items():
+        there = world.seen.get(name)
         if not member.is_rented and name not in run.refused and (there is None or there.trouble is not None):
             yield name
 
 
 def _clusters_for(
-    run: FleetRun,
-    seen: Mapping[str, ClusterSeen],
-    fleet: Fleet,
-    held: Mapping[tuple[str, bool], float],
-    why: list[str],
+    run: FleetRun, world: _World, held: Mapping[tuple[str, bool], float], why: list[str]
 ) -> Iterator[str]:
     """Yield the clusters that may have a run, the one it is meant for first, then the cheapest; add to ``why`` what
     speaks against the others."""
-    order = sorted(fleet.clusters, key=lambda name: (name != run.target, dollars_an_hour(run, fleet.clusters[name])))
+    order = sorted(
+        world.fleet.clusters, key=lambda name: (name != run.target, dollars_an_hour(run, world.fleet.clusters[name]))
+    )
     for name in order:
-        there, problem = seen.get(name), None
+        there, problem = world.seen.get(name), None
         if name in run.refused:
             problem = f"{name} does not take it: {run.refused[name]}"
         elif there is None or there.trouble is not None:
             problem = f"{name} does not answer"
-        elif (problem := _beyond(run, fleet.clusters[name], held[name, run.has_gpus])) is not None:
+        elif (problem := _beyond(run, world.fleet.clusters[name], held[name, run.has_gpus])) is not None:
             problem = f"{name} {problem}"
-        elif not fleet.clusters[name].is_rented and there.room is not None:
+        elif not world.fleet.clusters[name].is_rented and there.room is not None:
             never = why_never(run.spec, there.room.nodes)
             problem = None if never is None else f"in {name}, {never.message}"
         if problem is None:
@@ -255,45 +256,39 @@ def _price(run: FleetRun, member: Member, seconds: float) -> str:
     return f"for ${an_hour:,.2f} an hour, about ${an_hour * seconds / _HOUR_S:,.2f} in all"
 
 
-def _burst(
-    runs: Sequence[FleetRun],
-    seen: Mapping[str, ClusterSeen],
-    fleet: Fleet,
-    took: Mapping[tuple[str, str], Sequence[float]],
-    now: float,
-) -> Iterator[FleetRun]:
+def _burst(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
     """Yield those that leave the queue of an own cluster for a rented one, as they are from now on."""
     held = _held_units(runs)
-    for name, room in _own_rooms(seen, fleet):
+    for name, room in _own_rooms(world):
         for has_gpus in (True, False):
             waiting = [run for run in runs if _waits_in(run, name) and run.has_gpus is has_gpus]
             if not waiting:
                 continue
             board = _Board(room, has_gpus)
             # Those that no rented cluster could take are waited for like the runs of others.
-            may_leave = {run.uid for run in waiting if _rented_for(run, seen, fleet, held) is not None}
+            may_leave = {run.uid for run in waiting if _rented_for(run, world, held) is not None}
             jobs = [
-                board.job(run, run.number, expected_s(run.spec, took), may_leave=run.uid in may_leave)
+                board.job(run, run.number, expected_s(run.spec, world.took_s), may_leave=run.uid in may_leave)
                 for run in waiting
             ]
-            waits = _waits(runs, fleet, has_gpus)
-            leaving = choose_leaving([*jobs, *board.others()], board.held, now / _HOUR_S, waits, sizes=board.sizes)
+            waits = _waits(runs, world.fleet, has_gpus)
+            leaving = choose_leaving(
+                [*jobs, *board.others()], board.held, world.now / _HOUR_S, waits, sizes=board.sizes
+            )
             by_number = {run.number: run for run in waiting}
             for job in leaving:
                 run = by_number[job.name]
-                target = _rented_for(run, seen, fleet, held)
+                target = _rented_for(run, world, held)
                 if target is None:
                     continue  # the others of now have taken what it is allowed
                 held[target, has_gpus] += run.units
-                price = _price(run, fleet.clusters[target], expected_s(run.spec, took))
+                price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
                 reason = f"leaves the queue of {name}: waiting there costs more than {target}, {price}"
-                yield replace(run, stage=Stage.LEAVING, since=now, target=target, reason=reason)
+                yield replace(run, stage=Stage.LEAVING, since=world.now, target=target, reason=reason)
 
 
-def _rented_for(
-    run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, held: Mapping[tuple[str, bool], float]
-) -> str | None:
-    return next((name for name in _clusters_for(run, seen, fleet, held, []) if fleet.clusters[name].is_rented), None)
+def _rented_for(run: FleetRun, world: _World, held: Mapping[tuple[str, bool], float]) -> str | None:
+    return next((name for name in _clusters_for(run, world, held, []) if world.fleet.clusters[name].is_rented), None)
 
 
 def _waits_in(run: FleetRun, cluster: str) -> bool:
@@ -307,58 +302,49 @@ def _waits(runs: Iterable[FleetRun], fleet: Fleet, has_gpus: bool) -> Waits:
     return Waits(allowed_h=fleet.wait_s / _HOUR_S, num_jobs=len(such), waited_h=waited_s / _HOUR_S)
 
 
-def _bring_home(
-    runs: Sequence[FleetRun],
-    seen: Mapping[str, ClusterSeen],
-    fleet: Fleet,
-    took: Mapping[tuple[str, str], Sequence[float]],
-    now: float,
-) -> Iterator[FleetRun]:
+def _bring_home(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
     """Yield one run at most that leaves a rented cluster for an own one with room for it, the dearest first."""
-    for name, room in _own_rooms(seen, fleet):
+    held = _held_units(runs)
+    for name, room in _own_rooms(world):
         if room.others or any(run.cluster == name and run.phase is Phase.PENDING for run in _unfinished(runs)):
             continue  # there is no room while anybody waits for it, or is on the way there
-        away = [run for run in runs if _may_come_home(run, seen, fleet, took, now)]
-        for run in sorted(away, key=lambda run: (-dollars_an_hour(run, fleet.clusters[run.cluster or ""]), run.number)):
+        away = [run for run in runs if _may_come_home(run, world)]
+        for run in sorted(
+            away, key=lambda run: (-dollars_an_hour(run, world.fleet.clusters[run.cluster or ""]), run.number)
+        ):
             board = _Board(room, run.has_gpus)
-            job = board.job(run, run.number, _left_s(run, took, now))
-            starts = book([job], board.held, now / _HOUR_S, sizes=board.sizes)
-            beyond = _beyond(run, fleet.clusters[name], _held_units(runs)[name, run.has_gpus])
-            if name not in run.refused and beyond is None and starts and starts[0].start_h <= now / _HOUR_S:
+            job = board.job(run, run.number, _left_s(run, world))
+            starts = book([job], board.held, world.now / _HOUR_S, sizes=board.sizes)
+            beyond = _beyond(run, world.fleet.clusters[name], held[name, run.has_gpus])
+            if name not in run.refused and beyond is None and starts and starts[0].start_h <= world.now / _HOUR_S:
                 reason = f"leaves {run.cluster}: {name} has room for it, which costs nothing more"
-                yield replace(run, stage=Stage.LEAVING, since=now, target=name, reason=reason)
+                yield replace(run, stage=Stage.LEAVING, since=world.now, target=name, reason=reason)
                 return
 
 
-def _may_come_home(
-    run: FleetRun,
-    seen: Mapping[str, ClusterSeen],
-    fleet: Fleet,
-    took: Mapping[tuple[str, str], Sequence[float]],
-    now: float,
-) -> bool:
+def _may_come_home(run: FleetRun, world: _World) -> bool:
     cluster = run.cluster or ""
-    if run.stage is not Stage.PLACED or run.intent is not Intent.RUN or now - run.since < SETTLED_S:
+    if run.stage is not Stage.PLACED or run.intent is not Intent.RUN or world.now - run.since < SETTLED_S:
         return False
-    if not fleet.clusters[cluster].is_rented or seen[cluster].trouble is not None:
+    if not world.fleet.clusters[cluster].is_rented or world.seen[cluster].trouble is not None:
         return False
     if run.phase is Phase.PENDING and run.rented_since is None:
         return True
     has_saved = run.checkpoint_step is not None and run.origin is not None
-    return run.phase is Phase.RUNNING and has_saved and _left_s(run, took, now) > WORTH_S
+    return run.phase is Phase.RUNNING and has_saved and _left_s(run, world) > WORTH_S
 
 
-def _left_s(run: FleetRun, took: Mapping[tuple[str, str], Sequence[float]], now: float) -> float:
+def _left_s(run: FleetRun, world: _World) -> float:
     """Return how long a run still takes, by its steps where it tells them."""
-    done_s = 0.0 if run.started_at is None else max(0.0, now - run.started_at)
+    done_s = 0.0 if run.started_at is None else max(0.0, world.now - run.started_at)
     if run.step and run.total_steps and done_s:
         return done_s * max(0, run.total_steps - run.step) / run.step
-    return max(0.0, expected_s(run.spec, took) - done_s)
+    return max(0.0, expected_s(run.spec, world.took_s) - done_s)
 
 
-def _own_rooms(seen: Mapping[str, ClusterSeen], fleet: Fleet) -> Iterator[tuple[str, Room]]:
-    for name, member in fleet.clusters.items():
-        there = seen.get(name)
+def _own_rooms(world: _World) -> Iterator[tuple[str, Room]]:
+    for name, member in world.fleet.clusters.items():
+        there = world.seen.get(name)
         if not member.is_rented and there is not None and there.trouble is None and there.room is not None:
             yield name, there.room
 
@@ -367,10 +353,11 @@ def _unfinished(runs: Iterable[FleetRun]) -> Iterator[FleetRun]:
     return (run for run in runs if run.stage is not Stage.ENDED)
 
 
-def _took_s(completed: Iterable[Completed]) -> dict[tuple[str, str], list[float]]:
+def _took_s(runs: Iterable[FleetRun]) -> dict[tuple[str, str], list[float]]:
     took: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for run in completed:
-        took[kind_of(run)].append(run.took_s)
+    for run in runs:
+        if run.took_s is not None:
+            took[kind_of(run.spec)].append(run.took_s)
     return {kind: sorted(each) for kind, each in took.items()}
 
 
@@ -403,11 +390,14 @@ class _Board:
         return self._job(run.spec, name, run.submitted_at, takes_s, may_leave=may_leave)
 
     def _job(self, spec: Training, name: int, since: float, takes_s: float, *, may_leave: bool) -> Job:
-        gpu = spec.resources.gpu
-        units = (spec.resources.cpu_milli or 1000) / 1000 if gpu is None else gpu.milli / 1000
         one = replace(spec, nodes=1, most_nodes=None) if spec.nodes != 1 or spec.most_nodes is not None else spec
         suits = frozenset(index for index, node in enumerate(self._room.nodes) if why_never(one, (node,)) is None)
         return Job(
-            name=name, arrived_h=since / _HOUR_S, hours=max(takes_s, 1.0) / _HOUR_S, units=units, nodes=spec.nodes,
-            may_use=suits, may_leave=may_leave,
-        )  # fmt: skip
+            name=name,
+            arrived_h=since / _HOUR_S,
+            hours=max(takes_s, 1.0) / _HOUR_S,
+            units=units_of_node(spec),
+            nodes=spec.nodes,
+            may_use=suits,
+            may_leave=may_leave,
+        )
