@@ -27,7 +27,7 @@ SPLITS: dict[int, list[dict[str, Any]]] = {
 
 
 def losses(python: Path, ranks: int, model: str) -> list[list[float]]:
-    """What rank 0 saw under each split."""
+    """The losses that rank 0 saw under each split."""
     common = {
         **os.environ,
         "WORLD_SIZE": str(ranks),

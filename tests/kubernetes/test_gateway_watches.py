@@ -1,4 +1,4 @@
-"""What gateways tell is watched once there is one, and the operator looks again when it is known."""
+"""Watches of what gateways tell begin once there is one, and wake the operator when they are complete."""
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways

@@ -87,7 +87,7 @@ class Gateway:
             return error.code, error.read().decode()
 
     def demand(self, name: str) -> dict[str, Any]:
-        """What it has told the API server of an endpoint."""
+        """The report on an endpoint that it has put on the API server."""
         path = f"{CONFIGMAPS}/gateway-1"
         if not self.plane.exists(path):
             return {}
@@ -97,7 +97,7 @@ class Gateway:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """What the server of a replica says."""
+    """The answer of a replica's server."""
 
     def do_GET(self) -> None:
         body = f"a replica was asked for {self.path}".encode()

@@ -141,7 +141,7 @@ def who_saves_nothing_is_stopped_once(decided: Sequence[Decided]) -> Iterator[st
 
 
 def nobody_restarts_in_vain(decided: Sequence[Decided]) -> Iterator[str]:
-    """Whoever restarts elsewhere for a wider run goes on, and that run starts, both within two graces."""
+    """Check that one restarted elsewhere for a wider run goes on, and that run starts, both within two graces."""
     for number, each in enumerate(decided):
         names = {run.spec.name: run.uid for run in each.snapshot.workloads}
         for change in each.plan.changes:

@@ -22,7 +22,7 @@ from tests.ports import free_ports
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CERTIFICATES = Path("/tmp/k8s-webhook-server")
-"""Where training-operator looks for them, whatever it is told."""
+"""The place where training-operator looks for them, whatever it is told."""
 KINDS = {
     "jobset": "config/components/crd/bases",
     "trainer": "manifests/base/crds",

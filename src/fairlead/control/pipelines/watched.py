@@ -14,7 +14,7 @@ from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.progress import Reporter
 
 STATED = ("ETag", "etag", "md5Hash", "checksum", "mtime", "LastModified", "last_modified", "created")
-"""What file systems of object stores say of an object that is another after it was written anew."""
+"""Details of an object, by file systems of object stores, that change when it is written anew."""
 
 
 def content_of(paths: Iterable[Path]) -> str:

@@ -10,7 +10,7 @@ from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
 WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/workloads"
-"""Where Kueue says why something it queues waits: an object of its own, owned by what waits."""
+"""The object in which Kueue says why something waits; owned by what waits."""
 
 
 class Kueue:

@@ -5,6 +5,7 @@ The object of a Pipeline says what somebody asked for; what carries it out follo
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.manifests.pod_environment import DRIVER as PROGRAM
@@ -113,19 +114,12 @@ def _standing(pipeline: Pipeline) -> Pipeline:
         ) from error
     if on is None:
         return pipeline
-    watch = Training(
-        name=f"{pipeline.name}-{WATCH}",
-        run=COMMAND,
-        team=pipeline.team,
-        labels=pipeline.labels,
-        image=pipeline.image,
-        workdir=pipeline.workdir,
-        setup=pipeline.setup,
-        env={**pipeline.env, WATCH_VARIABLE: json.dumps({"data": list(on.data), "every_s": on.every_s})},
+    watch = _run_of(
+        pipeline,
+        WATCH,
+        env={WATCH_VARIABLE: json.dumps({"data": list(on.data), "every_s": on.every_s})},
         resources=Resources(cpu_milli=WATCH_CPU_MILLI, memory_bytes=WATCH_MEMORY_BYTES),
-        kubernetes=pipeline.kubernetes,
         grace_s=1.0,
-        launch=Launch.EXEC,
     )
     digest = hashlib.sha256(repr(watch).encode("utf-8", "surrogatepass")).hexdigest()[:HASH]
     return replace(pipeline, watch=replace(watch, labels={**watch.labels, WATCHES: digest}))
@@ -141,28 +135,34 @@ def _driver(pipeline: Pipeline) -> Training:
             memory_bytes=resources.memory_bytes or WAITING_MEMORY_BYTES,
         )
     try:
-        return Training(
-            name=f"{pipeline.name}-{DRIVER}",
-            run=COMMAND,
-            team=pipeline.team,
-            labels=pipeline.labels,
-            image=pipeline.image,
-            workdir=pipeline.workdir,
-            setup=pipeline.setup,
-            env={**pipeline.env, VARIABLE: variable(named)},
-            resources=resources,
-            checkpoint=pipeline.checkpoint,
-            kubernetes=pipeline.kubernetes,
-            priority=pipeline.priority,
-            grace_s=pipeline.grace_s,
-            launch=Launch.EXEC,
+        driver = _run_of(
+            pipeline, DRIVER, env={VARIABLE: variable(named)}, resources=resources, grace_s=pipeline.grace_s
         )
+        return replace(driver, checkpoint=pipeline.checkpoint, priority=pipeline.priority)
     except BrokenRules as error:
         raise InvalidSpec(
             (f"{pipeline.name}: {error}, together with the one in which its steps reach its pod",)
         ) from error
     except InvalidSpec as error:
         raise InvalidSpec((f"{pipeline.name}: {error.problems[0]}",)) from error
+
+
+def _run_of(pipeline: Pipeline, what: str, *, env: Mapping[str, str], resources: Resources, grace_s: float) -> Training:
+    """A run of our own program with what a pipeline has: its files, its image, its variables."""
+    return Training(
+        name=f"{pipeline.name}-{what}",
+        run=COMMAND,
+        team=pipeline.team,
+        labels=pipeline.labels,
+        image=pipeline.image,
+        workdir=pipeline.workdir,
+        setup=pipeline.setup,
+        env={**pipeline.env, **env},
+        resources=resources,
+        kubernetes=pipeline.kubernetes,
+        grace_s=grace_s,
+        launch=Launch.EXEC,
+    )
 
 
 def _steps_problem(pipeline: Pipeline, driver: Training, to: str) -> str | None:
