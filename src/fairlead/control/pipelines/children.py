@@ -98,18 +98,7 @@ class Children:
         """Nothing: nobody was told that somebody waits."""
 
     def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
-        """Keep the outputs of a child that succeeded: the hash of each, and what small ones hold.
-
-        Doing it again comes to the same, wherever it was cut short.
-
-        Args:
-            room: Where its program wrote them.
-
-        Raises:
-            NotFound: There is no such output.
-            Conflict: A checkpoint is not on this machine.
-            OSError: One of them cannot be kept.
-        """
+        """Keep the outputs of a child that succeeded, as ``StepRuns.collect`` does."""
         child = self._find(task)
         assert child is not None, "it was there when it had succeeded"
         return keep_outputs(step, room, store, partial(self._add_own, child, step, room))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.engines.pod_template import QUEUE_NAME, bare_template, metadata
+from fairlead.cluster.kubernetes.engines.pod_template import bare_template, metadata, queued
 from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, words
 from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
 from fairlead.cluster.kubernetes.manifests.pods import PYTHON
@@ -55,9 +55,7 @@ class RayJob:
                 "submitterPodTemplate": _submitter(head, start),
             },
         }
-        if queue is not None:
-            content["metadata"]["labels"][QUEUE_NAME] = queue
-        return (content,)
+        return (queued(content, queue),)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
         """By how Ray says that the job is, and where KubeRay says that it failed before."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.engines.pod_template import QUEUE_NAME, metadata, pod_template
+from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
 from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, condition, words
 from fairlead.specs.engines import Engine
 
@@ -60,9 +60,7 @@ class KubeflowJob:
                 self.key: roles,
             },
         }
-        if queue is not None:
-            found["metadata"]["labels"][QUEUE_NAME] = queue
-        return found
+        return queued(found, queue)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
         """By its conditions, of which an older one may still be true."""
