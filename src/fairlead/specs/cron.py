@@ -4,6 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from fairlead.specs.constraints import Text
+
+TIMEZONE = Text(
+    max_length=64, pattern=r"[A-Za-z][-+A-Za-z0-9_/]*", what="a time zone; give one such as `Europe/Berlin`"
+)
+"""The form of the name of a time zone."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS = (
@@ -100,3 +106,12 @@ def _number(text: str, what: str, low: int, high: int, names: tuple[str, ...]) -
     if not text.isascii() or not text.isdigit() or len(text) > 2 or not low <= int(text) <= high:
         raise ValueError(f"has a {what} of `{text}`; give {low} to {high}")
     return int(text)
+
+
+def is_timezone(name: str) -> bool:
+    """Return whether this machine knows a time zone of that name."""
+    if name == "UTC":
+        return True
+    from zoneinfo import available_timezones  # here, since every command reads specs and few of them name a zone
+
+    return name in available_timezones()

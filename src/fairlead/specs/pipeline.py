@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from fairlead.specs.constraints import NAME, PATH, BrokenRules, Constraints, Limit, Text, broken, enforce, quote
-from fairlead.specs.cron import parse_cron
+from fairlead.specs.cron import TIMEZONE, parse_cron
 from fairlead.specs.expressions import names_in
 from fairlead.specs.overlay import SET_BY_US, Overlay
 from fairlead.specs.resources import Resources
@@ -53,9 +53,7 @@ ITEM_DIGITS = 4
 CACHE_RULES: Constraints = {"max_age_s": Limit(low=0.001, high=DECADE_S)}
 SCHEDULE_RULES: Constraints = {
     "cron": Text(max_length=200),
-    "timezone": Text(
-        max_length=64, pattern=r"[A-Za-z][-+A-Za-z0-9_/]*", what="a time zone; give one such as `Europe/Berlin`"
-    ),
+    "timezone": TIMEZONE,
 }
 ON_RULES: Constraints = {"every_s": Limit(low=0.1, high=DECADE_S)}
 # Of a drift, where it says nothing else.

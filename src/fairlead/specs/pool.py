@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from zoneinfo import available_timezones
 
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text, broken, enforce, quote
-from fairlead.specs.cron import parse_cron
+from fairlead.specs.cron import TIMEZONE, is_timezone, parse_cron
 from fairlead.specs.sharing import Handing
 
 POOL_GPU_RULES: Constraints = {
@@ -21,9 +20,6 @@ HARDWARE_RULES: Constraints = {
 }
 
 PEAKS_MOST = 20
-TIMEZONE = Text(
-    max_length=64, pattern=r"[A-Za-z][-+A-Za-z0-9_/]*", what="a time zone; give one such as `Europe/Berlin`"
-)
 
 PREWARM_RULES: Constraints = {
     "confidence": Limit(low=0.5, high=0.999),
@@ -180,7 +176,7 @@ class Peak:
             parse_cron(self.at)
         except ValueError as error:
             yield "at", f"{quote(self.at)} {error}"
-        if self.timezone not in ("UTC", *available_timezones()):
+        if not is_timezone(self.timezone):
             yield "timezone", f"{quote(self.timezone)} is not a time zone; give one such as `Europe/Berlin`"
 
 
