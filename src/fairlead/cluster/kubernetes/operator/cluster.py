@@ -123,8 +123,8 @@ class KubernetesCluster:
         self._shown: Snapshot | None = None
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
-        self._refused: dict[str, tuple[Refusal, str]] = {}
-        self._untold: dict[str, tuple[Refusal, str]] = {}
+        self._refused: dict[str, dict[Refusal, str]] = {}
+        self._untold: dict[tuple[str, Refusal], str] = {}
         self._outlook = outlook
         self._meanwhile = meanwhile
         self._ledger = ledger
@@ -492,20 +492,22 @@ class KubernetesCluster:
             return False
         if done and (change.status is not None or change.submit or change.children):
             with self._lock:
-                self._refused.pop(change.workload_uid, None)
+                for what in (Refusal.CHILD, Refusal.STATUS):  # of its address it says nothing
+                    self._refused.get(change.workload_uid, {}).pop(what, None)
         return done
 
     def note_refusal(self, uid: str, what: Refusal, said: str) -> None:
         """Note what a workload is refused, so that it is told once."""
         with self._lock:
-            if self._refused.get(uid) != (what, said):
-                self._refused[uid] = self._untold[uid] = (what, said)
+            known = self._refused.setdefault(uid, {})
+            if known.get(what) != said:
+                known[what] = self._untold[uid, what] = said
 
     def take_refusals(self) -> list[tuple[AnyObject, Refusal, str]]:
         """The workloads that the API server refuses something, and its words, each time that these are others."""
         with self._lock:
             untold, self._untold = self._untold, {}
-        found = ((self.view.find_any(uid), what, said) for uid, (what, said) in untold.items())
+        found = ((self.view.find_any(uid), what, said) for (uid, what), said in untold.items())
         return [(each, what, said) for each, what, said in found if each is not None]
 
     def _try(self, change: Change) -> bool:
