@@ -7,8 +7,8 @@ from fairlead.cli.specfiles import directory_of, load
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission, admit_as
 from fairlead.control.pipelines.as_pod import as_standing
+from fairlead.control.pipelines.triggers import check_timezone
 from fairlead.errors import Conflict
-from fairlead.policy.kinds.schedule import zone_of
 from fairlead.policy.kinds.standing_pipeline import is_standing
 from fairlead.specs.pipeline import Pipeline
 from fairlead.state.snapshot import AnyWorkload, Workload
@@ -61,19 +61,8 @@ def _only(spec: Any) -> Pipeline:
             f"{spec.name}: it has neither `schedule` nor `on`, by which it would run by itself; `fairlead run` runs "
             "it, and what is unchanged is not run again."
         )
-    if spec.schedule is not None:
-        _check_zone(spec.name, spec.schedule.timezone)
+    check_timezone(spec)
     return spec
-
-
-def _check_zone(name: str, zone: str) -> None:
-    try:
-        zone_of(zone)
-    except (KeyError, ValueError, OSError) as error:
-        raise Conflict(
-            f"{name}: schedule.timezone: this machine knows no time zone {zone!r}; give one such as Europe/Berlin, or "
-            "UTC."
-        ) from error
 
 
 def _admitted(cluster: ClusterClient, spec: Pipeline, directory: Path) -> Admission[Pipeline]:

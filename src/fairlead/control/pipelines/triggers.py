@@ -97,20 +97,30 @@ def check(applied: Applied) -> None:
     Raises:
         Conflict: A time zone is not known here, data is not there, or drift cannot be looked for.
     """
-    name, schedule = applied.pipeline.name, applied.pipeline.schedule
-    if schedule is not None:
-        try:
-            zone_of(schedule.timezone)
-        except (KeyError, ValueError, OSError) as error:
-            raise Conflict(
-                f"{name}: schedule.timezone: this machine knows no time zone {schedule.timezone!r}; give one such as "
-                "Europe/Berlin, or UTC."
-            ) from error
+    name = applied.pipeline.name
+    check_timezone(applied.pipeline)
     for path in applied.watched():
         if not path.exists():
             raise Conflict(f"{name}: on.data: {path} is not there.")
     if applied.pipeline.on is not None and applied.pipeline.on.drift is not None:
         drift.check(name, applied.pipeline.on.drift, applied.base)
+
+
+def check_timezone(pipeline: Pipeline) -> None:
+    """Refuse a schedule in a time zone that is not known here.
+
+    Raises:
+        Conflict: It has such a one.
+    """
+    if pipeline.schedule is None:
+        return
+    try:
+        zone_of(pipeline.schedule.timezone)
+    except (KeyError, ValueError, OSError) as error:
+        raise Conflict(
+            f"{pipeline.name}: schedule.timezone: this machine knows no time zone {pipeline.schedule.timezone!r}; give "
+            "one such as Europe/Berlin, or UTC."
+        ) from error
 
 
 def keep(home: Home, applied: Applied) -> bool:
