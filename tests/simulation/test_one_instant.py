@@ -34,6 +34,8 @@ ROUNDS = [
     ("least-work", 50, True),
     # Room of one that had not left yet went to a scavenger, in a pass that had proved it for a run that was not chosen.
     ("finish-time", 50, True),
+    # Two elastic gangs, each nearer its end than the other while it held more nodes than it asks for.
+    ("finish-time", 70, False),
 ]
 
 

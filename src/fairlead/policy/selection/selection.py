@@ -180,13 +180,16 @@ def _may_stop(workload: Workload, pods: Iterable[Pod]) -> bool:
 
 
 def _claim_of(workload: Workload, standing: Standing, weight: int, live: Sequence[Pod]) -> Claim:
-    """Return what is left of it, and what stopping it now would throw it back, by its pods that live."""
-    gang, whole = workload.gang if live else workload.spec, standing.whole
-    milli = asked(gang, whole).gpu_milli
+    """Return what is left of it, and what stopping it now would throw it back, by its pods that live.
+
+    An elastic gang counts at its smallest size whether it holds more or waits: were it nearer its end because it holds
+    more, two of them would take each other's turn as soon as they had it.
+    """
+    milli = asked(workload.spec, standing.whole).gpu_milli
     left_s = _left_s(workload, standing, milli)
     return Claim(
         job=Job(uid=workload.uid, num_gpus=_num_gpus(milli), remaining_s=left_s, weight=weight),
-        submitted_s=workload.created_at - AGEING_S * gang.priority,
+        submitted_s=workload.created_at - AGEING_S * workload.spec.priority,
         total_s=ran_until(workload.status, standing.now) + left_s,
         back_s=restart_s(workload, live, standing.now) if live else 0.0,
     )
