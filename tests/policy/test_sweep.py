@@ -1,18 +1,18 @@
 """What becomes of a sweep: which trials it submits, which it stops, and how it ends."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from fairlead.policy.kinds import sweep as sweep_kind
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import SweepDetail, detail_of, judge, trials_of
-from fairlead.policy.search.trials import draw, front
+from fairlead.policy.search.trials import TrialRecord, draw, front
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.search_space import Value
-from fairlead.specs.sweep import Sweep, values_of
+from fairlead.specs.sweep import Objective, Sweep, values_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, child_uid
 from fairlead.state.reasons import Code
@@ -237,16 +237,29 @@ def test_draws_are_even_and_follow_from_their_keys() -> None:
     assert [sum(part <= each * 4 < part + 1 for each in drawn) > 430 for part in range(4)] == [True] * 4
 
 
-def test_nothing_is_kept_of_trials_that_were_judged() -> None:
-    world = World(spec(trials="3"))
+def test_only_trials_that_have_changed_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, read = World(spec(trials="40")), list[int]()
     world.run()
-    # As they are read anew, so that nobody else has them.
-    ended = tuple(replace(each) for each in world.trials.values())
-    family = families_of(Snapshot(nodes=(), workloads=(), pods=(), parents=(world.sweep,), ended=ended))
-    trial = family["parent"].children["0"]
-    before = sys.getrefcount(trial)
-    assert [each.number for each in trials_of(world.sweep, family["parent"])] == [0, 1, 2]
-    assert sys.getrefcount(trial) == before
+    before = trials_of(world.sweep, Family(children=world.trials))
+
+    def read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
+        read.append(number)
+        return genuine(objectives, number, child, is_pruned)
+
+    genuine = sweep_kind._read_record
+    monkeypatch.setattr(sweep_kind, "_read_record", read_record)
+    assert trials_of(world.sweep, Family(children=world.trials)) == before
+    assert read == []
+    other = replace(world.trials["7"], progress=Progress(step=27, loss=9.0))
+    after = trials_of(world.sweep, Family(children={**world.trials, "7": other}))
+    assert read == [7]
+    assert [each.value for each in after] == [9.0 if each.number == 7 else each.value for each in before]
+    # One that is stopped early by now, and one that somebody deleted.
+    pruned = replace(world.sweep, status=replace(world.sweep.status, detail=replace(world.detail, pruned=(3,))))
+    left = {name: child for name, child in world.trials.items() if name != "5"}
+    assert 5 not in [each.number for each in trials_of(pruned, Family(children=left))]
+    assert read == [7, 3, 7]
+    assert len(sweep_kind._RECORDS["parent", "loss"]) == 39
 
 
 SEVERAL = {"objective": "", "objectives": "[loss, 'cost:minimize']"}

@@ -51,6 +51,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.argv[1:] == ["shims"]:
         requests = os.dup(0)
+        _import_for_shims()
         while (asked := _read_line(requests)) is not None:
             serve_one(str(asked["pod"]), None, asked.get("why"))
         return
@@ -69,6 +70,20 @@ def main() -> None:
         why = refused or _become_warm(request, state)
         serve_one(request, None, why)
         request = None
+
+
+def _import_for_shims() -> None:
+    """Imports once what most shims need, since each would do so just as its ranks start.
+
+    Only here, where ranks are executed: a rank that is forked would find these modules in its memory.
+    """
+    import socket  # noqa: F401
+
+    from fairlead.runtime import metric_lines  # noqa: F401
+    from fairlead.runtime.experiment_tracking import choice  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
 
 
 def serve_warm() -> None:

@@ -7,6 +7,7 @@ another process goes on as the one before would have. Kept besides are the value
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import TypeAlias
 
 from fairlead.policy.kinds.parents import advance, child_name, finish, submit
 from fairlead.policy.kinds.record import Family, ParentKind
@@ -102,30 +103,28 @@ def trials_of(sweep: Workload[Sweep], family: Family) -> list[TrialRecord]:
     """The trials that are there, by their numbers; those that somebody deleted are missing."""
     pruned = set(detail_of(sweep).pruned)
     objectives = sweep.spec.judged_by
-    records = [
-        _record(objectives, int(name), child, int(name) in pruned)
-        for name, child in family.children.items()
-        if name.isdigit()
-    ]
+    key = (sweep.uid, *(each.metric for each in objectives))
+    known, kept = _RECORDS.get(key, {}), dict[str, _Kept]()
+    for name, child in family.children.items():
+        before = known.get(name)
+        if before is not None and before[0] is child and before[1] is (before[2].number in pruned):
+            kept[name] = before
+        elif name.isdigit():
+            number = int(name)
+            kept[name] = child, number in pruned, _read_record(objectives, number, child, number in pruned)
+    if key not in _RECORDS and len(_RECORDS) >= MOST_SWEEPS:
+        _RECORDS.clear()
+    _RECORDS[key] = kept
+    records = [record for _, _, record in kept.values()]
     records.sort(key=attrgetter("number"))
     return records
 
 
-# What was last made of a child: as long as it is the very same value, nothing of it has changed.
-_RECORDS: dict[tuple[str, int], tuple[AnyWorkload, bool, TrialRecord]] = {}
-MOST_RECORDS = 50_000
-
-
-def _record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:
-    key = ("/".join((child.uid, *(each.metric for each in objectives))), number)
-    known = _RECORDS.get(key)
-    if known is not None and known[0] is child and known[1] is is_pruned:
-        return known[2]
-    if len(_RECORDS) >= MOST_RECORDS:
-        _RECORDS.clear()
-    found = _read_record(objectives, number, child, is_pruned)
-    _RECORDS[key] = child, is_pruned, found
-    return found
+# What was last made of each child of a sweep, by its name: as long as it is the very same value, nothing of it has
+# changed. Of a thousand trials one is read anew.
+_Kept: TypeAlias = tuple[AnyWorkload, bool, TrialRecord]
+_RECORDS: dict[tuple[str, ...], dict[str, _Kept]] = {}
+MOST_SWEEPS = 50
 
 
 def _read_record(objectives: tuple[Objective, ...], number: int, child: AnyWorkload, is_pruned: bool) -> TrialRecord:

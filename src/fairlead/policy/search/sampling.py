@@ -199,11 +199,15 @@ def _best_part(parameter: Parameter, near: Sequence[Value], far: Sequence[Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mixture:
-    """Normal distributions around places between 0 and 1, cut off there, and an even one of the same weight."""
+    """Normal distributions around places between 0 and 1, cut off there, and an even one of the same weight.
+
+    Attributes:
+        terms: For each its place, the factor of the squared distance in its exponent, and its density at its place.
+    """
 
     places: Sequence[float]
     widths: Sequence[float]
-    peaks: Sequence[float]
+    terms: Sequence[tuple[float, float, float]]
 
     @classmethod
     def around(cls, places: Sequence[float]) -> "_Mixture":
@@ -216,11 +220,11 @@ class _Mixture:
             for index in range(len(ordered))
         ]
         root = math.sqrt(2.0)
-        peaks = []
+        terms = []
         for place, width in zip(ordered, widths, strict=True):
             inside = 0.5 * (math.erf((1.0 - place) / (width * root)) + math.erf(place / (width * root)))
-            peaks.append(1.0 / (width * math.sqrt(2.0 * math.pi) * inside))
-        return cls(places=ordered, widths=widths, peaks=peaks)
+            terms.append((place, -0.5 / width**2, 1.0 / (width * math.sqrt(2.0 * math.pi) * inside)))
+        return cls(places=ordered, widths=widths, terms=terms)
 
     def draw(self, key: tuple[object, ...]) -> float:
         """A place that follows from the key."""
@@ -237,9 +241,10 @@ class _Mixture:
 
     def log_density(self, part: float) -> float:
         """The logarithm of the density at a place."""
-        total = 1.0
-        for place, width, peak in zip(self.places, self.widths, self.peaks, strict=True):
-            total += peak * math.exp(-0.5 * ((part - place) / width) ** 2)
+        total, exp = 1.0, math.exp  # of 24 candidates, each with hundreds of trials: what a sampler's time goes to
+        for place, scale, peak in self.terms:
+            distance = part - place
+            total += peak * exp(scale * distance * distance)
         return math.log(total / (len(self.places) + 1))
 
 
