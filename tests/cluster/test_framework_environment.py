@@ -158,8 +158,8 @@ def test_more_ranks_than_fit_into_a_variable_are_refused() -> None:
 
 
 def test_the_plan_says_by_whose_variables_ranks_meet() -> None:
-    (said,) = (note for note in complete(of(Framework.JAX), ()).notes if note.startswith("framework:"))
-    assert said == "framework: jax, with its own variables beside RANK, MASTER_ADDR and what else torchrun sets"
+    (said,) = (note for note in complete(of(Framework.JAX), ()).notes if note.startswith("launch:"))
+    assert said == "launch: with the variables of jax beside RANK, MASTER_ADDR and what else torchrun sets"
     (said,) = (note for note in complete(of(Framework.TORCH), ()).notes if note.startswith("launch:"))
     assert said == "launch: with RANK, MASTER_ADDR and what else torchrun sets (as asked for)"
 

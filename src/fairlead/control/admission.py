@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, cast
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import Spec
+from fairlead.control.framework_detection import detect
 from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import CannotFit, Conflict
 from fairlead.policy.kinds.defaults import complete
@@ -122,7 +123,9 @@ def _admit_run(
         from fairlead.control.pipelines.as_pod import in_pods  # here, since few runs are pipelines
 
         spec = in_pods(spec)
-    prepared = cluster.prepare(spec, directory)
+    detected = detect(spec, _workdir(spec, directory))
+    prepared = cluster.prepare(detected.spec, directory)
+    prepared = replace(prepared, notes=(*detected.notes, *prepared.notes))
     if prepared.spec.parallel is not None:
         # Imported by the few that say how they are split.
         from fairlead.control.model_config import read_config
@@ -153,8 +156,16 @@ def left_open(cluster: ClusterClient, spec: Training) -> Training:
     spec = opened if filled(opened) == whole else spec
     opened = replace(spec, resources=replace(spec.resources, cpu_milli=None))
     spec = opened if filled(opened) == whole else spec
+    opened = replace(spec, framework=None)
+    spec = opened if detect(opened, _workdir(spec, None)).spec == spec else spec
     opened = replace(spec, ranks_per_node=None)
     return opened if filled(opened) == whole else spec
+
+
+def _workdir(spec: Training, directory: Path | None) -> Path:
+    """The directory in which the command starts, as far as its files are here."""
+    base = Path.home() if directory is None else directory.absolute()
+    return base if spec.workdir is None else base / Path(spec.workdir).expanduser()
 
 
 def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = frozenset()) -> Admission:

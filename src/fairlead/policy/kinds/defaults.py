@@ -53,9 +53,7 @@ def describe_rendezvous(spec: Training) -> str:
     if not spec.has_rendezvous:
         return "launch: a lone rank starts by itself, without RANK and MASTER_ADDR; `launch: torchrun` sets them"
     if spec.framework not in (None, Framework.TORCH, Framework.LIGHTNING):
-        return (
-            f"framework: {spec.framework}, with its own variables beside RANK, MASTER_ADDR and what else torchrun sets"
-        )
+        return f"launch: with the variables of {spec.framework} beside RANK, MASTER_ADDR and what else torchrun sets"
     if spec.most_nodes is not None:
         why = "an elastic gang"
     else:
