@@ -40,6 +40,8 @@ BESIDE = {
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
     **{f"scale.schedule.NAME.{key}": {"replicas": "0..8"} for key in ("cron", "duration", "replicas")},
+    "scale.prometheus": {"replicas": "0..8"},
+    **{f"scale.prometheus.{key}": {"replicas": "0..8"} for key in ("url", "query", "target", "aggregation")},
     "scale.queue": {"replicas": "0..8", "max_concurrency": "2"},
     **{f"peaks{key}": {"nodes": "4"} for key in ("", ".NAME.at", ".NAME.nodes", ".NAME.for", ".NAME.timezone")},
 }

@@ -18,9 +18,8 @@ from fairlead.control.metrics.exposition import exposition
 from fairlead.control.metrics.readings import Readings
 from fairlead.specs.team import Budget, Team
 from fairlead.specs.training import Retry
+from tests.metrics.conftest import serving
 from tests.metrics.world import FOREVER, STEP_S, World, gpus
-from tests.ports import free_ports
-from tests.waiting import until
 
 PANELS = [
     pytest.param(query, id=f"{dashboard.title} / {panel.title} / {number}")
@@ -92,31 +91,8 @@ def asked(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFac
     argv = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", "scraped.txt", "data"]
     subprocess.run(argv, cwd=place, check=True, timeout=120, stdout=subprocess.DEVNULL)
     (place / "prometheus.yml").write_text("global: {}\n")
-    (port,) = free_ports(1)
-    with (place / "log").open("w") as log:
-        server = subprocess.Popen(
-            [
-                prometheus, "--config.file=prometheus.yml", "--storage.tsdb.path=data",
-                "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            cwd=place, stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-        url = f"http://127.0.0.1:{port}"
-
-        def is_ready() -> bool:
-            assert server.poll() is None, (place / "log").read_text()
-            try:
-                with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        until(is_ready)
+    with serving(prometheus, place) as url:
         yield Asked(url, began, world.now)
-    finally:
-        server.terminate()
-        server.wait(30)
 
 
 @pytest.mark.parametrize("query", PANELS)

@@ -14,6 +14,7 @@ from fairlead.policy.serving.routes import places_here, public_names, routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
 from fairlead.state.demand import CanaryTraffic, Demand, Interval, Second
+from fairlead.state.measurements import Measurement, Sample
 from fairlead.state.plan import Change, child_uid
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
@@ -42,6 +43,7 @@ class World:
         told_canaries: What gateways tell of a trial, in the place of ``pairs`` and ``worse``.
         service_s: How long a request has a place of a replica; None where no request ends.
         room: Replicas that the machine has room for.
+        measure: What its query answers at a time, a number or why there is none; None where nobody asks.
     """
 
     spec: Serving
@@ -61,6 +63,9 @@ class World:
     service_s: float | None = None
     room: int = 100
     intervals: list[Interval] = field(default_factory=list)
+    measure: Callable[[float], float | str] | None = None
+    samples: list[Sample] = field(default_factory=list)
+    problem: str | None = None
 
     def __post_init__(self) -> None:
         self.began = self.now
@@ -81,7 +86,11 @@ class World:
         pods = tuple(self._pod(each) for each in self.replicas.values() if each.status.phase is not Phase.PENDING)
         runs = tuple(self.replicas.values())
         here = node("here", cpu_milli=1_000 * self.room)
-        return Snapshot(nodes=(here,), workloads=runs, pods=pods, parents=(self.serving,), demand=demand)
+        known = Measurement(since=self.began, samples=tuple(self.samples), problem=self.problem)
+        return Snapshot(
+            nodes=(here,), workloads=runs, pods=pods, parents=(self.serving,), demand=demand,
+            measurements={} if self.measure is None else {"parent": known},
+        )  # fmt: skip
 
     def pass_once(self) -> Change | None:
         family = families_at(self.snapshot(), self.now)["parent"]
@@ -117,6 +126,8 @@ class World:
             self.now += 0.5
             if self.in_flight is not None and self.now % 1.0 == 0.0:
                 self._count()
+            if self.measure is not None and self.now % 5.0 == 0.0:
+                self._ask(self.measure(self.now - self.began))
             self._start()
             while self.pass_once() is not None:
                 pass
@@ -158,6 +169,12 @@ class World:
     def fail(self, name: str) -> None:
         failed = status(Phase.RESTARTING, reason=BROKEN, disruptions=3)
         self.replicas[name] = replace(self.replicas[name], status=failed)
+
+    def _ask(self, answer: float | str) -> None:
+        self.problem = answer if isinstance(answer, str) else None
+        if not isinstance(answer, str):
+            self.samples.append(Sample(at=self.now, value=answer, replicas=len(self.ready)))
+        self.samples = [each for each in self.samples if each.at > self.now - 120]
 
     def _start(self) -> None:
         for name, each in self.replicas.items():
@@ -670,3 +687,84 @@ def test_an_endpoint_that_goes_back_from_its_canary_says_that_the_old_revision_g
     world.change(spec(replicas="4", canary="{steps: [10%, 50%]}"))
     world.run(5)
     assert "RolloutStarted: r1 goes on to serve" in world.events
+
+
+def by_query(answer: Callable[[float], float | str], replicas: str = "1..8", **keys: Any) -> World:
+    given = {"url": "http://prometheus:9090", "query": "'sum(waiting)'", "target": 10, **keys}
+    said = ", ".join(f"{key}: {value}" for key, value in given.items())
+    return World(spec(replicas=replicas, scale=f"{{window: 30s, prometheus: {{{said}}}}}"), measure=answer)
+
+
+def test_replicas_follow_the_answer_to_a_query_and_none_goes_within_the_window() -> None:
+    world = by_query(lambda at: 35.0 if at < 60 else 5.0)
+    world.run(60)
+    assert len(world.ready) == 4
+    world.run(25)
+    assert len(world.ready) == 4
+    world.run(15)
+    assert len(world.ready) == 1
+
+
+def test_the_mean_of_the_replicas_is_brought_to_its_target_and_stays_there() -> None:
+    work = 240.0  # of one GPU in percent, which the replicas that are ready share
+    world = by_query(lambda _: work / max(1, len(world.ready)), target=70, aggregation="mean")
+    world.run(200)
+    assert len(world.ready) == 4
+    scaled = [each for each in world.events if each.startswith("Scaled")]
+    world.run(300)
+    assert [each for each in world.events if each.startswith("Scaled")] == scaled
+
+
+def test_within_a_tenth_of_the_target_a_mean_moves_nothing() -> None:
+    world = by_query(lambda at: 700.0 if at < 20 else 64.0 + at % 12, "1..8", target=70, aggregation="mean")
+    world.run(30)
+    before = list(world.events)
+    world.run(300)
+    assert world.events == before
+
+
+def test_while_a_query_has_no_answer_the_replicas_stay_and_it_is_told_once() -> None:
+    out = "http://prometheus:9090 does not answer: Connection refused"
+    world = by_query(lambda at: 35.0 if at < 60 else out if at < 400 else 5.0)
+    world.run(60)
+    assert len(world.ready) == 4
+    world.run(20)
+    assert "has no answer" not in world.said, "an answer counts for half a minute"
+    world.run(300)
+    assert len(world.ready) == 4
+    assert world.said == f"4 of 4 replicas of r1 are ready; its query has no answer: {out}"
+    told = [each for each in world.events if each.startswith("Metric")]
+    assert told == [f"MetricUnavailable: 4 replicas stay until its query has an answer: {out}"]
+    world.run(100)
+    assert len(world.ready) == 1
+    told = [each.partition(":")[0] for each in world.events if each.startswith("Metric")]
+    assert told == ["MetricUnavailable", "MetricAvailable"]
+
+
+def test_a_query_that_never_had_an_answer_is_told_at_once() -> None:
+    world = by_query(lambda _: "the query finds no series; where none means 0, end it with `or vector(0)`", "2..8")
+    world.run(10)
+    assert len(world.ready) == 2
+    assert "MetricUnavailable: 2 replicas stay until its query has an answer: the query finds no series" in str(
+        world.events
+    )
+
+
+def test_an_endpoint_that_scales_by_a_query_sleeps_at_nothing_and_wakes_by_its_answer() -> None:
+    world = by_query(lambda at: 25.0 if at < 50 or at > 600 else 0.0, "0..8")
+    world.in_flight = lambda _: 0
+    world.run(60)
+    assert len(world.ready) == 3
+    world.run(400)
+    assert world.names == []
+    world.run(170)
+    assert len(world.ready) == 3
+
+
+def test_an_endpoint_that_scales_by_a_query_is_woken_by_a_request_while_its_server_is_out() -> None:
+    world = by_query(lambda at: 0.0 if at < 400 else "it is out", "0..8")
+    world.in_flight = lambda at: 1 if at > 500 else 0
+    world.run(450)
+    assert world.names == []
+    world.run(60)
+    assert len(world.ready) == 1

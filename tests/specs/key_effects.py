@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from fairlead.cluster.local import pod_spec
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.prometheus import PrometheusReader
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
 from fairlead.cluster.simulated.programs import Program
@@ -55,7 +57,7 @@ from fairlead.specs.overlay import overlay
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.pool import Pool
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.serving import Serving
+from fairlead.specs.serving import PrometheusQuery, Serving
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.simulation import Simulation
 from fairlead.specs.sweep import Sweep, values_of
@@ -790,6 +792,25 @@ def routed(serving: Serving) -> object:
     return routes(endpoint.snapshot(), places_here(endpoint.snapshot()), {}, keys)
 
 
+def measured(serving: Serving) -> object:
+    """The question that is asked for an endpoint with two replicas, and how many it has after an answer of 35."""
+    asked: list[tuple[str, str]] = []
+    answered = threading.Event()
+
+    def ask(query: PrometheusQuery) -> float:
+        asked.append((query.url, query.query))
+        answered.set()
+        return 35.0
+
+    endpoint = Endpoint(serving)
+    endpoint.run(5)
+    PrometheusReader(ask).look(endpoint.snapshot(), 0.0)
+    assert answered.wait(30)
+    endpoint.measure = lambda _: 35.0
+    endpoint.run(100)
+    return asked, len(endpoint.ready)
+
+
 @dataclass(frozen=True)
 class Tried:
     """What becomes of another revision of an endpoint, which the gateway compares with the old one.
@@ -836,6 +857,10 @@ BY_CLOCK: Mapping[str, Any] = {
     "replicas": "1..8", "scale.schedule.*.cron": "* * * * *", "scale.schedule.*.duration": "1m",
     "scale.schedule.*.replicas": 2,
 }  # fmt: skip
+ASKS = "scale.prometheus"
+BY_QUERY: Mapping[str, Any] = {
+    "replicas": "1..8", f"{ASKS}.url": "http://a:9090", f"{ASKS}.query": "queue", f"{ASKS}.target": 10,
+}  # fmt: skip
 LAX: Mapping[str, Any] = {"canary.errors": "50%"}
 PREDICTS: Mapping[str, Any] = {"run": None, "predictor": "predict:Classifier"}
 EFFECTS["Serving"] = [
@@ -858,6 +883,10 @@ EFFECTS["Serving"] = [
     Effect("scale.schedule.*.cron", "0 0 1 1 *", "* * * * *", Asked(), BY_CLOCK),
     Effect("scale.schedule.*.duration", "1m", "2m", Asked(), {**BY_CLOCK, "scale.schedule.*.cron": "*/3 * * * *"}),
     Effect("scale.schedule.*.replicas", 2, 3, Asked(), BY_CLOCK),
+    Effect(f"{ASKS}.url", "http://a:9090", "http://b:9090", measured, BY_QUERY),
+    Effect(f"{ASKS}.query", "queue", "other", measured, BY_QUERY),
+    Effect(f"{ASKS}.target", 10, 20, measured, BY_QUERY),
+    Effect(f"{ASKS}.aggregation", "sum", "mean", measured, BY_QUERY),
     Effect("scale.window", "60s", "10s", Asked(), {"replicas": "1..8"}),
     Effect("scale.idle", "30s", "90s", Asked(), {"replicas": "0..8", "scale.window": "10s"}),
     Effect("batching.max_batch_size", 8, 16, as_replica(local_pod), PREDICTS),

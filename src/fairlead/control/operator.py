@@ -42,6 +42,7 @@ from fairlead.cluster.kubernetes.operator.runs.log_archive import LogArchive
 from fairlead.cluster.kubernetes.operator.runs.progress_polling import Listener
 from fairlead.cluster.kubernetes.operator.teams.pool_controller import PoolKeeper
 from fairlead.cluster.kubernetes.operator.teams.team_controller import TeamKeeper
+from fairlead.cluster.prometheus import PrometheusReader
 from fairlead.control.health import Health, serve
 from fairlead.control.loop import run_pass
 from fairlead.control.metrics.operator import operator_metrics
@@ -147,10 +148,12 @@ class Operator:
                 pools=self._pools.specs,
             )
         self._gpus = GpuTelemetry(self.view, self.ledger, every_s=settings.gpus_s)
+        self._prometheus = PrometheusReader()
         self._gateways = Gateways(client, self.view, idle_s=settings.idle_s)
         self.cluster = KubernetesCluster(
             client,
             demand_of=self._demand,
+            measured_of=lambda seen: self._prometheus.look(seen, time.time()) if self.election.is_leader else {},
             view=self.view,
             ledger=self.ledger,
             idle_of=self._gpus.idle_of,

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from urllib.parse import urlsplit
 
 from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
 from fairlead.specs.cron import parse_cron
@@ -64,6 +66,11 @@ SCALE_RULES: Constraints = {
     "window_s": Limit(low=1, high=110),
     "idle_s": Limit(low=1, high=DAY_S),
 }
+PROMETHEUS_RULES: Constraints = {
+    "url": Text(max_length=1_000, pattern=r"https?://[!-~]+", what="the address of a Prometheus, http:// or https://"),
+    "query": Text(max_length=4_000, lines=True, what="a query"),
+    "target": Limit(low=1e-9, high=1e15),
+}
 WINDOW_RULES: Constraints = {
     "cron": Text(max_length=200, what="a time"),
     "duration_s": Limit(low=60, high=7 * DAY_S),
@@ -123,6 +130,47 @@ class Window:
             yield "cron", f"{quote(self.cron)} {error}"
 
 
+class Aggregation(StrEnum):
+    """The replicas that a query's number is of: all of them together, or one of them on average."""
+
+    SUM = "sum"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrometheusQuery:
+    """A query whose number says how many replicas are needed.
+
+    Attributes:
+        url: Of the server, without ``/api/v1/query``.
+        query: In PromQL; its answer is one number.
+        target: The number that one replica is to have.
+        aggregation: What the number is of.
+    """
+
+    url: str
+    query: str
+    target: float
+    aggregation: Aggregation = Aggregation.SUM
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, PROMETHEUS_RULES)
+        try:
+            parts = urlsplit(self.url)
+            host, user = parts.hostname, parts.username
+            _ = parts.port
+        except ValueError as error:
+            yield "url", f"{quote(self.url)} is no address: {error}; give one such as `http://prometheus:9090`"
+            return
+        if user is not None:
+            yield "url", "it has a password, which anybody could read here; give an address that needs none"
+        elif not host or parts.query or parts.fragment:
+            yield "url", f"{quote(self.url)} is no server's address; give one such as `http://prometheus:9090`"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """The rule for the number of replicas where it may vary.
@@ -132,6 +180,7 @@ class Scale:
         latency_s: Seconds within which requests are to be answered, which the number goes by; None for ``concurrency``.
         shed: Requests that would be later than that are refused at once.
         queue: Requests for each replica that may wait beside those that it has; None for ``concurrency``.
+        prometheus: A query of a Prometheus by which the number goes; None for ``concurrency``.
         schedule: Times at which there are so many replicas at least, by names of your own.
         window_s: No fewer replicas than any moment of so many last seconds needed.
         idle_s: Seconds without any request before the last replica goes, where there may be none.
@@ -140,6 +189,7 @@ class Scale:
     concurrency: float = 4.0
     latency_s: float | None = None
     queue: int | None = None
+    prometheus: PrometheusQuery | None = None
     schedule: Mapping[str, Window] = field(default_factory=dict)
     shed: bool = True
     window_s: float = 60.0
@@ -152,10 +202,18 @@ class Scale:
         yield from broken(self, SCALE_RULES)
         if self.latency_s is None and not self.shed:
             yield "shed", "nothing is refused without `latency`, such as `latency: 500ms`; remove it"
+        by_default = self.concurrency == Scale.__dataclass_fields__["concurrency"].default
         if self.queue is not None and self.latency_s is not None:
             yield "queue", "the number goes by `latency` or by `queue`, not by both; remove one"
-        if self.queue is not None and self.concurrency != Scale.__dataclass_fields__["concurrency"].default:
+        if self.queue is not None and not by_default:
             yield "queue", "the number goes by `concurrency` or by `queue`, not by both; remove one"
+        others = {"latency": self.latency_s is not None, "queue": self.queue is not None, "concurrency": not by_default}
+        if self.prometheus is not None:
+            yield from (
+                ("prometheus", f"the number goes by `{other}` or by `prometheus`, not by both; remove one")
+                for other, is_given in others.items()
+                if is_given
+            )
         if self.latency_s is not None and self.window_s != Scale.__dataclass_fields__["window_s"].default:
             yield "window", "it is for `concurrency`: with `latency` the last quarter of an hour counts; remove one"
 

@@ -58,6 +58,7 @@ class Code(StrEnum):
     ASLEEP = "Asleep"
     ROLLING_OUT = "RollingOut"
     REVISION_FAILED = "RevisionFailed"
+    METRIC_UNAVAILABLE = "MetricUnavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a 
     from fairlead.state.capacity_requests import CapacityRequest, Growth
     from fairlead.state.demand import Demand
     from fairlead.state.idleness import Idleness
+    from fairlead.state.measurements import Measurement
     from fairlead.state.pool_demand import PoolDemand, Standby
 
     # A ``Workload`` without further words is one with pods; Python itself knows defaults from 3.13 on.
@@ -511,6 +512,7 @@ class Snapshot:
         parents: Workloads that have children.
         ended: Children of the parents, of any kind, that are over and in neither of the other two.
         demand: What is asked of endpoints, by the uid of theirs; those of which nothing is known are missing.
+        measurements: Answers to the queries by which endpoints scale, by the uid of theirs.
         pools: Those that are to have nodes ahead of time, with the demand for them.
         standby: The nodes that they are to have, as it was decided last.
     """
@@ -527,5 +529,6 @@ class Snapshot:
     parents: tuple[AnyWorkload, ...] = ()
     ended: tuple[AnyWorkload, ...] = ()
     demand: "Mapping[str, Demand]" = field(default_factory=dict)
+    measurements: "Mapping[str, Measurement]" = field(default_factory=dict)
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.cluster.local.utilization_meter import UtilizationMeter
+    from fairlead.cluster.prometheus import PrometheusReader
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from fairlead.specs.team import Team
     from fairlead.state.access_keys import AccessKey
     from fairlead.state.demand import Demand
+    from fairlead.state.measurements import Measurement
     from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, Plan
     from fairlead.state.series import Point
@@ -87,6 +89,7 @@ class LocalCluster:
             self.store = Store(home)
         self._trouble: ClusterError | None = None
         self._tried_at: float | None = None
+        self._prometheus: PrometheusReader | None = None
         self._node: Node | None = None
         self._teams_read: tuple[tuple[int, int], tuple[Team, ...]] | None = None
         self._seen = self.store.change_counter()
@@ -169,7 +172,7 @@ class LocalCluster:
         )
         if seen.spending is not None:
             seen = replace(seen, teams=teams)
-        seen = replace(seen, demand=self._demand(seen))
+        seen = replace(seen, demand=self._demand(seen), measurements=self._measurements(seen))
         # What others took, and whose turn it is, matters only to those that wait.
         if self._is_loops and not waits:
             return seen
@@ -191,6 +194,16 @@ class LocalCluster:
         names = public_names(seen)
         found = demand_here(self.home, names.values())
         return {uid: found[name] for uid, name in names.items() if name in found}
+
+    def _measurements(self, seen: Snapshot) -> "Mapping[str, Measurement]":
+        """Return what the queries answered by which endpoints scale; the loop alone asks."""
+        if not self._is_loops or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
+            return {}
+        if self._prometheus is None:
+            from fairlead.cluster.prometheus import PrometheusReader  # here and not above: few clusters have endpoints
+
+            self._prometheus = PrometheusReader()
+        return self._prometheus.look(seen, time.time())
 
     def _teams(self) -> "tuple[Team, ...]":
         """Those of the file, read anew when it has changed."""

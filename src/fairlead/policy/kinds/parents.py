@@ -139,6 +139,7 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
             children={name: child for _, _, name, child in sorted([*over.get(uid, ()), *others.get(uid, ())])},
             ready=ready,
             demand=snapshot.demand.get(uid),
+            measurement=snapshot.measurements.get(uid),
         )
         for uid, _ in prefixes
     }

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.demand import Demand
+from fairlead.state.measurements import Measurement
 from fairlead.state.plan import Change
 from fairlead.state.snapshot import AnyWorkload, Pod, Snapshot, Workload
 
@@ -35,12 +36,14 @@ class Family:
             and about to go on is shown as Pending.
         ready: The uids of those of which every pod answers its probe.
         demand: What is asked of the parent; None where nobody counts.
+        measurement: Answers to the query by which it scales; None where nobody asks.
         share: How many of its children it may have beside all other parents of its kind; None where nobody says.
     """
 
     children: Mapping[str, AnyWorkload]
     ready: frozenset[str] = frozenset()
     demand: Demand | None = None
+    measurement: Measurement | None = None
     share: int | None = None
 
     @property

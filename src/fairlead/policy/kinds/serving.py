@@ -16,6 +16,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import advance, child_name, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.serving.canary import Comparison, Judgement, Verdict, judge_canary, step_at
+from fairlead.policy.serving.metric_scaling import ASK_S, unmeasured
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
 from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, Step, canary_step, next_step
 from fairlead.policy.serving.scheduled_replicas import next_change
@@ -136,6 +137,7 @@ class ServingDetail:
         count: Numbers that replicas were given so far.
         going: Replicas that are to go.
         canary: The trial of the target; None where there is none.
+        unmeasured: It was told that the query by which it scales has no answer.
     """
 
     revisions: tuple[Revision, ...] = ()
@@ -147,6 +149,7 @@ class ServingDetail:
     count: int = 0
     going: tuple[Going, ...] = ()
     canary: Trial | None = None
+    unmeasured: bool = False
 
     def revision(self, number: int | None) -> Revision | None:
         """Return the revision of a number."""
@@ -165,7 +168,9 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     detail, tried = _try(spec, detail, family, now)
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
-    wanted = wanted_replicas(spec, family.demand, target.ready_at, before.wanted, now, family.share)
+    wanted = wanted_replicas(
+        spec, family.demand, target.ready_at, before.wanted, now, family.share, family.measurement
+    )  # fmt: skip
     if target.ready_at is None or detail.canary is not None:
         # One of a new revision shows whether it can serve at all.
         wanted_now = max(wanted, 1)
@@ -185,8 +190,13 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
         detail, wanted=wanted, going=going, count=detail.count + len(new),
         ready=sum(each.ready and each.name not in gone for each in replicas),
     )  # fmt: skip
-    reason = _say(serving, detail, replicas, family)
+    missing = unmeasured(spec.scale.prometheus, family.measurement, now)
+    reason = _say(serving, detail, replicas, family, missing)
     event = gave_up or tried or _news(spec, before, detail)
+    if event is None and detail.unmeasured != (missing is not None) and family.measurement is not None:
+        # One event at a time: it is told at the next look where there is another now.
+        detail = replace(detail, unmeasured=missing is not None)
+        event = _tell_metric(detail, missing)
     return advance(serving, reason, now, detail=detail, submit=new, children=_orders(detail, family, now), event=event)
 
 
@@ -242,6 +252,8 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
     if spec.most_replicas is not None and (change := next_change(spec.scale.schedule, now)) is not None:
         times.append(change)
+    if spec.scale.prometheus is not None:
+        times.append(now + ASK_S)
     last = None if family.demand is None else family.demand.last_request
     if spec.scale.latency_s is not None and last is not None and now - last < LOOK_BACK_S:
         times.append(now + SCALE_S)
@@ -554,12 +566,37 @@ def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildInt
     return tuple(orders)
 
 
-def _say(serving: Workload[Serving], detail: ServingDetail, replicas: list[ReplicaState], family: Family) -> Reason:
-    """Say what an endpoint does now, in a sentence."""
+def _tell_metric(detail: ServingDetail, missing: str | None) -> Event:
+    """Tell that the query has no answer, or has one again."""
+    if missing is None:
+        reason = Reason(code=Code.SERVING, message="its query has an answer again, by which the replicas go")
+        return Event(type="MetricAvailable", reason=reason)
+    stay = f"{plural(detail.wanted, 'replica')} {'stays' if detail.wanted == 1 else 'stay'}"
+    reason = Reason(
+        code=Code.METRIC_UNAVAILABLE,
+        message=f"{stay} until its query has an answer: {missing}",
+        remedy="Correct `scale.prometheus`, or see to the Prometheus; what the calendar asks for comes all the same.",
+    )
+    return Event(type=Code.METRIC_UNAVAILABLE.value, reason=reason)
+
+
+def _say(
+    serving: Workload[Serving],
+    detail: ServingDetail,
+    replicas: list[ReplicaState],
+    family: Family,
+    missing: str | None = None,
+) -> Reason:
+    """Say what an endpoint does now, in a sentence.
+
+    Args:
+        missing: Why the query by which it scales has no answer.
+    """
     target = detail.revision(detail.target)
     assert target is not None
     given_up = detail.revision(detail.asked)
     aside = "" if given_up is None or given_up.failed is None else f"; {given_up.name} was given up: {given_up.failed}"
+    aside += "" if missing is None else f"; its query has no answer: {missing}"
     new = [each for each in replicas if each.revision == target.number and not each.leaving]
     old = [each for each in replicas if each.revision != target.number and each.ready]
     num_ready = sum(each.ready for each in new)

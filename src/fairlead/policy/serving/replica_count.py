@@ -3,22 +3,31 @@
 What a moment needs is the mean of the most requests that were in flight or waiting in each of its last seconds, over
 the number that one replica is to have, with `queue` those that may wait for it included; so a sustained load is met
 within seconds and a lone burst of one is not. There are never fewer replicas than any moment of the last window needed,
-so that the number does not follow every dip, nor than the calendar says. The last replica goes after an idle time
+so that the number does not follow every dip, nor than the calendar says. With a query of a Prometheus its number takes
+the place of the requests in flight. The last replica goes after an idle time
 without any request, and comes back with the next one.
 """
 
 import math
 
+from fairlead.policy.serving.metric_scaling import needed_by_metric
 from fairlead.policy.serving.scheduled_replicas import scheduled_replicas
 from fairlead.specs.serving import Serving
 from fairlead.state.demand import Demand
+from fairlead.state.measurements import Measurement
 
 # A moment is so many seconds.
 MOMENT_S = 3
 
 
 def wanted_replicas(
-    spec: Serving, demand: Demand | None, ready_at: float | None, current: int, now: float, share: int | None = None
+    spec: Serving,
+    demand: Demand | None,
+    ready_at: float | None,
+    current: int,
+    now: float,
+    share: int | None = None,
+    measurement: Measurement | None = None,
 ) -> int:
     """Return how many replicas there are to be.
 
@@ -27,10 +36,18 @@ def wanted_replicas(
         ready_at: Since when the revision can serve, from which its idle time counts too; None while it cannot.
         current: How many were wanted before.
         share: How many it may have beside others that scale by latency; None where it goes by requests in flight.
+        measurement: Answers to its query where it goes by one; None where nobody has asked yet.
     """
     if spec.most_replicas is None:
         return spec.replicas
     least = max(spec.replicas, scheduled_replicas(spec.scale.schedule, now))
+    if spec.scale.prometheus is not None:
+        needed = needed_by_metric(spec.scale.prometheus, measurement, spec.scale.window_s, current, now)
+        # Where nothing is known now, what is there stays.
+        found = current if needed is None else needed
+        if found == 0 and (demand is None or now < asleep_at(spec, demand, ready_at, current)):
+            found = 1
+        return min(max(found, least), spec.most)
     if demand is None:
         return min(max(current, least, 1 if ready_at is None else 0), spec.most)
     needed = _needed(spec, demand, now) if share is None else share

@@ -19,6 +19,7 @@ from fairlead.specs.tables.field_types import (
     Section,
     SectionMap,
     name_key,
+    word,
 )
 from fairlead.specs.tables.training_keys import CAPACITY as TRAINING_CAPACITY
 from fairlead.specs.tables.training_keys import RESOURCES as TRAINING_RESOURCES
@@ -54,6 +55,48 @@ WINDOW = Section(
             example="4",
             required=True,
             also=("min_replicas", "desired_replicas", "count"),
+        ),
+    ),
+)
+
+PROMETHEUS = Section(
+    type=serving.PrometheusQuery,
+    rules=serving.PROMETHEUS_RULES,
+    keys=(
+        Key(
+            name="url",
+            kind=TEXT,
+            doc="Address of the Prometheus, or of what answers `/api/v1/query` as it does.",
+            attributes=("url",),
+            example="'http://prometheus.monitoring:9090'",
+            required=True,
+            also=("server", "server_address", "serverAddress", "address", "host", "endpoint"),
+        ),
+        Key(
+            name="query",
+            kind=TEXT,
+            doc="Query in PromQL whose answer is one number.",
+            attributes=("query",),
+            example="sum(jobs_waiting)",
+            required=True,
+            also=("promql", "expr", "expression", "metric"),
+        ),
+        Key(
+            name="target",
+            kind=FACTOR,
+            doc="The number that one replica is to have.",
+            attributes=("target",),
+            example="50",
+            required=True,
+            also=("threshold", "target_value", "targetValue", "value", "averageValue"),
+        ),
+        Key(
+            name="aggregation",
+            kind=word(serving.Aggregation),
+            doc="Whether the number is of all replicas together, such as a queue, or a mean of them, such as a use.",
+            attributes=("aggregation",),
+            example="mean",
+            also=("metric_type", "metricType", "type", "aggregate"),
         ),
     ),
 )
@@ -94,6 +137,14 @@ SCALE = Section(
             attributes=("queue",),
             example="5",
             also=("queue_length", "queue_size", "backlog", "waiting", "pending"),
+        ),
+        Key(
+            name="prometheus",
+            kind=PROMETHEUS,
+            doc="A number from a Prometheus by which the replicas go, in the place of `concurrency`.",
+            attributes=("prometheus",),
+            example="{url: 'http://prometheus:9090', query: sum(jobs_waiting), target: 20}",
+            also=("query", "metric", "metrics", "custom_metric", "external", "gpu_utilization", "trigger", "triggers"),
         ),
         Key(
             name="schedule",

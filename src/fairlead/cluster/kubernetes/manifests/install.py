@@ -161,10 +161,15 @@ def _disruption_budget(settings: InstallSettings) -> dict[str, Any]:
     }
 
 
+PROMETHEUS_LABELS, PROMETHEUS_PORT = {"app.kubernetes.io/name": "prometheus"}, 9090
+"""As its Helm chart and its operator label the pods of a Prometheus, which endpoints may scale by."""
+
+
 def _network_policy(settings: InstallSettings) -> dict[str, Any]:
     """In: health and metrics. Out: names, the API server and a database, whose addresses no policy can name; and DCGM's
-    exporters, in whatever namespace."""
+    exporters and Prometheus servers, in whatever namespace."""
     exporters = [{"namespaceSelector": {}, "podSelector": {"matchLabels": each}} for each in EXPORTER_LABELS]
+    prometheus = [{"namespaceSelector": {}, "podSelector": {"matchLabels": PROMETHEUS_LABELS}}]
     database = (settings.ledger.port,) if settings.ledger.kind is Storage.DATABASE else ()
     tcp = [{"port": port, "protocol": "TCP"} for port in (443, 6443, *database)]
     dns = [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
@@ -180,6 +185,7 @@ def _network_policy(settings: InstallSettings) -> dict[str, Any]:
                 {"ports": dns},
                 {"ports": tcp},
                 {"to": exporters, "ports": [{"port": EXPORTER_PORT, "protocol": "TCP"}]},
+                {"to": prometheus, "ports": [{"port": PROMETHEUS_PORT, "protocol": "TCP"}]},
             ],
         },
     }

@@ -52,6 +52,7 @@ from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.demand import Demand
+from fairlead.state.measurements import Measurement
 from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Pod, PodPhase, Progress, Snapshot, Workload, is_leaf
@@ -93,6 +94,7 @@ class KubernetesCluster:
         meanwhile: Does what follows from changes that are written, while others are.
         ledger: Writes down what pods hold; None where nobody does.
         demand_of: Says what is asked of the endpoints of a snapshot, by uid; by default nobody counts.
+        measured_of: Says what the queries answered by which endpoints scale, by uid; by default nobody asks.
         standby: Keeps nodes of pools ready ahead of time; None where nobody does.
     """
 
@@ -108,6 +110,7 @@ class KubernetesCluster:
         ledger: "LedgerKeeper | None" = None,
         idle_of: IdleOf = lambda _: None,
         demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
+        measured_of: Callable[[Snapshot], Mapping[str, Measurement]] = lambda _: {},
         standby: "StandbyController | None" = None,
     ) -> None:
         self._standby = standby
@@ -130,6 +133,7 @@ class KubernetesCluster:
         self._ledger = ledger
         self._idle_of = idle_of
         self._demand_of = demand_of
+        self._measured_of = measured_of
 
     @property
     def view(self) -> Informers:
@@ -158,6 +162,8 @@ class KubernetesCluster:
             seen = replace(seen, spending=spending)
         if demand := self._demand_of(seen):
             seen = replace(seen, demand=demand)
+        if measured := self._measured_of(seen):
+            seen = replace(seen, measurements=measured)
         growth, asked = self._outlook(seen.workloads)
         seen = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
         self._shown = seen if self._standby is None else self._standby.look(seen, time.time())

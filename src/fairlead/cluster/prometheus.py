@@ -1,0 +1,178 @@
+"""Asks Prometheus servers the queries by which endpoints scale, in threads, so that nobody waits for an answer.
+
+``look`` is called at every pass: it answers what is known by then, and asks what is due. Nothing is kept: whoever
+comes next asks anew, and a policy that is told since when keeps what is there until it knows enough.
+"""
+
+import json
+import logging
+import math
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairlead.policy.kinds.serving import detail_of
+from fairlead.policy.serving.routes import endpoints
+from fairlead.specs.serving import PrometheusQuery
+from fairlead.state.measurements import Measurement, Sample
+from fairlead.state.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5.0
+KEPT_S = 120.0
+ANSWER_S, MOST_BYTES = 3.0, 1 << 20
+AT_ONCE = 16
+PATH = "/api/v1/query"
+# Somebody else's words, in a sentence of ours.
+MOST_WORDS = 200
+
+
+class QueryFailed(Exception):
+    """A query has no answer that is one number; its text says why, as a clause."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A query that is asked again and again."""
+
+    query: PrometheusQuery
+    known: Measurement
+    due_at: float
+    under_way: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class PrometheusReader:
+    """Answers to the queries of all endpoints of a cluster.
+
+    Args:
+        ask: Asks one query and waits for its answer; raises ``QueryFailed``.
+    """
+
+    def __init__(self, ask: "Callable[[PrometheusQuery], float] | None" = None) -> None:
+        self._ask = ask or ask_prometheus
+        self._asked: dict[str, _Asked] = {}
+        self._places = threading.Semaphore(AT_ONCE)
+
+    def look(self, seen: Snapshot, now: float) -> Mapping[str, Measurement]:
+        """Return what is known by the uids of endpoints, and ask what is due."""
+        found: dict[str, Measurement] = {}
+        for parent in endpoints(seen):
+            query = parent.spec.scale.prometheus
+            if query is None:
+                continue
+            asked = self._asked.get(parent.uid)
+            if asked is None or asked.query != query:
+                asked = self._asked[parent.uid] = _Asked(query=query, known=Measurement(since=now), due_at=now)
+            with asked.lock:
+                found[parent.uid] = asked.known
+                is_due = now >= asked.due_at and not asked.under_way
+            if is_due and self._places.acquire(blocking=False):
+                asked.under_way, asked.due_at = True, now + EVERY_S
+                question = (asked, detail_of(parent).ready, now)
+                threading.Thread(target=self._answer, args=question, daemon=True, name="prometheus").start()
+        self._asked = {uid: each for uid, each in self._asked.items() if uid in found}
+        return found
+
+    def _answer(self, asked: _Asked, replicas: int, at: float) -> None:
+        problem: str | None = None
+        value = 0.0
+        try:
+            value = self._ask(asked.query)
+        except QueryFailed as error:
+            problem = str(error)
+        except Exception as error:
+            # A thread that ends in silence would leave its query unanswered for ever.
+            log.exception("asking %s failed", asked.query.url)
+            problem = f"{type(error).__name__} at {asked.query.url}"
+        finally:
+            self._places.release()
+        with asked.lock:
+            kept = tuple(each for each in asked.known.samples if at - each.at <= KEPT_S)
+            new = () if problem is not None else (Sample(at=at, value=value, replicas=replicas),)
+            asked.known = replace(asked.known, samples=(*kept, *new), problem=problem)
+            asked.under_way = False
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: what is asked is the address that the spec says, and nothing else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return that there is nowhere to go on to."""
+
+
+def ask_prometheus(query: PrometheusQuery) -> float:
+    """Return the number that a Prometheus answers now.
+
+    Raises:
+        QueryFailed: There is no answer, or it is not one number.
+    """
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+    url = query.url.rstrip("/") + PATH
+    body = urllib.parse.urlencode({"query": query.query, "timeout": f"{ANSWER_S:g}s"}).encode()
+    until = time.monotonic() + 2 * ANSWER_S
+    try:
+        with opener.open(urllib.request.Request(url, data=body), timeout=ANSWER_S) as answer:
+            content = _read(answer, until)
+    except urllib.error.HTTPError as error:
+        with error:
+            try:
+                content = _read(error, until)
+            except OSError:
+                content = b""
+        said = _said(content)
+        raise QueryFailed(f"{query.url} answers with status {error.code}" + (f": {said}" if said else "")) from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or error
+        raise QueryFailed(f"{query.url} does not answer: {why}") from error
+    return _number(query, content)
+
+
+def _read(answer: Any, until: float) -> bytes:
+    """Read an answer, however slowly it comes, within its time and its size."""
+    found = b""
+    while part := answer.read1(65_536):
+        found += part
+        if len(found) > MOST_BYTES:
+            raise OSError(f"the answer has more than {MOST_BYTES} bytes")
+        if time.monotonic() > until:
+            raise TimeoutError("the answer takes too long")
+    return found
+
+
+def _said(content: bytes) -> str:
+    """A Prometheus' own words about an error; empty where it is none of these."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return ""
+    text = found.get("error") if isinstance(found, dict) and found.get("status") == "error" else None
+    return " ".join(text.split())[:MOST_WORDS].rstrip(".") if isinstance(text, str) else ""
+
+
+def _number(query: PrometheusQuery, content: bytes) -> float:
+    try:
+        data = json.loads(content)["data"]
+        kind, result = data["resultType"], data["result"]
+        if kind == "vector":
+            values = [each["value"][1] for each in result]
+        elif kind == "scalar":
+            values = [result[1]]
+        else:
+            raise QueryFailed(f"the query answers a {str(kind)[:20]}, and one number is needed; ask for an instant one")
+        numbers = [float(each) for each in values]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise QueryFailed(f"what {query.url} answers is no answer of a Prometheus") from error
+    if not numbers:
+        raise QueryFailed("the query finds no series; where none means 0, end it with `or vector(0)`")
+    if len(numbers) > 1:
+        raise QueryFailed(f"the query finds {len(numbers)} series, and one number is needed; put `sum()` around it")
+    if not math.isfinite(numbers[0]):
+        raise QueryFailed(f"the query answers {values[0]}, which is no amount")
+    return numbers[0]
