@@ -12,7 +12,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.selection import Selection
 from fairlead.control.fleets.controller import LABEL, FleetController
 from fairlead.control.fleets.journal import FleetJournal
-from fairlead.errors import ClusterError, Conflict, NameTaken
+from fairlead.errors import ClusterError, Conflict, NameTaken, NotAllowed, NotFound
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.fleets import FleetRun, Stage
@@ -36,6 +36,7 @@ class World:
         saved: The newest step in each place of checkpoints.
         done: The steps that each run has done, by its name, in their order.
         out_of_reach: Clusters that do not answer now.
+        hidden: Clusters whose nodes the controller's account may not see.
         dies: Whether the controller dies at a call; asked before and after each one.
     """
 
@@ -46,6 +47,7 @@ class World:
     done: dict[str, list[int]] = field(default_factory=dict)
     resumed: dict[str, int] = field(default_factory=dict)
     out_of_reach: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
     refuses: dict[str, str] = field(default_factory=dict)
     dies: Callable[[], bool] = lambda: False
     uids: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -60,13 +62,10 @@ class World:
 
     def _advance(self, cluster: str, workload: Workload) -> None:
         phase, place = workload.status.phase, self.place(workload)
-        if workload.intent is Intent.DELETE and phase in (
-            Phase.SUSPENDED,
-            Phase.SUCCEEDED,
-            Phase.STOPPED,
-            Phase.PENDING,
-        ):
+        if workload.intent is Intent.DELETE and phase in (Phase.SUCCEEDED, Phase.STOPPED):
             self.runs[cluster].remove(workload)
+        elif workload.intent is Intent.DELETE and phase in (Phase.SUSPENDED, Phase.PENDING):
+            self._put(cluster, workload, Phase.STOPPED)  # every cluster says so before it forgets a run
         elif phase is Phase.RUNNING and workload.intent is not Intent.RUN:
             self.saved[place] = self.step(workload)
             self._put(cluster, workload, Phase.SUSPENDED if workload.intent is Intent.SUSPEND else Phase.STOPPED)
@@ -138,10 +137,17 @@ class FakeClient:
         return tuple(self._seen(each) for each in reversed(self._runs) if selection.matches(each))
 
     def pods(self, uid: str) -> tuple[Pod, ...]:
+        for each in tuple(self._runs):
+            # Of those that are about to go, every other one does between the list and this question.
+            if each.uid == uid and _is_going(each) and int(uid[1:]) % 2:
+                self._runs.remove(each)
+                raise NotFound(f"The run {each.spec.name} is not there any more.")
         return tuple(pod for pod in self._pods() if pod.workload_uid == uid)
 
     def snapshot(self) -> Snapshot:
         self._call()
+        if self._name in self._world.hidden:
+            raise NotAllowed("your account may not read the whole cluster")
         return Snapshot(nodes=self._world.nodes[self._name], workloads=tuple(self._runs), pods=tuple(self._pods()))
 
     def set_intent(self, uid: str, intent: Intent) -> None:
@@ -203,6 +209,10 @@ class FakeClient:
             )
             for place, each in enumerate(running)
         ]  # fmt: skip
+
+
+def _is_going(workload: Workload) -> bool:
+    return workload.intent is Intent.DELETE and workload.status.phase is Phase.STOPPED
 
 
 @dataclass(slots=True)

@@ -1,16 +1,22 @@
 """A fleet's controller over clusters that refuse, vanish and come back, and which itself may die at any call."""
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.home import Home
+from fairlead.control.fleets.controller import FleetController
 from fairlead.control.fleets.journal import FleetJournal, names
 from fairlead.errors import Conflict, NotFound
+from fairlead.specs.fleet import Member
 from fairlead.state.fleets import Stage
 from fairlead.state.snapshot import Intent, Phase
-from tests.fleet.clusters import make_fleet, random_deaths
+from tests.fleet.clusters import FakeClient, make_fleet, random_deaths
 from tests.rounds import rounds
 
 
@@ -91,6 +97,30 @@ def test_a_cluster_out_of_reach_keeps_its_runs_and_nothing_runs_twice(tmp_path: 
     assert fleet.world.done["one"] == list(range(1, 31))
 
 
+def test_a_cluster_that_hangs_holds_up_the_others_once(tmp_path: Path, files: Path) -> None:
+    fleet = make_fleet(tmp_path / "state")
+    answers = threading.Event()
+
+    class Hanging(FakeClient):
+        def trouble(self) -> str | None:
+            answers.wait(60.0)
+            return None
+
+    def opened(member: Member) -> ClusterClient:
+        kind = FakeClient if member.context is None else Hanging
+        return cast(ClusterClient, kind(fleet.world, member.context or "home"))
+
+    fleet.controller = FleetController(fleet.journal, open_cluster=opened, visit_s=1.0)
+    fleet.submit("one", files)
+    began = time.monotonic()
+    fleet.until(fleet.is_over, rounds=20)
+    took_s = time.monotonic() - began
+    answers.set()
+    fleet.kill()
+    assert fleet.run("one").cluster == "home"
+    assert 1.0 <= took_s < 5.0, "every round has waited for it"
+
+
 def test_a_new_run_waits_for_an_own_cluster_out_of_reach_before_it_is_rented_for(tmp_path: Path, files: Path) -> None:
     fleet = make_fleet(tmp_path / "state", wait_s=300.0)
     fleet.world.out_of_reach.add("home")
@@ -113,6 +143,16 @@ def test_a_cluster_that_refuses_a_run_is_told_and_another_is_taken(tmp_path: Pat
     assert any("home does not take it: its team has no such" in event.said for event in fleet.journal.events())
 
 
+def test_a_cluster_of_which_only_ones_own_runs_may_be_seen_has_them_run_there(tmp_path: Path, files: Path) -> None:
+    fleet = make_fleet(tmp_path / "state", wait_s=30.0)
+    fleet.world.hidden.add("home")
+    for name in ("one", "two"):
+        fleet.submit(name, files, steps=20, expected_duration_s=200.0)
+    fleet.until(fleet.is_over)
+    assert [run.cluster for run in fleet.journal.runs()] == ["home", "home"]
+    assert fleet.journal.clusters()["home"].trouble is None
+
+
 def test_no_more_is_rented_than_is_allowed(tmp_path: Path, files: Path) -> None:
     fleet = make_fleet(tmp_path / "state", wait_s=10.0, most_cpus=8)
     for number in range(6):
@@ -123,6 +163,11 @@ def test_no_more_is_rented_than_is_allowed(tmp_path: Path, files: Path) -> None:
         most = max(most, sum(run.cluster == "cloud" and run.stage is not Stage.ENDED for run in fleet.journal.runs()))
     assert most == 2
     assert fleet.is_over()
+    # Nobody gave up its turn at home for nodes that it could not have.
+    for run in fleet.journal.runs():
+        said = [event.said.partition(",")[0] for event in fleet.journal.events() if event.uid == run.uid]
+        after = [said[place + 1] for place, each in enumerate(said) if each.startswith("Leaving: leaves the queue")]
+        assert set(after) <= {"Placing: goes to cloud"}, said
 
 
 def test_a_stop_reaches_a_run_wherever_it_is(tmp_path: Path, files: Path) -> None:

@@ -17,12 +17,21 @@ from fairlead.cluster.selection import Selection
 from fairlead.control.admission import admit, free_name
 from fairlead.control.fleets.journal import ClusterNote, FleetJournal
 from fairlead.control.opening import open_named
-from fairlead.errors import CannotFit, ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken, NotFound
+from fairlead.errors import (
+    CannotFit,
+    ClusterError,
+    Conflict,
+    FairleadError,
+    InvalidSpec,
+    NameTaken,
+    NotAllowed,
+    NotFound,
+)
 from fairlead.policy.fleet.placement import decide_fleet, has_started_meanwhile
 from fairlead.policy.fleet.room import room_of
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.workload import renamed
-from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Stage
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Room, Stage
 from fairlead.state.snapshot import Intent, Phase, Workload, is_leaf
 
 log = logging.getLogger("fairlead.fleet")
@@ -126,18 +135,24 @@ class _Visitor:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fleet")
         self._client: ClusterClient | None = None
         self._visit: Future[ClusterSeen] | None = None
+        self._is_late = False
 
     def begin(self, runs: list[FleetRun], *, looks: bool, now: float) -> None:
         """Begin a visit, unless the last one still waits for an answer."""
         if self._visit is None or self._visit.done():
+            self._is_late = False
             self._visit = self._thread.submit(self._look, runs, looks, now)
 
     def await_answer(self, deadline: float) -> ClusterSeen:
-        """Return what the visit found; trouble where it has not ended by then."""
+        """Return what the visit found; trouble where it has not ended by then.
+
+        One that was waited for in vain is not waited for again: the other clusters' rounds go on at their pace.
+        """
         assert self._visit is not None, "a visit was begun"
         try:
-            return self._visit.result(timeout=max(0.0, deadline - time.monotonic()))
+            return self._visit.result(timeout=0.0 if self._is_late else max(0.0, deadline - time.monotonic()))
         except TimeoutError:
+            self._is_late = True
             return ClusterSeen(trouble="it has not answered in time")
 
     def close(self) -> None:
@@ -157,9 +172,9 @@ class _Visitor:
                 copies = _copies(client, runs)
             room = None
             if looks:
-                room = room_of(client.snapshot(), {copy.uid for copy in copies.values()}, now)
+                room = _room(client, copies, now)
             return ClusterSeen(copies=copies, refused=refused, room=room)
-        except ClusterError as error:
+        except FairleadError as error:  # whatever it is, the other clusters go on, and this one is asked again
             self._forget()
             return ClusterSeen(trouble=str(error))
 
@@ -231,7 +246,22 @@ def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
             continue
         if uid not in found or (found[uid].status.phase.is_final and not workload.status.phase.is_final):
             found[uid] = workload
-    return {uid: _copy(client, workload) for uid, workload in found.items()}
+    copies = {}
+    for uid, workload in found.items():
+        try:
+            copies[uid] = _copy(client, workload)
+        except NotFound:  # it has gone since it was listed
+            log.debug("%s is gone", workload.spec.name)
+    return copies
+
+
+def _room(client: ClusterClient, copies: Mapping[str, Copy], now: float) -> Room | None:
+    """Return the room of a cluster; None where our account may not see all of it."""
+    try:
+        return room_of(client.snapshot(), {copy.uid for copy in copies.values()}, now)
+    except NotAllowed as error:
+        log.debug("its room is not known: %s", error)
+        return None
 
 
 def _copy(client: ClusterClient, workload: Workload) -> Copy:

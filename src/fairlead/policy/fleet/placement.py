@@ -99,7 +99,7 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
     if copy is None:
         return _without_copy(run, there, fleet, now)
     before, run = run, _observed(run, copy, fleet, now)
-    if copy.phase.is_final and not copy.has_pods:
+    if copy.phase.is_final and not copy.has_pods and not _is_being_removed(run, copy):
         return _end(run, copy.phase, copy.message, fleet, now)
     if run.stage is Stage.PLACING:
         return replace(run, stage=Stage.PLACED, since=now, reason=_where(run, copy))
@@ -108,6 +108,12 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
             return replace(run, stage=Stage.PLACED, since=now, target=None, reason=_where(run, copy))
         return _told(run, f"leaves {run.cluster} for {run.target}: {copy.phase}, {copy.message}")
     return _told(run, _where(run, copy))
+
+
+def _is_being_removed(run: FleetRun, copy: Copy) -> bool:
+    """Return whether a copy is over only because the fleet has it deleted, so that another cluster gets the run."""
+    is_leaving = run.stage is Stage.LEAVING and run.intent is Intent.RUN
+    return is_leaving and copy.phase is Phase.STOPPED and copy.intent is Intent.DELETE
 
 
 def _without_copy(run: FleetRun, there: ClusterSeen, fleet: Fleet, now: float) -> FleetRun:
@@ -180,8 +186,11 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
             found.append(run)
             continue
         why: list[str] = []
+        own = 0.0 if run.target is None else run.units  # the place that is kept for it is not in its way
+        held[run.target or "", run.has_gpus] -= own
         target = next(_clusters_for(run, world, held, why), None)
         if target is None:
+            held[run.target or "", run.has_gpus] += own
             if run.refused and world.now - run.since > RETRY_S:
                 run = replace(run, refused={}, since=world.now)
             found.append(_told(run, f"no cluster can have it: {'; '.join(why)}"))
@@ -241,11 +250,15 @@ def _beyond(run: FleetRun, member: Member, held: float) -> str | None:
 
 
 def _held_units(runs: Iterable[FleetRun]) -> dict[tuple[str, bool], float]:
-    """Return the GPUs, or cores of those without, that runs of the fleet have or are to have in each cluster."""
+    """Return the GPUs, or cores of those without, that runs of the fleet have or are to have in each cluster.
+
+    One on its way between two counts in both: it holds the first until it is gone, and must find room in the other.
+    """
     held: dict[tuple[str, bool], float] = defaultdict(float)
-    for run in runs:
-        if run.cluster is not None and run.stage is not Stage.ENDED:
-            held[run.cluster, run.has_gpus] += run.units
+    for run in _unfinished(runs):
+        for cluster in (run.cluster, run.target):
+            if cluster is not None:
+                held[cluster, run.has_gpus] += run.units
     return held
 
 
