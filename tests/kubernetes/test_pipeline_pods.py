@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import MOST_BYTES
 from fairlead.cluster.port import LogLine
+from fairlead.control.pipelines.object_place import ObjectDocuments
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.control.pipelines.told import read_told
 from fairlead.errors import InvalidSpec
@@ -122,9 +123,17 @@ def on_a_volume(tmp_path: Path) -> Pods:
 
 def kill_container(pod: "subprocess.Popen[str]") -> None:
     """Kill all that a pod has started, as the kernel does with a container; its shim says so and ends."""
-    for each in psutil.Process(pod.pid).children(recursive=True):
+    shim = psutil.Process(pod.pid)
+
+    def is_over() -> bool:
+        # What is started while the others are listed is killed the next time.
         with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+            for each in shim.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+        return pod.poll() is not None
+
+    until(is_over, "end of the pod")
 
 
 def spec(text: str = CHAIN) -> Pipeline:
@@ -323,6 +332,33 @@ def test_a_store_that_cannot_be_reached_or_is_damaged_is_told(tmp_path: Path) ->
     code, out = pods.run("three")
     assert code == 1
     assert any("Not a directory" in line for line in out), out
+
+
+def test_what_a_kill_cuts_short_in_a_store_of_files_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    documents = ObjectDocuments(f"local://{tmp_path / 'place'}")
+    monkeypatch.setattr(documents.system, "auto_mkdir", True)
+    documents.write("results/one", "before")
+    (tmp_path / "file").write_text("content")
+    with monkeypatch.context() as patched:
+        patched.setattr("fsspec.implementations.local.LocalFileOpener.write", die)
+        for name in ("results/one", "results/two"):
+            with pytest.raises(Killed):
+                documents.write(name, "after")
+        with pytest.raises(Killed):
+            documents.send(tmp_path / "file", "outputs/three")
+    assert documents.read("results/one") == "before"
+    assert documents.names("results") == ["one"]
+    assert not documents.has("outputs/three")
+    documents.send(tmp_path / "file", "outputs/three")
+    assert documents.read("outputs/three") == "content"
 
 
 @pytest.mark.slow

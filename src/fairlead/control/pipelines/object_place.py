@@ -7,6 +7,7 @@ lies on the pod's own disk.
 import os
 import tarfile
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fairlead.runtime.places import open_place, translated, upload
 CONTENT = "content"
 """Name of an output within its archive."""
 JOURNAL = "journal"
+PARTIAL = "partial"
 NUMBER_DIGITS = 9
 
 
@@ -47,7 +49,7 @@ class ObjectDocuments:
     def write(self, name: str, text: str) -> None:
         """Keep a text under a name."""
         data = text.encode("utf-8", "surrogatepass")
-        self._do(partial(self.system.pipe_file, f"{self.root}/{name}", data), f"nothing can be written to {self.place}")
+        self._put(lambda goal: self.system.pipe_file(goal, data), name)
 
     def has(self, name: str) -> bool:
         """Return whether there is anything of that name."""
@@ -65,7 +67,7 @@ class ObjectDocuments:
 
     def send(self, path: Path, name: str) -> None:
         """Keep a file of this machine under a name."""
-        self._do(partial(upload, self.system, path, f"{self.root}/{name}"), f"nothing can be written to {self.place}")
+        self._put(lambda goal: upload(self.system, path, goal), name)
 
     def fetch(self, name: str, path: Path) -> None:
         """Copy what has a name to a file of this machine.
@@ -76,8 +78,29 @@ class ObjectDocuments:
         call = partial(self.system.get_file, f"{self.root}/{name}", str(path))
         self._do(call, f"{self.place}/{name} cannot be read")
 
+    def _put(self, write: Callable[[str], object], name: str) -> None:
+        """Have something written under a name, whole or not at all, whenever this process is killed."""
+        goal = f"{self.root}/{name}"
+
+        def put() -> None:
+            if not _is_of_files(self.system):
+                write(goal)
+                return
+            # In no folder that is listed; what a process that was killed leaves there is never looked at.
+            aside = f"{self.root}/{PARTIAL}/{os.urandom(8).hex()}"
+            write(aside)
+            self.system.mv(aside, goal)
+
+        self._do(put, f"nothing can be written to {self.place}")
+
     def _do(self, call: Any, what: str) -> Any:
         return translated(call, what)
+
+
+def _is_of_files(system: Any) -> bool:
+    """Return whether a file system has an object from the first byte on instead of from the last."""
+    protocol = system.protocol
+    return "local" in ((protocol,) if isinstance(protocol, str) else protocol)
 
 
 class ObjectArtefacts(Artefacts):
