@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from fairlead.cluster.local import limits
@@ -222,6 +223,25 @@ def test_a_loop_that_knows_nothing_of_us_loses_a_rank_and_goes_on_from_its_own_c
     assert said[:2] == ["from 0 ranks 2"] * 2
     assert len(said) == 4
     assert said[2] == said[3] != said[0]
+
+
+def test_of_ranks_that_are_found_ended_together_the_killed_one_is_the_cause(desk: Desk) -> None:
+    waits = "while [ $RANK = 1 ] || [ ! -e fail ]; do sleep 0.02; done; exit 3"
+    run = desk.running(desk.submit(waits, ranks_per_node=2, retry=Retry(infrastructure=0, program=0)))
+    pod = desk.cluster.pods(run.uid)[-1]
+    place = desk.cluster.home.pod(run.uid, pod.uid)
+    pids, shim = (read_json(place / "started.json") or {})["pids"], desk.pid(run, "shim")
+    os.kill(shim, signal.SIGSTOP)  # as on a machine that is too busy to run it
+    try:
+        os.kill(pids["1"], signal.SIGKILL)
+        (desk.workdir / "fail").touch()
+        until(lambda: psutil.Process(pids["0"]).status() == psutil.STATUS_ZOMBIE, "end of rank 0")
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    failure = desk.ended(run).status.last_failure
+    assert failure is not None
+    assert failure.code is Code.KILLED
+    assert len({each["at"] for each in (read_json(place / "exit.json") or {})["ranks"]}) == 1
 
 
 def test_an_elastic_gang_goes_on_with_what_another_leaves_it_and_its_ranks_are_told(desk: Desk) -> None:

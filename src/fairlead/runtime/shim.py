@@ -397,6 +397,8 @@ class Shim:
             os.close(fd)
 
     def _reap(self) -> None:
+        # Those that are found together ended by now, in no known order: a pause amid them must not make one.
+        now = time.time()
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -412,7 +414,7 @@ class Shim:
             self._usage.ended(rank, used.ru_maxrss)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             code = None if number is not None else os.WEXITSTATUS(status)
-            ended = {"rank": rank, "exit_code": code, "signal": number, "at": time.time()}
+            ended = {"rank": rank, "exit_code": code, "signal": number, "at": now}
             is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._cgroup) > self._num_oom_kills
             self._exits[rank] = {**ended, "out_of_memory": is_oom}
             self._signal_group(pid, signal.SIGKILL)  # what it left in its group holds its pipes
