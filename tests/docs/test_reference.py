@@ -40,6 +40,7 @@ BESIDE = {
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
     **{f"scale.schedule.NAME.{key}": {"replicas": "0..8"} for key in ("cron", "duration", "replicas")},
+    "capacity.base": {"replicas": "4"},
     "scale.prometheus": {"replicas": "0..8"},
     **{f"scale.prometheus.{key}": {"replicas": "0..8"} for key in ("url", "query", "target", "aggregation")},
     "scale.queue": {"replicas": "0..8", "max_concurrency": "2"},
@@ -116,6 +117,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         beside = {"reference": (), "significance": ("reference: b.csv",), "detector": ("column: a",)}
         others = ("data: a.csv", *beside.get(without, ("column: a", "cost: 1")))
         return [each for each in others if not each.startswith(f"{without}:")]
+    if path == ["capacity"] and without == "base":
+        return ["overflow: spot"]
     if path == ["scale"] and without == "shed":
         return ["latency: 500ms"]
     if path == ["canary", "metric"] and without not in ("above", "below"):

@@ -811,6 +811,13 @@ def measured(serving: Serving) -> object:
     return asked, len(endpoint.ready)
 
 
+def tiered(serving: Serving) -> object:
+    """The kinds of capacity that its replicas may use."""
+    endpoint = Endpoint(serving)
+    endpoint.run(5)
+    return [each.spec.capacity for each in endpoint.replicas.values()]
+
+
 @dataclass(frozen=True)
 class Tried:
     """What becomes of another revision of an endpoint, which the gateway compares with the old one.
@@ -905,6 +912,8 @@ EFFECTS["Serving"] = [
     Effect("access.teams", ["a"], ["a", "b"], routed),
     Effect("access.requests_per_minute", 10, 20, routed, {"access.teams": ["a"]}),
     Effect("access.tokens_per_minute", None, 20, routed, {"access.teams": ["a"]}),
+    Effect("capacity.base", 0, 2, tiered, {"replicas": 3, "capacity.overflow": "spot"}),
+    Effect("capacity.overflow", None, "spot", tiered, {"replicas": 3}),
     Effect("timeout", "30s", "60s", routed),
     Effect("ready_within", "30s", "90s", Asked(changes=True, broken=True)),
     Effect("max_concurrency", None, 4, routed),

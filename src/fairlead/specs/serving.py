@@ -11,6 +11,7 @@ from fairlead.specs.cron import parse_cron
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
+from fairlead.specs.training import CAPACITY_RULES as TRAINING_CAPACITY_RULES
 from fairlead.specs.training import (
     DAY_S,
     DEFAULT_TEAM,
@@ -18,6 +19,7 @@ from fairlead.specs.training import (
     Capacity,
     Logs,
     Retry,
+    Tier,
     Training,
     env_problems,
     labels_problems,
@@ -65,6 +67,10 @@ SCALE_RULES: Constraints = {
     # The gateway tells of the last 120 seconds.
     "window_s": Limit(low=1, high=110),
     "idle_s": Limit(low=1, high=DAY_S),
+}
+CAPACITY_RULES: Constraints = {
+    "max_price": TRAINING_CAPACITY_RULES["max_price"],
+    "base": Limit(low=0, high=MAX_REPLICAS, whole=True),
 }
 PROMETHEUS_RULES: Constraints = {
     "url": Text(max_length=1_000, pattern=r"https?://[!-~]+", what="the address of a Prometheus, http:// or https://"),
@@ -331,6 +337,44 @@ class Canary:
             yield "slow", "no request counts as slow without `latency`, such as `latency: 250ms`"
 
 
+class OverflowCapacity(StrEnum):
+    """The kind of capacity that replicas above the base are to have."""
+
+    SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointCapacity:
+    """The kinds of capacity that replicas may use.
+
+    Attributes:
+        spot: Whether capacity that can be reclaimed is allowed for all of them.
+        max_price: Highest price of one node in dollars per hour; None for no bound.
+        base: Replicas on on-demand nodes; None for 0 where there is an overflow, and else without meaning.
+        overflow: What those above the base use while it is to be had, and on-demand nodes while it is not; None where
+            no replica differs from the others.
+    """
+
+    spot: bool = False
+    max_price: float | None = None
+    base: int | None = None
+    overflow: OverflowCapacity | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def of_replica(self, tier: Tier | None) -> Capacity:
+        """Return what a replica of a part of them may use."""
+        return Capacity(spot=self.spot or tier is Tier.OVERFLOW, max_price=self.max_price, tier=tier)
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, CAPACITY_RULES)
+        if self.base is not None and self.overflow is None:
+            yield "base", "it is not said what those above it use; give `overflow: spot` too, or leave `base` out"
+        if self.spot and self.overflow is not None:
+            yield "spot", "with `overflow` it is said of each part what it uses; leave `spot` out"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Teams that may ask an endpoint, by keys which are made by a command and are in no spec.
@@ -436,7 +480,7 @@ class Serving:
     image: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
-    capacity: Capacity = field(default_factory=Capacity)
+    capacity: EndpointCapacity = field(default_factory=EndpointCapacity)
     logs: Logs = field(default_factory=Logs)
     priority: int = 0
     grace_s: float = 30.0
@@ -479,7 +523,14 @@ class Serving:
             return self.probe
         return "/" if self.predictor is None else PREDICTOR_PROBE
 
-    def replica(self, revision: str = "r1") -> Replica:
+    def tiers(self, replicas: int) -> Mapping[Tier | None, int]:
+        """Return how many of so many replicas are to be of which part."""
+        if self.capacity.overflow is None:
+            return {None: replicas}
+        base = min(self.capacity.base or 0, replicas)
+        return {Tier.BASE: base, Tier.OVERFLOW: replicas - base}
+
+    def replica(self, revision: str = "r1", tier: Tier | None = None) -> Replica:
         """Return a replica of a revision, to be named by who submits it."""
         batching = {
             "max_batch_size": self.batching.max_batch_size,
@@ -488,11 +539,11 @@ class Serving:
         return Replica(
             service=self.name, revision=revision, team=self.team, labels=self.labels,
             run=PREDICTOR_SERVER if self.run is None else self.run, setup=self.setup, workdir=self.workdir,
-            image=self.image, env=self.env, resources=self.resources, capacity=self.capacity, logs=self.logs,
-            priority=self.priority, grace_s=self.grace_s, snapshot=self.snapshot, ranks_per_node=1,
-            kubernetes=self.kubernetes,
-            retry=Retry(max_backoff_s=60.0), model_path=self.model or "", predictor=self.predictor or "",
-            probe=self.probe_path, batching=json.dumps(batching), max_queue=self.max_queue,
+            image=self.image, env=self.env, resources=self.resources,
+            capacity=self.capacity.of_replica(tier), logs=self.logs, priority=self.priority, grace_s=self.grace_s,
+            snapshot=self.snapshot, ranks_per_node=1, kubernetes=self.kubernetes, retry=Retry(max_backoff_s=60.0),
+            model_path=self.model or "", predictor=self.predictor or "", probe=self.probe_path,
+            batching=json.dumps(batching), max_queue=self.max_queue,
             guarded=self.access is not None, code=self.code,
         )  # fmt: skip
 
@@ -539,8 +590,8 @@ class Serving:
                     f"`latency` is {format_duration(latency_s)}, and by `timeout` every request is over after "
                     f"{format_duration(self.timeout_s)}; give less, such as `latency: 250ms`, or a longer `timeout`",
                 )
-        if self.capacity.auto:
-            yield "capacity", "an endpoint has no end, by which `auto` could go; give `spot` as true or false"
+        if self.capacity.base is not None and self.capacity.base > self.most:
+            yield "capacity", f"`base` is {self.capacity.base}, and there are at most {self.most} replicas; give less"
 
 
 def map_runs(spec: Serving, of: Callable[[Training], Training]) -> Serving:
@@ -557,5 +608,6 @@ def map_runs(spec: Serving, of: Callable[[Training], Training]) -> Serving:
         run = mapped.run
     return replace(
         spec, model=model, run=run, setup=mapped.setup, workdir=mapped.workdir, image=mapped.image, env=mapped.env,
-        resources=mapped.resources, capacity=mapped.capacity, logs=mapped.logs,
+        resources=mapped.resources, logs=mapped.logs,
+        capacity=replace(spec.capacity, spot=mapped.capacity.spot, max_price=mapped.capacity.max_price),
     )  # fmt: skip

@@ -129,6 +129,14 @@ SET_BY_FRAMEWORK: Mapping[str, tuple[str, ...]] = {
 }
 
 
+class Tier(StrEnum):
+    """The part of an endpoint's replicas that one belongs to: the base, on on-demand nodes alone, or those above it,
+    which are on spot nodes where these have room."""
+
+    BASE = "base"
+    OVERFLOW = "overflow"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """The kind of capacity that the run may use.
@@ -138,12 +146,14 @@ class Capacity:
         auto: Spot is used while it saves money and the ``deadline_s`` allows it, else on-demand; implies ``spot``.
         only_spot: What was decided for a run that is ``auto``: nothing but spot, or none; None for either. No key.
         max_price: Highest price of one node in dollars per hour; None for no bound.
+        tier: Of a replica whose endpoint has a base; None for any other. A key of replicas alone.
     """
 
     spot: bool = False
     auto: bool = False
     only_spot: bool | None = None
     max_price: float | None = None
+    tier: Tier | None = None
 
     def __post_init__(self) -> None:
         enforce(broken(self, CAPACITY_RULES))
@@ -404,7 +414,7 @@ class Training:
     def on(self, *, spot: bool) -> "Training":
         """The same with nothing but spot nodes, or with none of them."""
         made = object.__new__(Training)
-        for each in self.__slots__:
+        for each in Training.__slots__:
             object.__setattr__(made, each, getattr(self, each))
         capacity = Capacity(spot=spot, only_spot=spot, max_price=self.capacity.max_price)
         object.__setattr__(made, "capacity", capacity)

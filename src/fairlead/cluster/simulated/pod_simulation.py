@@ -22,6 +22,7 @@ from fairlead.cluster.simulated.interference import pod_speed
 from fairlead.cluster.simulated.programs import Behaviour, OnTerm, at_speed
 from fairlead.cluster.simulated.runs import Run, count
 from fairlead.cluster.simulated.simulation_state import Due, State
+from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
 from fairlead.state.plan import CreatePod, TerminatePod
 from fairlead.state.snapshot import Leaving, Pod, PodPhase, Progress, RankExit, Workload
@@ -176,7 +177,8 @@ class Course:
         run.start(at, state.saved_s.get(run.workload_uid, 0.0) / run.times)
         if program.step_s is not None or spec.stall_timeout_s is not None:
             state.reporting[run.pod_uid] = None
-        self._update(run, phase=PodPhase.RUNNING, started_at=at)
+        # A server that has started answers its probe; nobody probes a pod of another kind.
+        self._update(run, phase=PodPhase.RUNNING, started_at=at, ready=isinstance(spec, Replica))
         pod = state.pods[run.workload_uid][run.pod_uid]
         state.accounts.started_from(run.workload_uid, pod.attempt, run.held_s)
         if run.ends_at is not None:

@@ -16,6 +16,8 @@ from fairlead.policy.kinds.lifecycle import move_parent
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.node_eligibility import is_spot
+from fairlead.specs.training import Tier
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
@@ -133,11 +135,12 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
     prefixes = tuple((parent.uid, child_name(parent, "")) for parent in snapshot.parents)
     over = _by_parent_of_ended((snapshot.ended, prefixes))
     others = _by_parent((*snapshot.workloads, *snapshot.parents), prefixes)
-    ready = _ready(snapshot)
+    ready, on_spot = _ready(snapshot), _on_spot(snapshot)
     return {
         uid: Family(
             children={name: child for _, _, name, child in sorted([*over.get(uid, ()), *others.get(uid, ())])},
             ready=ready,
+            on_spot=on_spot,
             demand=snapshot.demand.get(uid),
             measurement=snapshot.measurements.get(uid),
         )
@@ -169,6 +172,19 @@ def _by_parent_of_ended(
     for members in found.values():
         members.sort()
     return found
+
+
+def _on_spot(snapshot: Snapshot) -> frozenset[str]:
+    """Return the uids of those above the base of an endpoint that have a pod on a spot node."""
+    above = {each.uid for each in snapshot.workloads if each.spec.capacity.tier is Tier.OVERFLOW}
+    if not above:
+        return frozenset()
+    spot = {node.name for node in snapshot.nodes if is_spot(node)}
+    return frozenset(
+        pod.workload_uid
+        for pod in snapshot.pods
+        if pod.workload_uid in above and pod.node in spot and not pod.phase.is_final
+    )
 
 
 def _ready(snapshot: Snapshot) -> frozenset[str]:

@@ -36,12 +36,14 @@ class Family:
             and about to go on is shown as Pending.
         ready: The uids of those of which every pod answers its probe.
         demand: What is asked of the parent; None where nobody counts.
+        on_spot: The uids of replicas that are on spot nodes, of endpoints that tell these from others.
         measurement: Answers to the query by which it scales; None where nobody asks.
         share: How many of its children it may have beside all other parents of its kind; None where nobody says.
     """
 
     children: Mapping[str, AnyWorkload]
     ready: frozenset[str] = frozenset()
+    on_spot: frozenset[str] = frozenset()
     demand: Demand | None = None
     measurement: Measurement | None = None
     share: int | None = None

@@ -22,7 +22,8 @@ from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, Step, canary_
 from fairlead.policy.serving.scheduled_replicas import next_change
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.quantities import format_duration
-from fairlead.specs.serving import Serving, map_runs
+from fairlead.specs.serving import Replica, Serving, map_runs
+from fairlead.specs.training import Tier
 from fairlead.state.plan import Change, ChildIntent, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Snapshot, Workload
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from fairlead.policy.serving.joint_scaling import Service
 
 MOST_REVISIONS = 10
+# In the place of a revision's number: no revision has it.
+ANOTHER_TIER = -1
 # A replica that failed so often in a row says why nothing is served, instead of that it is still to come.
 MANY_FAILURES = 3
 # So many gateways that are heard no more are kept apart from others.
@@ -137,6 +140,7 @@ class ServingDetail:
         count: Numbers that replicas were given so far.
         going: Replicas that are to go.
         canary: The trial of the target; None where there is none.
+        displaced: How many replicas above the base were said to hold on-demand nodes, for want of spot.
         unmeasured: It was told that the query by which it scales has no answer.
     """
 
@@ -149,6 +153,7 @@ class ServingDetail:
     count: int = 0
     going: tuple[Going, ...] = ()
     canary: Trial | None = None
+    displaced: int = 0
     unmeasured: bool = False
 
     def revision(self, number: int | None) -> Revision | None:
@@ -176,15 +181,17 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
         wanted_now = max(wanted, 1)
     else:
         wanted_now = wanted
-    step = _step(spec, detail, replicas, wanted_now)
+    step = _step(spec, detail, _marked(spec, detail, replicas, wanted_now), wanted_now)
     going = tuple(each for each in detail.going if each.name in family.children)
     going += tuple(Going(name=name, since=now) for name in step.go)
     gone = {each.name for each in going}
     old = detail.revision(None if detail.canary is None else detail.canary.old) or target
-    to_come = [target] * step.come + [old] * step.come_old
+    stay = [each for each in replicas if each.name not in step.go]
+    to_come = [(target, tier) for tier in _tiers_to_come(spec, stay, target, wanted_now, step.come)]
+    to_come += [(old, tier) for tier in _tiers_to_come(spec, stay, old, wanted_now, step.come_old)]
     new = tuple(
-        submit(serving, f"{each.name}-{number}", spec_of(each).replica(each.name))
-        for number, each in enumerate(to_come, detail.count + 1)
+        submit(serving, f"{each.name}-{number}", spec_of(each).replica(each.name, tier))
+        for number, (each, tier) in enumerate(to_come, detail.count + 1)
     )
     detail = replace(
         detail, wanted=wanted, going=going, count=detail.count + len(new),
@@ -197,6 +204,10 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
         # One event at a time: it is told at the next look where there is another now.
         detail = replace(detail, unmeasured=missing is not None)
         event = _tell_metric(detail, missing)
+    displaced = _num_displaced(replicas)
+    if event is None and (displaced > 0) != (detail.displaced > 0) and _is_settled(replicas):
+        detail = replace(detail, displaced=displaced)
+        event = _tell_displaced(replicas, displaced)
     return advance(serving, reason, now, detail=detail, submit=new, children=_orders(detail, family, now), event=event)
 
 
@@ -306,6 +317,8 @@ def replicas_of(detail: ServingDetail, family: Family) -> list[ReplicaState]:
                 revision=revision,
                 ready=ready and not leaving,
                 leaving=leaving,
+                tier=child.spec.capacity.tier if isinstance(child.spec, Replica) else None,
+                on_spot=child.uid in family.on_spot,
                 waits=child.status.phase is Phase.PENDING and child.status.reason.code is not Code.SUBMITTED,
             )
         )
@@ -564,6 +577,56 @@ def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildInt
         if child.intent not in (intent, Intent.DELETE):
             orders.append(ChildIntent(uid=child.uid, intent=intent))
     return tuple(orders)
+
+
+def _marked(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wanted: int) -> list[ReplicaState]:
+    """With those of the target beyond the number of their part as of an older revision, so that they go as those of the
+    other part take over, as in a rollout."""
+    there = [each for each in replicas if each.revision == detail.target and not each.leaving]
+    num_wanted = spec.tiers(wanted)
+    if detail.canary is not None or {each.tier for each in there} | num_wanted.keys() == {None}:
+        return replicas
+    found = set[str]()
+    for tier in {each.tier for each in there}:
+        first = sorted((each for each in there if each.tier is tier), key=lambda e: (e.ready, e.on_spot, -e.number))
+        found |= {each.name for each in first[: max(0, len(first) - num_wanted.get(tier, 0))]}
+    return [replace(each, revision=ANOTHER_TIER) if each.name in found else each for each in replicas]
+
+
+def _tiers_to_come(
+    spec: Serving, stay: list[ReplicaState], revision: Revision, wanted: int, come: int
+) -> list[Tier | None]:
+    """Return of which part so many new replicas of a revision are: of the base as long as it lacks any."""
+    there = [each for each in stay if each.revision == revision.number and not each.leaving]
+    found: list[Tier | None] = []
+    for tier, num in spec.tiers(wanted).items():
+        found += [tier] * max(0, num - sum(each.tier is tier for each in there))
+    last = Tier.OVERFLOW if spec.capacity.overflow is not None else None
+    return [*found, *[last] * come][:come]
+
+
+def _num_displaced(replicas: list[ReplicaState]) -> int:
+    """Count those above the base that serve from on-demand nodes."""
+    return sum(each.tier is Tier.OVERFLOW and each.ready and not each.on_spot for each in replicas)
+
+
+def _is_settled(replicas: list[ReplicaState]) -> bool:
+    """Tell whether each replica above the base has its place, so that where they are is worth telling."""
+    return all(each.ready for each in replicas if each.tier is Tier.OVERFLOW and not each.leaving)
+
+
+def _tell_displaced(replicas: list[ReplicaState], displaced: int) -> Event:
+    """Tell that replicas above the base hold on-demand nodes, or that none does any more."""
+    if not displaced:
+        reason = Reason(code=Code.SERVING, message="no replica above the base holds an on-demand node any more")
+        return Event(type="OverflowOnSpot", reason=reason)
+    num = sum(each.tier is Tier.OVERFLOW and not each.leaving for each in replicas)
+    reason = Reason(
+        code=Code.OVERFLOW_ON_DEMAND,
+        message=f"{displaced} of {plural(num, 'replica')} above the base hold on-demand nodes: no spot node had room",
+        remedy="They stay there; those that come later use spot again, and as fewer are needed these go first.",
+    )
+    return Event(type=Code.OVERFLOW_ON_DEMAND.value, reason=reason)
 
 
 def _tell_metric(detail: ServingDetail, missing: str | None) -> Event:

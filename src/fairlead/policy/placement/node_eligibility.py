@@ -13,7 +13,7 @@ from typing import Any
 from fairlead.policy.placement.memo import kept
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.training import Capacity
+from fairlead.specs.training import Capacity, Tier
 from fairlead.state.snapshot import Node, Taint
 from fairlead.text.quantities import describe_dollars
 
@@ -153,6 +153,7 @@ class _Demands:
     tolerations: tuple[Object, ...]
     max_price: float | None
     only_spot: bool | None = None
+    is_base: bool = False
 
     @property
     def is_choosy(self) -> bool:
@@ -161,6 +162,7 @@ class _Demands:
             or bool(_terms(self.affinity))
             or self.max_price is not None
             or self.only_spot is not None
+            or self.is_base
         )
 
     def refusal(self, node: Node) -> Refusal | None:
@@ -171,6 +173,8 @@ class _Demands:
         if not _is_required(node.name, node.labels, self.affinity):
             remedy = "Correct `kubernetes.spec.affinity`, or label the nodes that are meant."
             return Refusal(why="not what its `affinity` requires", remedy=remedy, lasts=True)
+        if self.is_base and is_spot(node):
+            return Refusal(why="a spot node, and it is of its endpoint's base", remedy=_MORE_ON_DEMAND, lasts=False)
         if self.only_spot is not None and is_spot(node) is not self.only_spot:
             kind = "an on-demand node, and its deadline leaves time for spot" if self.only_spot else "a spot node, for "
             late = "" if self.only_spot else "which its deadline leaves no time"
@@ -193,6 +197,7 @@ def _demands(overlay: Overlay, capacity: Capacity) -> _Demands:
         tolerations=(*(_SPOT if capacity.spot else ()), *(laid.get("tolerations") or ())),
         max_price=capacity.max_price,
         only_spot=capacity.only_spot,
+        is_base=capacity.tier is Tier.BASE,
     )
 
 
@@ -286,5 +291,6 @@ def _is_whole(text: str) -> bool:
 
 _SPOT_KEYS = frozenset(key for key, _ in SPOT_MARKS)
 _MORE_TIME = "It changes with time: `capacity: {spot: auto}` goes by the run's `deadline`."
+_MORE_ON_DEMAND = "Add on-demand nodes, or make `capacity.base` of the endpoint smaller."
 _ALLOW_SPOT = "`capacity: {spot: true}` lets it use spot nodes."
 _SPOT = [{"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"} for key, value in SPOT_MARKS]

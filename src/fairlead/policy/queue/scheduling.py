@@ -41,6 +41,7 @@ from fairlead.policy.scaling.scale_up import Growing
 from fairlead.policy.selection.selection import Selected, select
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota
+from fairlead.specs.training import Tier
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, SchedulingPolicy, Selection
@@ -218,7 +219,11 @@ class SchedulingPass:
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or say why it waits."""
-        return self._look_at(workload) if not workload.spec.capacity.auto else self._choose_capacity(workload)
+        capacity = workload.spec.capacity
+        if capacity.tier is Tier.OVERFLOW and spot_deadline.has_room(workload.spec, self.free, spot=True):
+            # Of replicas above the base: elsewhere only where spot has no room.
+            return self._look_at(replace(workload, spec=workload.spec.on(spot=True)))
+        return self._look_at(workload) if not capacity.auto else self._choose_capacity(workload)
 
     def change_capacity(self, workload: Workload) -> list[Change]:
         """A running one that is to go on on the other kind of capacity leaves for its place there."""

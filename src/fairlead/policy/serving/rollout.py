@@ -7,6 +7,8 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from fairlead.specs.training import Tier
+
 # How long a replica that is told to nobody runs on before its stop notice.
 DRAIN_S = 1.0
 
@@ -21,6 +23,8 @@ class ReplicaState:
         ready: It answers its probe.
         leaving: It is to go.
         waits: It has no place yet.
+        tier: The part of the endpoint's replicas that it is of; None where they do not differ.
+        on_spot: It is on a spot node.
     """
 
     name: str
@@ -29,6 +33,8 @@ class ReplicaState:
     ready: bool
     leaving: bool = False
     waits: bool = False
+    tier: Tier | None = None
+    on_spot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,5 +112,6 @@ def canary_step(
 
 
 def _first_to_go(replicas: Sequence[ReplicaState]) -> list[ReplicaState]:
-    """Those that do not serve first, then the newest."""
-    return sorted(replicas, key=lambda each: (each.ready, -each.number))
+    """Those that do not serve first, then the newest; of the base the last, and before others those that are above it
+    and hold on-demand nodes, for want of spot."""
+    return sorted(replicas, key=lambda each: (each.tier is Tier.BASE, each.ready, each.on_spot, -each.number))

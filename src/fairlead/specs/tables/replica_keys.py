@@ -2,17 +2,31 @@
 
 from dataclasses import replace
 
-from fairlead.specs import serving
+from fairlead.specs import serving, training
 from fairlead.specs.constraints import NAME, Text
-from fairlead.specs.tables.field_types import FLAG, TEXT, WHOLE, Key, Section, name_key
-from fairlead.specs.tables.serving_keys import CAPACITY, RESOURCES
-from fairlead.specs.tables.training_keys import TRAINING
+from fairlead.specs.tables.field_types import FLAG, TEXT, WHOLE, Key, Section, name_key, word
+from fairlead.specs.tables.serving_keys import RESOURCES, SPOT
+from fairlead.specs.tables.training_keys import CAPACITY, TRAINING
 from fairlead.specs.training import TRAINING_RULES
 
 _KEPT = (
     "team", "labels", "image", "workdir", "setup", "run", "env", "ranks_per_node", "resources", "capacity", "retry",
     "logs", "priority", "grace", "snapshot", "kubernetes",
 )  # fmt: skip
+_CAPACITY = replace(
+    CAPACITY,
+    keys=(
+        SPOT,
+        *(key for key in CAPACITY.keys if key.name != "spot"),
+        Key(
+            name="tier",
+            kind=word(training.Tier),
+            doc="Which part of its endpoint's replicas it is of, where these use different capacity.",
+            attributes=("tier",),
+            example="base",
+        ),
+    ),
+)
 
 
 def _of_a_run() -> tuple[Key, ...]:
@@ -20,7 +34,7 @@ def _of_a_run() -> tuple[Key, ...]:
     found = {key.name: key for key in TRAINING.keys}
     capacity = Key(
         name="capacity",
-        kind=CAPACITY,
+        kind=_CAPACITY,
         doc="Which kind of capacity may be used.",
         attributes=("capacity",),
         example="{spot: true}",

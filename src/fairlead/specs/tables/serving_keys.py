@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fairlead.specs import serving, training
+from fairlead.specs import serving
 from fairlead.specs.constraints import NAME
 from fairlead.specs.tables.field_types import (
     CPU,
@@ -347,19 +347,32 @@ ACCESS = Section(
     ),
 )
 
+_OF_RUNS = {key.name: key for key in TRAINING_CAPACITY.keys}
+SPOT = replace(
+    _OF_RUNS["spot"], kind=FLAG, doc="Whether capacity that can be reclaimed may be used.", attributes=("spot",)
+)
 CAPACITY = Section(
-    type=training.Capacity,
-    rules=training.CAPACITY_RULES,
-    keys=tuple(
-        replace(
-            key,
-            kind=FLAG,
-            doc="Whether capacity that can be reclaimed may be used.",
-            attributes=("spot",),
-        )
-        if key.name == "spot"
-        else key
-        for key in TRAINING_CAPACITY.keys
+    type=serving.EndpointCapacity,
+    rules=serving.CAPACITY_RULES,
+    keys=(
+        SPOT,
+        _OF_RUNS["max_price"],
+        Key(
+            name="base",
+            kind=WHOLE,
+            doc="Replicas on on-demand nodes, with `overflow` for those above them.",
+            attributes=("base",),
+            example="2",
+            also=("base_ondemand_fallback_replicas", "on_demand", "min_on_demand", "on_demand_base", "base_capacity"),
+        ),
+        Key(
+            name="overflow",
+            kind=word(serving.OverflowCapacity),
+            doc="What replicas above the base use: spot nodes where these have room, and on-demand nodes elsewhere.",
+            attributes=("overflow",),
+            example="spot",
+            also=("burst", "above", "rest", "dynamic_ondemand_fallback"),
+        ),
     ),
 )
 
