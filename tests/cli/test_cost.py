@@ -146,6 +146,27 @@ def test_a_run_waits_for_which_its_team_has_no_money(call: Call, desk: Path) -> 
     assert "what runs cost is not known here" in call("plan", "free.yaml").out
 
 
+def test_budgets_are_told_with_costs_and_with_a_run_that_is_charged_to_them(call: Call, desk: Path) -> None:
+    call("prices", "set", "localhost", "1")
+    (desk / "home" / "teams.yaml").write_text(
+        "kind: Team\nname: vision\nbudget: {monthly: 10}\n"
+        "project_budgets: {search: {monthly: 4, when_spent: stop}, ads: {monthly: 5}}\n"
+    )
+    (desk / "found.yaml").write_text("name: found\nteam: vision\nlabels: {project: search}\nrun: sleep 60\n")
+    call("run", "-d", "found.yaml")
+    said = call("cost").err
+    assert "team vision has spent $0.00 of $10.00 this month (0%)." in said
+    assert "project search of team vision has spent $0.00 of $4.00 this month (0%)." in said
+    told = json.loads(call("cost", "--json").out)["budgets"]
+    assert [(each["project"], each["monthly_microusd"], each["when_spent"]) for each in told] == [
+        (None, 10_000_000, "wait"), ("search", 4_000_000, "stop"), ("ads", 5_000_000, "wait"),
+    ]  # fmt: skip
+    shown = call("status", "found").out
+    assert "budget       project search of team vision has spent $0.00 of $4.00" in shown
+    assert "project ads" not in shown
+    call("stop", "found")
+
+
 def test_plan_says_what_a_run_costs_an_hour_and_in_all(call: Call, desk: Path) -> None:
     (desk / "long.yaml").write_text("name: long\nrun: 'true'\nresources: {cpu: 1}\nmax_duration: 2h\ngrace: 0s\n")
     assert json.loads(call("plan", "long.yaml", "--json").out)["costs"] == []

@@ -17,6 +17,7 @@ from fairlead.cluster.local import store
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.store import Observation
 from fairlead.cluster.local.tables import PodRow, training_of
+from fairlead.control.budget_balances import balances
 from fairlead.errors import NotFound
 from fairlead.ledger.usage import WHOLE, Holder, Interval, Use
 from fairlead.specs.training import Training
@@ -242,4 +243,33 @@ def test_a_team_is_told_once_a_month_how_much_of_its_budget_is_spent(cluster: Lo
     assert told == ["Budget50", "Budget80", "Budget100"]
     teams.write_text("kind: Team\nnonsense: 1\n")
     cluster.tell_budgets()
+    cluster.close()
+
+
+def test_runs_of_a_project_alone_are_told_how_much_of_its_budget_is_spent(cluster: LocalCluster) -> None:
+    same, other = cluster.submit(training("a", labels={"project": "search"}), environ={}), training("b")
+    run = cluster.submit(other, environ={})
+    since = month_of(time.time())[1]
+    held = Interval(
+        node="localhost", holder=Holder(uid="u", run="r", team="default", model="m", project="search"),
+        use=Use.PRODUCTIVE, start_ms=round(since * 1000), end_ms=round(since * 1000) + 1000, share=WHOLE,
+    )  # fmt: skip
+    with cluster.store._transaction():
+        cluster.store._ledger.add([held, replace(held, holder=Holder(uid="v", run="s", team="default", model="m"))])
+    price(cluster, rate=6 * 3600 * 1_000_000, since=since - 1)
+    (cluster.home.path / "teams.yaml").write_text(
+        "kind: Team\nname: default\nbudget: {monthly: 100}\nproject_budgets: {search: {monthly: 7}}\n"
+    )
+    spent = cluster.store.spent_this_month(time.time())
+    assert spent.by_team == {"default": 12_000_000}
+    assert spent.by_project == {("default", "search"): 6_000_000, ("default", ""): 6_000_000}
+    cluster.tell_budgets()
+    cluster.tell_budgets()
+    told = [[each for each in cluster.events(of.uid) if each.type.startswith("Budget")] for of in (same, run)]
+    assert [len(each) for each in told] == [1, 0]
+    assert "project search of team default has spent 80 % of its budget" in told[0][0].reason.message
+    assert [str(each) for each in balances(cluster, time.time())] == [
+        "team default has spent $12.00 of $100.00 this month (12%)",
+        "project search of team default has spent $6.00 of $7.00 this month (86%)",
+    ]
     cluster.close()

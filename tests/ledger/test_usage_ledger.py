@@ -116,7 +116,8 @@ def test_what_is_open_and_what_was_spent_survives_its_writer(ledger_place: str) 
     length_ms = second.end_ms - round(second.held.pod.created_at * 1000)
     assert spent == pytest.approx(length_ms / HOUR_MS * 3.6e9 * second.held.share / 5_040_000, abs=3)
     months = {month_of(at / 1000)[0] for at in range(START_MS, START_MS + 3 * MONTH_MS, DAY_MS)}
-    assert sum(again.spent_by_team(name).get(second.held.holder.team, 0) for name in months) == spent
+    account = second.held.holder.team, second.held.holder.project
+    assert sum(again.spent_by_account(name).get(account, 0) for name in months) == spent
     # What is charged may be forgotten once the run is gone; its costs stay.
     again.forget([second.held.holder.uid])
     assert (again.closed_pods(), again.spent_by_run(second.held.holder.uid)) == ({}, spent)

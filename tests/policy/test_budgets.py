@@ -4,12 +4,13 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.policy.decide import decide
 from fairlead.policy.next_decision import next_decision_at
-from fairlead.policy.queue.budgets import RESERVED_S, rate_of, reached_notice
+from fairlead.policy.queue.budgets import RESERVED_S, accounts_of, rate_of, reached_notice
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Budget, Team, WhenSpent
 from fairlead.state.plan import Change
@@ -170,11 +171,69 @@ def test_other_teams_are_not_concerned() -> None:
 
 
 def test_half_four_fifths_and_all_of_a_budget_are_told_of() -> None:
-    found = [reached_notice(team(10.0), spent * MILLION) for spent in (4, 5, 7, 8, 9, 10, 12)]
+    (account,) = accounts_of([team(10.0)])
+    found = [
+        reached_notice(account, Spending(by_team={"vision": spent * MILLION})) for spent in (4, 5, 7, 8, 9, 10, 12)
+    ]
     assert [None if each is None else each[0] for each in found] == [None, 50, 50, 80, 80, 100, 100]
     assert found[3] is not None
     assert found[3][1].message == "team vision has spent 80 % of its budget this month: $8.00 of $10.00"
-    assert reached_notice(Team(name="vision"), 10**12) is None
+    assert accounts_of([Team(name="vision")]) == ()
+
+
+def projects(monthly: float | None = None, **of: Budget) -> Team:
+    return Team(name="vision", budget=None if monthly is None else Budget(monthly=monthly), project_budgets=of)
+
+
+def spent_of(**amounts: float) -> Spending:
+    by_project = {("vision", name): round(amount * MILLION) for name, amount in amounts.items()}
+    return Spending(by_team={"vision": sum(by_project.values())}, by_project=by_project)
+
+
+def test_a_run_waits_for_which_its_project_has_no_money_left_and_others_of_the_team_start() -> None:
+    teams = (projects(100.0, search=Budget(monthly=10.0)),)
+    same: dict[str, Any] = {"max_duration_s": 7200.0, "grace_s": 0.0}
+    found = decided(
+        run("a", labels={"project": "search"}, **same), run("b", labels={"project": "ads"}, **same), run("c", **same),
+        teams=teams, spending=spent_of(search=9.0),
+    )  # fmt: skip
+    assert phases(found) == {"a": Phase.PENDING, "b": Phase.STARTING, "c": Phase.STARTING}
+    assert found["a"].status is not None
+    reason = found["a"].status.reason
+    assert reason.code is Code.OVER_BUDGET
+    assert reason.message == (
+        "project search of team vision has spent $9.00 of $10.00 this month, and this run would cost $2.00"
+    )
+    assert reason.remedy is not None
+    assert "`project_budgets` of team vision" in reason.remedy
+
+
+def test_many_of_a_project_that_come_at_once_do_not_pass_its_limit_nor_that_of_the_team() -> None:
+    same: dict[str, Any] = {"max_duration_s": 3600.0, "grace_s": 0.0, "labels": {"project": "search"}}
+    runs = [run(f"run-{number}", **same) for number in range(4)]
+    for teams in (projects(None, search=Budget(monthly=2.5)), projects(2.5, search=Budget(monthly=100.0))):
+        found = phases(decided(*runs, teams=(teams,), spending=spent_of()))
+        assert sorted(found.values()).count(Phase.STARTING) == 2
+
+
+def test_only_runs_of_a_project_stop_whose_budget_is_spent() -> None:
+    stops = Budget(monthly=10.0, when_spent=WhenSpent.STOP)
+    runs = (going("a", labels={"project": "search"}, grace_s=60.0), going("b", labels={"project": "ads"}))
+    held, teams = (pod("a", 0), pod("b", 1)), (projects(1000.0, search=stops),)
+    # A checkpoint of a minute costs a sixtieth of a dollar.
+    found = decided(*runs, pods=held, teams=teams, spending=spent_of(search=9.99))
+    assert set(found) == {"a"}
+    assert found["a"].status is not None
+    assert "project search of team vision has spent $9.99 of $10.00" in found["a"].status.reason.message
+    before = Snapshot(nodes=(NODE,), workloads=runs, pods=held, teams=teams, spending=spent_of(search=9.0))
+    assert decide(before, NOW).changes == ()
+    # A dollar less the checkpoint, at a dollar an hour.
+    at = next_decision_at(before, NOW)
+    assert at is not None
+    assert at == pytest.approx(NOW + 3600.0 - 60.0)
+    notice = reached_notice(accounts_of(teams)[1], spent_of(search=9.99))
+    assert notice is not None
+    assert notice[1].message.startswith("project search of team vision has spent 80 % of its budget")
 
 
 def test_a_thousand_that_are_submitted_at_once_do_not_pass_the_limit() -> None:

@@ -199,6 +199,10 @@ def of_team(team: str, name: str, **resources: Any) -> Training:
     return training(name, team=team, resources=Resources(**{"cpu_milli": 100, **resources}))
 
 
+def of_project(**resources: Any) -> Training:
+    return replace(of_team("a", "r", **resources), labels={"project": "step"})
+
+
 def gpus(number: int) -> GpuRequest:
     return GpuRequest(milli=1000 * number)
 
@@ -216,7 +220,8 @@ def spent(spec: Training, *teams: Team) -> object:
     )  # fmt: skip
     state = status(Phase.RUNNING, since=NOW - 60, started_at=NOW - 60)
     runs = (a_workload(spec, uid="run", status=state), a_workload(replace(spec, name="next"), uid="next"))
-    spending = Spending(by_team={spec.team: 9_000_000}, by_run={"run": 9_000_000})
+    by_project = {(spec.team, spec.labels.get("project", "")): 9_000_000}
+    spending = Spending(by_team={spec.team: 9_000_000}, by_project=by_project, by_run={"run": 9_000_000})
     nodes = (node("own", gpus=4, price_per_hour=4.0),)
     return decide(Snapshot(nodes=nodes, workloads=runs, pods=(pod,), teams=teams, spending=spending), NOW)
 
@@ -367,6 +372,11 @@ EFFECTS["Team"] = [
     Effect(
         "budget.when_spent", "wait", "stop", lambda team: spent(of_team("a", "r", gpu=gpus(1)), team),
         {"budget.monthly": 9},
+    ),
+    Effect("project_budgets.*.monthly", 100, 9, lambda team: spent(of_project(gpu=gpus(1)), team)),
+    Effect(
+        "project_budgets.*.when_spent", "wait", "stop", lambda team: spent(of_project(gpu=gpus(1)), team),
+        {"project_budgets.*.monthly": 9},
     ),
     Effect(
         "weight", 1, 9,

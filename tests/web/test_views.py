@@ -204,9 +204,12 @@ def test_the_cluster_shows_who_holds_which_part(world: World) -> None:
 
 
 def test_teams_show_what_they_may_hold_and_have_spent(world: World) -> None:
-    world.cluster.home.teams.write_text("kind: Team\nname: vision\nweight: 3\nbudget: {monthly: 50}\nquota: {cpu: 2}\n")
+    world.cluster.home.teams.write_text(
+        "kind: Team\nname: vision\nweight: 3\nbudget: {monthly: 50}\nquota: {cpu: 2}\n"
+        "project_budgets: {search: {monthly: 7}}\n"
+    )
     text = world.look("/teams").text
-    for told in ("vision", "3", "2 CPU", "$50.00"):
+    for told in ("vision", "3", "2 CPU", "$50.00", "search", "$7.00"):
         assert told in text
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
+    from fairlead.specs.team import Team
     from fairlead.specs.training import Training
     from fairlead.state.access_keys import AccessKey
     from fairlead.state.series import Point
@@ -176,6 +177,10 @@ class ClusterClient(WorkloadStore, Protocol):
 
     def goodput_of(self, workload: Workload) -> Goodput | None:
         """Return where the time of a workload went so far; None where nobody keeps that."""
+        ...
+
+    def teams(self) -> tuple[Team, ...]:
+        """Return the teams that somebody described; none where we may not read them."""
         ...
 
     def nodes(self) -> tuple[Node, ...]:

@@ -17,10 +17,11 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from fairlead.ledger.activity import activity
-from fairlead.ledger.bills import PriceChange, Stretch, priced_spans
+from fairlead.ledger.bills import Line, PriceChange, Stretch, priced_spans
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Holder, Interval, Use
+from fairlead.specs.team import PROJECT_LABEL
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Pod, Progress
+from fairlead.state.snapshot import Pod, Progress, Spending
 
 LEDGER_SCHEMA = """
 CREATE TABLE IF NOT EXISTS prices (
@@ -51,13 +52,13 @@ CREATE TABLE IF NOT EXISTS usage_days (
 """
 
 INTERVAL = 'u.node, u.use, u.start_ms, u.end_ms, u.share, h.uid, h.run, h.team, h.model, h.project, h."user"'
-MODEL_LABEL, PROJECT_LABEL = "model", "project"
+MODEL_LABEL = "model"
 # Who pays: the words of a row, or None where that is nobody. Of daily rows the day comes first.
 Payer = tuple[str, ...] | None
 
 
 class Grouping(StrEnum):
-    """By what a listing of costs has its rows."""
+    """By what a listing of costs has its rows; an account is a project of a team, as budgets have them."""
 
     RUN = "run"
     MODEL = "model"
@@ -66,6 +67,7 @@ class Grouping(StrEnum):
     USER = "user"
     POOL = "pool"
     DAY = "day"
+    ACCOUNT = "account"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,16 +242,18 @@ class LedgerTables:
             for row in rows
         }
 
-    def is_told(self, team: str, month: str, percent: int) -> bool:
+    def is_told(self, account: str, month: str, percent: int) -> bool:
         """Return whether that much of a budget, or more, was told of this month."""
         row = self._db.execute(
-            "SELECT 1 FROM budget_notices WHERE team = ? AND month = ? AND percent >= ?", (team, month, percent)
+            "SELECT 1 FROM budget_notices WHERE team = ? AND month = ? AND percent >= ?", (account, month, percent)
         ).fetchone()
         return row is not None
 
-    def note_told(self, team: str, month: str, percent: int) -> None:
+    def note_told(self, account: str, month: str, percent: int) -> None:
         """Note that so much of a budget was told of."""
-        self._db.execute("INSERT INTO budget_notices VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (team, month, percent))
+        self._db.execute(
+            "INSERT INTO budget_notices VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (account, month, percent)
+        )
 
     def spans(self, start_ms: int, end_ms: int) -> list[tuple[str, int, int]]:
         """Nodes with beginnings and ends of what was held of them within a window, of what is over."""
@@ -290,7 +294,10 @@ class LedgerTables:
 
     def _held(self, by: Grouping, node: str, low: int, high: int) -> list[tuple[tuple[str, ...], Use, int]]:
         """Sums by payer and use of what is over, within bounds."""
-        named = {Grouping.RUN: ("h.run", "h.uid"), Grouping.POOL: (":node",), Grouping.DAY: ()}
+        named = {
+            Grouping.RUN: ("h.run", "h.uid"), Grouping.POOL: (":node",), Grouping.DAY: (),
+            Grouping.ACCOUNT: ("h.team || '/' || h.project",),
+        }  # fmt: skip
         columns = ", ".join((*named.get(by, (f'h."{by}"',)), "use"))
         # By number first: words are slow to group by.
         pieces = (
@@ -305,7 +312,8 @@ class LedgerTables:
             queries = [(pieces, first, last)]
         else:
             # Days that are whole are added up already; those at the edges are looked at one by one.
-            group = ", ".join([*{Grouping.POOL: ["node"], Grouping.DAY: []}.get(by, [f'"{by}"']), "use"])
+            days = {Grouping.POOL: ["node"], Grouping.DAY: [], Grouping.ACCOUNT: ["team || '/' || project"]}
+            group = ", ".join([*days.get(by, [f'"{by}"']), "use"])
             sums = (
                 f"SELECT {group}, sum(unit_ms) FROM usage_days "
                 f"WHERE node = :node AND day BETWEEN :first AND :last GROUP BY {group}"
@@ -367,6 +375,17 @@ def month_of(now: float) -> tuple[str, float]:
     """The calendar month, UTC, and its beginning as a Unix time."""
     first = datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return first.strftime("%Y-%m"), first.timestamp()
+
+
+def spending_of(lines: Iterable[Line[Payer]]) -> Spending:
+    """Sum up a bill by account, by team and by project."""
+    by_team, by_project = defaultdict[str, int](int), defaultdict[tuple[str, str], int](int)
+    for line in lines:
+        if line.key is not None:
+            team, _, project = line.key[0].partition("/")
+            by_team[team] += line.microusd
+            by_project[team, project] += line.microusd
+    return Spending(by_team=dict(by_team), by_project=dict(by_project))
 
 
 def _date(at_ms: int) -> str:

@@ -50,6 +50,11 @@ class Holder:
     project: str = ""
     user: str = ""
 
+    @property
+    def account(self) -> str:
+        """Return its team and project, which may have budgets."""
+        return f"{self.team}/{self.project}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:

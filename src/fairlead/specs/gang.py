@@ -27,6 +27,9 @@ class GangSpec(Protocol):
     def name(self) -> str: ...
 
     @property
+    def labels(self) -> Mapping[str, str]: ...
+
+    @property
     def team(self) -> str: ...
 
     @property
@@ -95,9 +98,6 @@ class ProgramSpec(GangSpec, Protocol):
 
     @property
     def env(self) -> Mapping[str, str]: ...
-
-    @property
-    def labels(self) -> Mapping[str, str]: ...
 
     @property
     def retry(self) -> Retry: ...

@@ -1,6 +1,6 @@
 """A group of people that shares a cluster with others: a namespace and a quota."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -25,6 +25,14 @@ MEMBER = Text(
     what="a member; give a user name or an e-mail address without spaces",
 )
 MEMBERS_MOST = 1_000
+PROJECT = Text(
+    max_length=63,
+    pattern=r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+    what="a project, as the label `project` of runs has it; use letters, digits, `-`, `_` and `.`",
+)
+PROJECTS_MOST = 1_000
+# The label of a run that says for which project it is.
+PROJECT_LABEL = "project"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +62,7 @@ class WhenSpent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The money that a team may spend.
+    """The money that a team, or a project of a team, may spend.
 
     Attributes:
         monthly: Dollars in a calendar month, UTC.
@@ -79,6 +87,8 @@ class Team:
         weight: Its share of a contended cluster relative to other teams.
         members: User names or e-mail addresses, each once.
         budget: What it may spend; None for no bound.
+        project_budgets: What its runs may spend by the project that their label ``project`` names; a project that is
+            not named has no bound but the team's.
     """
 
     name: str
@@ -87,12 +97,23 @@ class Team:
     weight: int = 1
     members: tuple[str, ...] = ()
     budget: Budget | None = None
+    project_budgets: Mapping[str, Budget] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
+    @property
+    def has_budgets(self) -> bool:
+        """Return whether anything bounds what its runs may spend."""
+        return self.budget is not None or bool(self.project_budgets)
+
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self, TEAM_RULES)
+        for project in self.project_budgets:
+            if (problem := PROJECT.problem(project)) is not None:
+                yield "project_budgets", problem
+        if len(self.project_budgets) > PROJECTS_MOST:
+            yield "project_budgets", f"{len(self.project_budgets)} projects; give at most {PROJECTS_MOST}"
         if len(self.members) > MEMBERS_MOST:
             yield "members", f"{len(self.members)} members; give at most {MEMBERS_MOST}"
         seen: set[str] = set()

@@ -490,9 +490,16 @@ class Completed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """Micro-dollars that were spent up to now: in this calendar month by team, and in all by uid of unfinished runs."""
+    """Micro-dollars that were spent up to now.
+
+    Attributes:
+        by_team: In this calendar month.
+        by_project: In this calendar month, by team and project, of those projects that have a budget at least.
+        by_run: In all, by the uids of unfinished runs.
+    """
 
     by_team: Mapping[str, int] = field(default_factory=dict)
+    by_project: Mapping[tuple[str, str], int] = field(default_factory=dict)
     by_run: Mapping[str, int] = field(default_factory=dict)
 
 

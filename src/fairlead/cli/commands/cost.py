@@ -18,6 +18,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.cost_rows import cost_rows
 from fairlead.cluster.ledger_tables import Grouping, Payer
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.control.budget_balances import Balance, balances
 from fairlead.control.opening import open_local
 from fairlead.ledger.bills import Statement
 from fairlead.ledger.comparison import Payment
@@ -29,6 +30,8 @@ from fairlead.text.quantities import plural
 DAY_S = DAY_MS / 1000
 WINDOW_S = 30 * DAY_S
 NOBODY = "(idle)"
+# Budgets that are told below a table.
+MOST_BUDGETS = 10
 
 
 @click.group(invoke_without_command=True)
@@ -77,6 +80,8 @@ def cost(
         return
     found = cluster.costs(grouping, since=start, until=end)
     rows = cost_rows(found, grouping)
+    # Of a namespace alone nobody knows what its team spends elsewhere.
+    spent = balances(cluster, now) if whose is None else []
     if json_:
         print(
             as_json(
@@ -87,6 +92,7 @@ def cost(
                     "billed_microusd": found.billed_microusd,
                     "pools": dict(found.billed),
                     "rows": rows,
+                    "budgets": [_balance_json(each) for each in spent],
                 }
             )
         )
@@ -114,6 +120,21 @@ def cost(
         print(table([(by.upper(), "COST", "SHARE", "NODE-HOURS", "FOR"), *_table_rows(rows, by, found)]))
         of = "" if whose is None else f" of {whose}"
         message(f"{describe_microusd(found.billed_microusd)}{of} from {describe_time(start)} to {describe_time(end)}.")
+        for each in spent[:MOST_BUDGETS]:
+            message(f"{each}.")
+        if len(spent) > MOST_BUDGETS:
+            message(f"{plural(len(spent) - MOST_BUDGETS, 'more budget')}: `fairlead cost --json` has them all.")
+
+
+def _balance_json(balance: Balance) -> dict[str, Any]:
+    account = balance.account
+    return {
+        "team": account.team,
+        "project": account.project,
+        "monthly_microusd": account.limit,
+        "spent_microusd": balance.spent,
+        "when_spent": account.budget.when_spent.value,
+    }
 
 
 def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float, float, str | None]:

@@ -241,6 +241,7 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
         facts.append(("ends", describe_end(ahead, time.time())) if holds else ("takes", describe_length(ahead)))
     if amount is not None:
         facts.append(("cost", _cost(amount, ahead, state.phase)))
+    facts += _budgets(cluster, workload)
     spent = cluster.goodput_of(workload)
     if spent is not None and spent.ratio is not None:
         facts.append(("goodput", _goodput(spent)))
@@ -257,6 +258,18 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     facts.append(("checkpoints", _checkpoints(spec, own, workload.progress)))
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(workload)))
     return facts
+
+
+def _budgets(cluster: ClusterClient, workload: Workload) -> list[tuple[str, str]]:
+    """Say what is spent of the budgets that a run is charged to; on Kubernetes its Team and `fairlead cost` say so."""
+    # Here and not above: few teams have budgets.
+    from fairlead.cluster.local.cluster import LocalCluster
+    from fairlead.control.budget_balances import balances
+
+    if workload.status.phase.is_final or not isinstance(cluster, LocalCluster) or not cluster.home.teams.exists():
+        return []
+    found = balances(cluster, time.time()) if cluster.prices() else []
+    return [("budget", str(each)) for each in found if each.account.charges(workload.spec)]
 
 
 def _cost(amount: int, ahead: "RunForecast | None", phase: Phase) -> str:

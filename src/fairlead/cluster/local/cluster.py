@@ -156,7 +156,7 @@ class LocalCluster:
         parents = tuple(each for each in active if not is_leaf(each)) if len(runs) < len(active) else ()
         waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in runs)
         try:
-            teams = self._teams()
+            teams = self.teams()
         except ClusterError:
             # Nothing is started by half of what was meant; what runs is looked after all the same.
             if waits or not self._is_loops:
@@ -205,7 +205,7 @@ class LocalCluster:
             self._prometheus = PrometheusReader()
         return self._prometheus.look(seen, time.time())
 
-    def _teams(self) -> "tuple[Team, ...]":
+    def teams(self) -> "tuple[Team, ...]":
         """Those of the file, read anew when it has changed."""
         try:
             found = self.home.teams.stat()
@@ -219,35 +219,33 @@ class LocalCluster:
     def _spending(self, workloads: tuple[Workload, ...], teams: "tuple[Team, ...]") -> Spending | None:
         """Sum up what was spent where somebody has a limit; None where nobody has one or no price is set."""
         bounded = [run.uid for run in workloads if run.spec.max_cost is not None]
-        has_budgets = any(team.budget is not None for team in teams)
+        has_budgets = any(team.has_budgets for team in teams)
         # Whoever asks what would become of a run may mean one with a limit that is not among them yet.
         if self._is_loops and not (bounded or has_budgets):
             return None
         now = time.time()
         if self.store.rate_at(self.node().name, now) is None:
             return None
-        return Spending(
-            by_team=self.store.spent_this_month(now) if has_budgets else {},
-            by_run={uid: self.store.cost_of(uid, now) or 0 for uid in bounded},
-        )
+        spent = self.store.spent_this_month(now) if has_budgets else Spending()
+        return replace(spent, by_run={uid: self.store.cost_of(uid, now) or 0 for uid in bounded})
 
     def tell_budgets(self) -> None:
-        """Tell the unfinished runs of each team once a month when half, four fifths and all of its budget is spent."""
+        """Tell the unfinished runs of each budget once a month when half, four fifths and all of it is spent."""
         with suppress(ClusterError):  # told by the snapshot as soon as somebody waits
-            self._tell_budgets([team for team in self._teams() if team.budget is not None])
+            self._tell_budgets([team for team in self.teams() if team.has_budgets])
 
     def _tell_budgets(self, teams: "list[Team]") -> None:
         if not teams:
             return
         # Here and not above: only what looks after runs needs it.
-        from fairlead.policy.queue.budgets import reached_notice
+        from fairlead.policy.queue.budgets import accounts_of, reached_notice
 
         now = time.time()
         spent = self.store.spent_this_month(now)
-        for team in teams:
-            notice = reached_notice(team, spent.get(team.name, 0))
+        for account in accounts_of(teams):
+            notice = reached_notice(account, spent)
             if notice is not None:
-                self.store.tell_budget(team.name, *notice, now)
+                self.store.tell_budget(account, *notice, now)
 
     def apply(self, plan: "Plan") -> tuple[bool, ...]:
         now = time.time()

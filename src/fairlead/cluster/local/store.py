@@ -73,9 +73,11 @@ if TYPE_CHECKING:
     from fairlead.cluster.local.model_tables import ModelTables
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.usage import Holder, Interval
+    from fairlead.policy.queue.budgets import Account
     from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, CreatePod, Event
     from fairlead.state.series import Point
+    from fairlead.state.snapshot import Spending
 
 
 def _held(
@@ -859,30 +861,31 @@ class Store:
                     found.append((each.node, max(each.start_ms, low), min(each.end_ms, high)))
         return found
 
-    def spent_this_month(self, now: float) -> dict[str, int]:
-        """Micro-dollars by team since the beginning of the calendar month, UTC."""
+    def spent_this_month(self, now: float) -> Spending:
+        """Sum up what was spent since the beginning of the calendar month, UTC, by team and by project."""
         # Here and not above: what only lists runs needs nothing of money.
-        from fairlead.cluster.ledger_tables import Grouping, month_of
+        from fairlead.cluster.ledger_tables import Grouping, month_of, spending_of
 
-        spent: dict[str, int] = {}
-        for line in self.cost(Grouping.TEAM, since=month_of(now)[1], until=now, now=now).lines:
-            if line.key is not None:
-                spent[line.key[0]] = spent.get(line.key[0], 0) + line.microusd
-        return spent
+        return spending_of(self.cost(Grouping.ACCOUNT, since=month_of(now)[1], until=now, now=now).lines)
 
-    def tell_budget(self, team: str, percent: int, reason: Reason, now: float) -> None:
-        """Record with each unfinished run of a team that so much of its budget is spent; once a month."""
+    def tell_budget(self, account: Account, percent: int, reason: Reason, now: float) -> None:
+        """Record with each unfinished run of a budget that so much of it is spent; once a month."""
         # Here and not above: only what looks after runs needs it.
         from fairlead.cluster.ledger_tables import month_of
+        from fairlead.specs.team import PROJECT_LABEL
         from fairlead.state.plan import Event
 
         month = month_of(now)[0]
         with self._translated():
-            if self._ledger.is_told(team, month, percent):
+            if self._ledger.is_told(account.key, month, percent):
                 return
         with self._transaction():
-            self._ledger.note_told(team, month, percent)
-            runs = self._db.execute("SELECT uid, name FROM workloads WHERE final = 0 AND team = ?", (team,)).fetchall()
+            self._ledger.note_told(account.key, month, percent)
+            runs = self._db.execute(
+                "SELECT uid, name FROM workloads WHERE final = 0 AND team = ?1 "
+                "AND (?2 IS NULL OR json_extract(spec, '$.labels.' || ?3) = ?2)",
+                (account.team, account.project, PROJECT_LABEL),
+            ).fetchall()
             for uid, name in runs:
                 self._record(uid, name, Event(type=f"Budget{percent}", reason=reason), now)
 

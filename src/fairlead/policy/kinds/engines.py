@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fairlead.policy.kinds.changes import change_to, next_attempt, wait
 from fairlead.policy.kinds.lifecycle import move
-from fairlead.policy.queue.budgets import team_overspent
+from fairlead.policy.queue.budgets import budget_overspent
 from fairlead.specs.engines import Engine
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
@@ -24,7 +24,7 @@ def hand_over(workload: Workload, snapshot: Snapshot, now: float) -> Change | No
     status, spec = workload.status, workload.spec
     if spec.engine is None or (status.retry_at is not None and now < status.retry_at):
         return None
-    unpaid = team_overspent(workload, snapshot)
+    unpaid = budget_overspent(workload, snapshot)
     if unpaid is not None:
         return next(iter(wait(workload, unpaid, now)), None)
     num_pods = spec.nodes + NUM_LAUNCHERS.get(spec.engine, 0)

@@ -15,7 +15,7 @@ from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
 from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import Again, GiveUp, longest_wait_s, retry, retry_refused
 from fairlead.policy.kinds.right_sizing import more_memory, size, used_by
-from fairlead.policy.queue.budgets import run_overspent, team_overspent
+from fairlead.policy.queue.budgets import budget_overspent, run_overspent
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.specs.quantities import format_duration
@@ -149,7 +149,7 @@ def _unpaid(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: 
         if live:
             return stop(workload, live, Phase.FAILED, reason, reason, now)
         return change_to(workload, move(workload.status, Phase.FAILED, reason, now))
-    reason = team_overspent(workload, snapshot) if live else None
+    reason = budget_overspent(workload, snapshot) if live else None
     return None if reason is None else stop(workload, live, Phase.PENDING, reason, reason, now)
 
 

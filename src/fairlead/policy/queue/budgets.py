@@ -1,4 +1,5 @@
-"""Keeps teams and runs within what they may spend: who waits for money, and who is stopped because it is spent.
+"""Keeps teams, their projects and runs within what they may spend: who waits for money, and who is stopped because it
+is spent.
 
 A run starts only where what is spent, what those that run are expected to cost still, and what it costs itself all lie
 within the limit. So a thousand runs that are submitted at once do not pass it together. Of a run of which nobody knows
@@ -12,9 +13,9 @@ from dataclasses import dataclass, field
 
 from fairlead.policy.queue.durations import Durations
 from fairlead.specs.gang import GangSpec
-from fairlead.specs.team import Team, WhenSpent
+from fairlead.specs.team import PROJECT_LABEL, Budget, Team, WhenSpent
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import WHOLE_MILLI, Node, Pod, Snapshot, Workload
+from fairlead.state.snapshot import WHOLE_MILLI, Node, Pod, Snapshot, Spending, Workload
 from fairlead.text.money import MICROUSD, describe_microusd
 
 HOUR_S = 3600.0
@@ -30,16 +31,69 @@ def rate_of(spec: GangSpec, nodes: Iterable[Node]) -> float:
     )
 
 
-def reached_notice(team: Team, spent: int) -> tuple[int, Reason] | None:
-    """Return the highest of 50, 80 and 100 percent of a team's budget that is spent, with its sentence; None below."""
-    if team.budget is None:
-        return None
-    limit = round(team.budget.monthly * MICROUSD)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A budget and the runs that are charged to it: all those of a team, or those of one of its projects."""
+
+    team: str
+    project: str | None = None
+    budget: Budget
+
+    @property
+    def key(self) -> str:
+        """Return the name that no other has, under which is noted what was told of it."""
+        return self.team if self.project is None else f"{self.team}/{self.project}"
+
+    @property
+    def name(self) -> str:
+        return f"team {self.team}" if self.project is None else f"project {self.project} of team {self.team}"
+
+    @property
+    def setting(self) -> str:
+        """Tell where the limit is set."""
+        own = "budget" if self.project is None else "project_budgets"
+        return f"the `{own}` of team {self.team}"
+
+    @property
+    def limit(self) -> int:
+        """Return the micro-dollars of a month."""
+        return round(self.budget.monthly * MICROUSD)
+
+    @property
+    def stops(self) -> bool:
+        return self.budget.when_spent is WhenSpent.STOP
+
+    def charges(self, spec: GangSpec) -> bool:
+        """Return whether a run is charged to it."""
+        return spec.team == self.team and (self.project is None or spec.labels.get(PROJECT_LABEL) == self.project)
+
+    def spent(self, spending: Spending) -> int:
+        """Return the micro-dollars of this month."""
+        if self.project is None:
+            return spending.by_team.get(self.team, 0)
+        return spending.by_project.get((self.team, self.project), 0)
+
+
+def accounts_of(teams: Iterable[Team]) -> tuple[Account, ...]:
+    """Return the budgets of teams, each before those of its projects."""
+    return tuple(
+        account
+        for team in teams
+        for account in (
+            *([] if team.budget is None else [Account(team=team.name, budget=team.budget)]),
+            *(Account(team=team.name, project=name, budget=each) for name, each in team.project_budgets.items()),
+        )
+    )
+
+
+def reached_notice(account: Account, spending: Spending) -> tuple[int, Reason] | None:
+    """Return the highest of 50, 80 and 100 percent of a budget that is spent, with its sentence; None below."""
+    spent, limit = account.spent(spending), account.limit
     percent = max((percent for percent in NOTICES if spent * 100 >= limit * percent), default=None)
     if percent is None:
         return None
     message = (
-        f"team {team.name} has spent {percent} % of its budget this month: "
+        f"{account.name} has spent {percent} % of its budget this month: "
         f"{describe_microusd(spent)} of {describe_microusd(limit)}"
     )
     return percent, Reason(code=Code.OVER_BUDGET, message=message)
@@ -50,11 +104,11 @@ class Budgets:
     """The money spent and set aside, changed by whoever starts runs.
 
     Attributes:
-        set_aside: By team, for what those that run are expected to cost from now on.
+        set_aside: By the keys of accounts, for what those that run are expected to cost from now on.
     """
 
     snapshot: Snapshot
-    teams: Mapping[str, Team]
+    accounts: Mapping[str, tuple[Account, ...]]
     set_aside: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -67,18 +121,17 @@ class Budgets:
         now: float,
     ) -> "Budgets":
         """The budgets with what runs now."""
-        found = cls(snapshot, {team.name: team for team in snapshot.teams if team.budget is not None})
-        if found.teams:
+        found = cls(snapshot, {team.name: accounts_of([team]) for team in snapshot.teams if team.has_budgets})
+        if found.accounts:
             for run in holders:
-                if run.spec.team in found.teams:
+                if run.spec.team in found.accounts:
                     found.start(run, durations.ends_at(run, pods.get(run.uid, ()), now) - now)
         return found
 
     def start(self, workload: Workload, length_s: float) -> None:
         """Set aside what a run costs that takes so long; infinity where nobody knows."""
-        team = workload.spec.team
-        if team in self.teams:
-            self.set_aside[team] = self.set_aside.get(team, 0.0) + self._cost(workload, length_s)
+        for account in self._accounts_of(workload):
+            self.set_aside[account.key] = self.set_aside.get(account.key, 0.0) + self._cost(workload, length_s)
 
     def refusal(self, workload: Workload, length_s: float) -> Reason | None:
         """Return why a run may not start for lack of money; None when it may.
@@ -87,30 +140,34 @@ class Budgets:
             length_s: How long it takes at most; infinity where nobody knows.
         """
         spec, spending = workload.spec, self.snapshot.spending
-        team = self.teams.get(spec.team)
-        if spec.max_cost is None and team is None:
+        accounts = self._accounts_of(workload)
+        if spec.max_cost is None and not accounts:
             return None
         if spending is None:
-            what = "its `max_cost`" if spec.max_cost is not None else f"the budget of team {spec.team}"
+            what = "its `max_cost`" if spec.max_cost is not None else f"the budget of {accounts[0].name}"
             return Reason(
                 code=Code.OVER_BUDGET,
                 message=f"{what} cannot be kept: what runs cost is not known here",
                 remedy="On the local cluster set a price, as in `fairlead prices set localhost 2.50`; or leave it out.",
             )
-        if team is None or team.budget is None:
-            return None
-        limit, spent = round(team.budget.monthly * MICROUSD), spending.by_team.get(spec.team, 0)
-        aside, cost = round(self.set_aside.get(spec.team, 0.0)), round(self._cost(workload, length_s))
+        refusals = (self._over(account, workload, length_s, spending) for account in accounts)
+        return next((each for each in refusals if each is not None), None)
+
+    def _over(self, account: Account, workload: Workload, length_s: float, spending: Spending) -> Reason | None:
+        spent, limit = account.spent(spending), account.limit
+        aside, cost = round(self.set_aside.get(account.key, 0.0)), round(self._cost(workload, length_s))
         if spent + aside + cost <= limit:
             return None
         others = f", {describe_microusd(aside)} is set aside for what runs" if aside else ""
         return Reason(
             code=Code.OVER_BUDGET,
-            message=f"team {spec.team} has spent {describe_microusd(spent)} of {describe_microusd(limit)} this month"
+            message=f"{account.name} has spent {describe_microusd(spent)} of {describe_microusd(limit)} this month"
             f"{others}, and this run would cost {describe_microusd(cost)}",
-            remedy=f"Raise the `budget` of team {spec.team}, give the run a shorter `max_duration`, or wait for the "
-            "next month.",
+            remedy=f"Raise {account.setting}, give the run a shorter `max_duration`, or wait for the next month.",
         )
+
+    def _accounts_of(self, workload: Workload) -> list[Account]:
+        return [each for each in self.accounts.get(workload.spec.team, ()) if each.charges(workload.spec)]
 
     def _cost(self, workload: Workload, length_s: float) -> float:
         """Return the cost of a run in so long, at most what it may; all that it may where nobody knows how long."""
@@ -142,28 +199,37 @@ def run_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
     )
 
 
-def team_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
-    """Say why a run has to save and stop until its team may spend again; None if it may go on."""
+def budget_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
+    """Say why a run has to save and stop until its team, or its project, may spend again; None if it may go on."""
     spec, spending = workload.spec, snapshot.spending
-    team = next((team for team in snapshot.teams if team.name == spec.team), None)
-    if spending is None or team is None or team.budget is None or team.budget.when_spent is not WhenSpent.STOP:
+    if spending is None:
         return None
+    accounts = accounts_of(team for team in snapshot.teams if team.name == spec.team and team.has_budgets)
+    for account in accounts:
+        if account.stops and account.charges(spec):
+            reason = _overspent(account, snapshot, spending)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _overspent(account: Account, snapshot: Snapshot, spending: Spending) -> Reason | None:
     holding = {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
-    runs = [run for run in snapshot.workloads if run.uid in holding and run.spec.team == spec.team]
+    runs = [run for run in snapshot.workloads if run.uid in holding and account.charges(run.spec)]
     checkpoints = sum(round(rate_of(run.gang, snapshot.nodes) * run.spec.grace_s) for run in runs)
-    limit, spent = round(team.budget.monthly * MICROUSD), spending.by_team.get(spec.team, 0)
+    spent, limit = account.spent(spending), account.limit
     if spent + checkpoints < limit:
         return None
     return Reason(
         code=Code.OVER_BUDGET,
-        message=f"team {spec.team} has spent {describe_microusd(spent)} of {describe_microusd(limit)} this month, and "
+        message=f"{account.name} has spent {describe_microusd(spent)} of {describe_microusd(limit)} this month, and "
         f"the last checkpoints of its runs may cost {describe_microusd(checkpoints)}",
-        remedy=f"It goes on next month, or when the `budget` of team {spec.team} is raised.",
+        remedy=f"It goes on next month, or when {account.setting} is raised.",
     )
 
 
 def limit_times(snapshot: Snapshot, now: float) -> Iterator[float]:
-    """Yield when runs that hold something, and teams whose runs are stopped then, have to save for the last time.
+    """Yield when runs that hold something, and those of a budget that stops them, have to save for the last time.
 
     Args:
         now: When the snapshot was taken.
@@ -173,27 +239,17 @@ def limit_times(snapshot: Snapshot, now: float) -> Iterator[float]:
         return
     holding = {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
     runs = [run for run in snapshot.workloads if run.uid in holding]
-    stopped = {
-        team.name: team.budget.monthly
-        for team in snapshot.teams
-        if team.budget is not None and team.budget.when_spent is WhenSpent.STOP
-    }
-    rates: dict[str, float] = {}
-    graces: dict[str, float] = {}
+    rates = {run.uid: rate_of(run.gang, snapshot.nodes) for run in runs}
     for run in runs:
-        team = run.spec.team
-        if run.spec.max_cost is None and team not in stopped:
-            continue
-        rate = rate_of(run.gang, snapshot.nodes)
-        if run.spec.max_cost is not None and rate:
+        if run.spec.max_cost is not None and rates[run.uid]:
             left = run.spec.max_cost * MICROUSD - spending.by_run.get(run.uid, 0)
-            yield now + left / rate - run.spec.grace_s
-        rates[team] = rates.get(team, 0.0) + rate
-        graces[team] = graces.get(team, 0.0) + rate * run.spec.grace_s
-    for team, monthly in stopped.items():
-        if rates.get(team):
-            left = monthly * MICROUSD - spending.by_team.get(team, 0) - graces[team]
-            yield now + left / rates[team]
+            yield now + left / rates[run.uid] - run.spec.grace_s
+    for account in accounts_of(snapshot.teams):
+        charged = [run for run in runs if account.charges(run.spec)] if account.stops else []
+        rate = sum(rates[run.uid] for run in charged)
+        if rate:
+            left = account.limit - account.spent(spending)
+            yield now + (left - sum(rates[run.uid] * run.spec.grace_s for run in charged)) / rate
 
 
 def _part(spec: GangSpec, node: Node) -> float:

@@ -11,6 +11,7 @@ from fairlead.specs.tables.field_types import (
     Key,
     ListField,
     Section,
+    SectionMap,
     name_key,
     word,
 )
@@ -50,6 +51,29 @@ def _amounts(doc: str) -> Section:
     )
 
 
+BUDGET = Section(
+    type=team.Budget,
+    rules=team.BUDGET_RULES,
+    keys=(
+        Key(
+            name="monthly",
+            kind=DOLLARS,
+            doc="Dollars in a calendar month, UTC.",
+            attributes=("monthly",),
+            example="2500",
+            required=True,
+            also=("dollars", "amount", "limit", "month"),
+        ),
+        Key(
+            name="when_spent",
+            kind=word(team.WhenSpent),
+            doc="What runs do when it is spent: wait to start, or also stop with a checkpoint.",
+            attributes=("when_spent",),
+            example="stop",
+            also=("then", "action", "on_limit", "enforcement"),
+        ),
+    ),
+)
 TEAM = Section(
     type=team.Team,
     rules=team.TEAM_RULES,
@@ -89,33 +113,19 @@ TEAM = Section(
         ),
         Key(
             name="budget",
-            kind=Section(
-                type=team.Budget,
-                rules=team.BUDGET_RULES,
-                keys=(
-                    Key(
-                        name="monthly",
-                        kind=DOLLARS,
-                        doc="Dollars in a calendar month, UTC.",
-                        attributes=("monthly",),
-                        example="2500",
-                        required=True,
-                        also=("dollars", "amount", "limit", "month"),
-                    ),
-                    Key(
-                        name="when_spent",
-                        kind=word(team.WhenSpent),
-                        doc="What runs do when it is spent: wait to start, or also stop with a checkpoint.",
-                        attributes=("when_spent",),
-                        example="stop",
-                        also=("then", "action", "on_limit", "enforcement"),
-                    ),
-                ),
-            ),
+            kind=BUDGET,
             doc="What the team may spend, where prices are known; no bound when left out.",
             attributes=("budget",),
             example="{monthly: 2500}",
             also=("budgets", "max_cost", "spend", "cost_limit"),
+        ),
+        Key(
+            name="project_budgets",
+            kind=SectionMap(item=BUDGET, names=team.PROJECT, most=team.PROJECTS_MOST),
+            doc="What runs of the team with a label `project` may spend, by its value; within `budget`.",
+            attributes=("project_budgets",),
+            example="{search: {monthly: 500}}",
+            also=("projects", "budget_by_project", "project_limits"),
         ),
     ),
 )

@@ -1,12 +1,14 @@
 """Teams: what they hold of what they may, and what they have spent of their budgets."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from fairlead.cluster.ledger_tables import Grouping, month_of
+from fairlead.cluster.ledger_tables import Grouping, month_of, spending_of
+from fairlead.policy.queue.budgets import Account, accounts_of
 from fairlead.policy.queue.dominant_shares import Amounts, capacity
 from fairlead.policy.queue.quotas import Ledger
 from fairlead.specs.team import Quota, Team
-from fairlead.state.snapshot import Phase, Snapshot
+from fairlead.state.snapshot import Phase, Snapshot, Spending
 from fairlead.text.money import MICROUSD, describe_microusd
 from fairlead.text.quantities import describe_memory
 from fairlead.web.bills import bill_of, is_local
@@ -23,14 +25,19 @@ def teams(question: Question) -> Answer:
     known = {team.name: team for team in seen.teams}
     holders = [run for run in seen.workloads if run.status.phase in HOLDS]
     ledger = Ledger.of(seen.teams, capacity(seen.nodes), holders)
-    names = sorted({*known, *(run.spec.team for run in seen.workloads), *(spent or {})})
-    rows = [_row(known.get(name, Team(name=name)), name in known, ledger, seen, spent) for name in names]
-    values = {"rows": rows, "has_prices": spent is not None, "is_local": is_local(question)}
+    names = sorted({*known, *(run.spec.team for run in seen.workloads), *(spent.by_team if spent else ())})
+    by_team = {} if spent is None else spent.by_team
+    rows = [
+        _row(known.get(name, Team(name=name)), name in known, ledger, seen, None if spent is None else by_team)
+        for name in names
+    ]
+    projects = [_project(each, spent) for each in accounts_of(seen.teams) if each.project is not None]
+    values = {"rows": rows, "projects": projects, "has_prices": spent is not None, "is_local": is_local(question)}
     return Answer(title="Teams", template="teams.html", values=values)
 
 
 def _row(
-    team: Team, is_described: bool, ledger: Ledger, seen: Snapshot, spent: dict[str, int] | None
+    team: Team, is_described: bool, ledger: Ledger, seen: Snapshot, spent: Mapping[str, int] | None
 ) -> dict[str, Any]:
     runs = [run for run in seen.workloads if run.spec.team == team.name and not run.status.phase.is_final]
     amount = None if spent is None else spent.get(team.name, 0)
@@ -51,16 +58,22 @@ def _row(
     }
 
 
-def _spent(question: Question) -> dict[str, int] | None:
-    """Micro-dollars of this month by team, from the same rows as ``fairlead cost``; None where nobody keeps that."""
-    bill = bill_of(question, Grouping.TEAM, month_of(question.now)[1])
-    if bill is None:
-        return None
-    found: dict[str, int] = {}
-    for line in bill.lines:
-        if line.key is not None:
-            found[line.key[0]] = found.get(line.key[0], 0) + line.microusd
-    return found
+def _project(account: Account, spent: Spending | None) -> dict[str, Any]:
+    amount = None if spent is None else account.spent(spent)
+    return {
+        "team": account.team,
+        "project": account.project,
+        "spent": "-" if amount is None else describe_microusd(amount),
+        "budget": describe_microusd(account.limit),
+        "when_spent": account.budget.when_spent.value,
+        "used": None if amount is None else amount / account.limit,
+    }
+
+
+def _spent(question: Question) -> Spending | None:
+    """Micro-dollars of this month, from the same rows as ``fairlead cost``; None where nobody keeps that."""
+    bill = bill_of(question, Grouping.ACCOUNT, month_of(question.now)[1])
+    return None if bill is None else spending_of(bill.lines)
 
 
 def _amounts(held: Amounts) -> str:

@@ -34,9 +34,10 @@ from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_pla
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_unknown_kind, items_of, name_taken
-from fairlead.cluster.kubernetes.operator.runs.informers import NODES
+from fairlead.cluster.kubernetes.operator.runs.informers import NODES, TEAMS
 from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
 from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, filled, read_workload, submitted
+from fairlead.cluster.kubernetes.operator.teams.plain_objects import read_kind
 from fairlead.cluster.listing import Listing, page_of
 from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
@@ -51,6 +52,7 @@ from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import read_reference
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Replica, Serving
+from fairlead.specs.team import Team
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.access_keys import AccessKey
@@ -268,6 +270,15 @@ class UserClient:
 
     def nodes(self) -> tuple[Node, ...]:
         return tuple(node_of(read_node(content), 0) for content in self.client.items(NODES))
+
+    def teams(self) -> tuple[Team, ...]:
+        try:
+            found = [read_kind(Team, content) for content in self.client.items(TEAMS)]
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return ()
+        return tuple(each.spec for each in found if each.spec is not None)
 
     def snapshot(self) -> Snapshot:
         """Everything on the cluster, asked for once.

@@ -1,11 +1,14 @@
-"""Tells of each team once a month, as an Event, that half, four fifths or all of its budget is spent."""
+"""Tells of each team once a month, as an Event, that half, four fifths or all of a budget of it is spent."""
+
+from hashlib import blake2s
 
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.policy.queue.budgets import NOTICES, reached_notice
+from fairlead.cluster.kubernetes.operator.runs.informers import Informers, TeamObject
+from fairlead.policy.queue.budgets import NOTICES, accounts_of, reached_notice
 from fairlead.specs.keys import API_VERSION
+from fairlead.state.reasons import Reason
 
 EVERY_S = 30.0
 
@@ -29,25 +32,30 @@ class BudgetNotices:
 
     def act(self, agent: Agent, now: float) -> None:
         """Give out what is to be told now."""
-        teams = [team for team in self._view.teams.all() if team.spec is not None and team.spec.budget is not None]
+        teams = [team for team in self._view.teams.all() if team.spec is not None and team.spec.has_budgets]
         if now < self._next_at or not teams:
             return
         self._next_at = now + self._every_s
-        spent = self._ledger.spent_by_team(now)
+        spent = self._ledger.spent_this_month(now)
         if spent is None:
             return
         for team in teams:
             assert team.spec is not None, "they were chosen by it"
-            notice = reached_notice(team.spec, spent.get(team.name, 0))
-            if notice is not None and self._ledger.is_first_notice(team.name, notice[0], now):
-                percent, reason = notice
-                regarding = {"apiVersion": API_VERSION, "kind": "Team", "name": team.name, "uid": team.uid}
-                telling = EventRecord(
-                    regarding=regarding,
-                    name=f"{team.name}.{int(now * 1e6):x}",
-                    reason=f"Budget{percent}",
-                    note=reason.message,
-                    at=now,
-                    is_warning=percent == NOTICES[-1],
-                )
-                self._teller.tell(agent, telling, now)
+            for account in accounts_of([team.spec]):
+                notice = reached_notice(account, spent)
+                if notice is not None and self._ledger.is_first_notice(account.key, notice[0], now):
+                    self._tell(agent, team, notice, now)
+
+    def _tell(self, agent: Agent, team: TeamObject, notice: tuple[int, Reason], now: float) -> None:
+        percent, reason = notice
+        regarding = {"apiVersion": API_VERSION, "kind": "Team", "name": team.name, "uid": team.uid}
+        telling = EventRecord(
+            regarding=regarding,
+            # Two budgets may be told of at one time.
+            name=f"{team.name}.{int(now * 1e6):x}-{blake2s(reason.message.encode(), digest_size=4).hexdigest()}",
+            reason=f"Budget{percent}",
+            note=reason.message,
+            at=now,
+            is_warning=percent == NOTICES[-1],
+        )
+        self._teller.tell(agent, telling, now)

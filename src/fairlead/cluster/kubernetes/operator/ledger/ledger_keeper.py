@@ -87,7 +87,7 @@ class LedgerKeeper:
         self._retry_at = 0.0
         self._touched_days: set[int] = set()
         self._summaries: dict[str, list[Interval]] = {}
-        self._spent: tuple[str, dict[str, int]] | None = None
+        self._spent: tuple[str, dict[tuple[str, str], int]] | None = None
         self.trouble: str | None = None
 
     def act(self, now: float) -> None:
@@ -146,28 +146,26 @@ class LedgerKeeper:
     def spending(self, seen: Snapshot, now: float) -> Spending | None:
         """Return what was spent where somebody has a limit; None where nobody has one or nothing is known."""
         bounded = [run.uid for run in seen.workloads if run.spec.max_cost is not None]
-        has_budgets = any(team.budget is not None for team in seen.teams)
+        has_budgets = any(team.has_budgets for team in seen.teams)
         if not (bounded or has_budgets):
             return None
         with self._lock:
             if self._ledger is None or all(price.rate is None for price in self._prices.values()):
                 return None
             try:
-                return Spending(
-                    by_team=self._spent_by_team(now) if has_budgets else {},
-                    by_run={uid: self._spent_by_run(uid, now) for uid in bounded},
-                )
+                spent = self._spent_this_month(now) if has_budgets else Spending()
+                return replace(spent, by_run={uid: self._spent_by_run(uid, now) for uid in bounded})
             except ClusterError as error:
                 self._fail(error, now)
                 return None
 
-    def spent_by_team(self, now: float) -> dict[str, int] | None:
-        """Return micro-dollars of this month by team; None while the ledger is not there."""
+    def spent_this_month(self, now: float) -> Spending | None:
+        """Return what was spent this month by team and project; None while the ledger is not there."""
         with self._lock:
             if self._ledger is None:
                 return None
             try:
-                return self._spent_by_team(now)
+                return self._spent_this_month(now)
             except ClusterError as error:
                 self._fail(error, now)
                 return None
@@ -226,16 +224,16 @@ class LedgerKeeper:
         stretches = stretches_of(prices, held, start, end, key=lambda each: each.holder, rest=lambda _: None)
         return statement(stretches), pools
 
-    def is_first_notice(self, team: str, percent: int, now: float) -> bool:
-        """Note that so much of a team's budget is spent; whether this month nobody was told so before."""
+    def is_first_notice(self, account: str, percent: int, now: float) -> bool:
+        """Note that so much of a budget is spent; whether this month nobody was told so before."""
         month = month_of(now)[0]
         with self._lock:
             if self._ledger is None:
                 return False
             try:
-                if self._ledger.is_told(team, month, percent):
+                if self._ledger.is_told(account, month, percent):
                     return False
-                self._ledger.note_told(team, month, percent)
+                self._ledger.note_told(account, month, percent)
             except ClusterError as error:
                 self._fail(error, now)
                 return False
@@ -459,21 +457,25 @@ class LedgerKeeper:
             for interval in each.intervals(self._progress_of(run), until_ms, self._idle.get(each.pod.uid))
         ]
 
-    def _spent_by_team(self, now: float) -> dict[str, int]:
+    def _spent_this_month(self, now: float) -> Spending:
         month, since = month_of(now)
         if self._ledger is None:
-            return {}
+            return Spending()
         if self._spent is None or self._spent[0] != month:
-            self._spent = month, self._ledger.spent_by_team(month)
-        spent = defaultdict(int, self._spent[1])
+            self._spent = month, self._ledger.spent_by_account(month)
+        by_project = defaultdict(int, self._spent[1])
         changes, since_ms = self._ledger.price_changes(), milliseconds(since)
-        by_team: defaultdict[str, list[Interval]] = defaultdict(list)
+        live: defaultdict[tuple[str, str], list[Interval]] = defaultdict(list)
         for each in self._live(milliseconds(now)):
             if each.holder is not None and each.end_ms > since_ms:
-                by_team[each.holder.team].append(replace(each, start_ms=max(each.start_ms, since_ms)))
-        for team, held in by_team.items():
-            spent[team] += cost_of(held, changes) or 0
-        return dict(spent)
+                part = replace(each, start_ms=max(each.start_ms, since_ms))
+                live[each.holder.team, each.holder.project].append(part)
+        for account, held in live.items():
+            by_project[account] += cost_of(held, changes) or 0
+        by_team = defaultdict[str, int](int)
+        for (team, _), amount in by_project.items():
+            by_team[team] += amount
+        return Spending(by_team=dict(by_team), by_project=dict(by_project))
 
     def _spent_by_run(self, uid: str, now: float) -> int:
         if self._ledger is None:

@@ -221,11 +221,16 @@ class UsageLedger:
         with self._reading():
             return self._tables.of_day(day)
 
-    def spent_by_team(self, month: str) -> dict[str, int]:
-        """Return micro-dollars of a month, written as 2026-11, of pods that are over."""
+    def spent_by_account(self, month: str) -> dict[tuple[str, str], int]:
+        """Return micro-dollars of a month, written as 2026-11, of pods that are over, by team and project."""
         with self._reading():
-            rows = self._db.execute("SELECT team, sum(microusd) FROM run_costs WHERE month = ? GROUP BY team", (month,))
-            return {str(row[0]): int(row[1]) for row in rows.fetchall()}
+            # Of a run whose label was changed the newest counts.
+            rows = self._db.execute(
+                "SELECT c.team, h.project, sum(c.microusd) FROM run_costs c JOIN holders h ON h.id = "
+                "(SELECT max(id) FROM holders WHERE uid = c.run) WHERE c.month = ? GROUP BY c.team, h.project",
+                (month,),
+            )
+            return {(str(row[0]), str(row[1])): int(row[2]) for row in rows.fetchall()}
 
     def spent_by_run(self, uid: str) -> int:
         """Return micro-dollars of the pods of a run that are over."""
@@ -233,15 +238,15 @@ class UsageLedger:
             row = self._db.execute("SELECT sum(microusd) FROM run_costs WHERE run = ?", (uid,)).fetchone()
         return int(row[0] or 0)
 
-    def is_told(self, team: str, month: str, percent: int) -> bool:
+    def is_told(self, account: str, month: str, percent: int) -> bool:
         """Return whether that much of a budget, or more, was told of this month."""
         with self._reading():
-            return self._tables.is_told(team, month, percent)
+            return self._tables.is_told(account, month, percent)
 
-    def note_told(self, team: str, month: str, percent: int) -> None:
+    def note_told(self, account: str, month: str, percent: int) -> None:
         """Note that so much of a budget was told of."""
         with self._transaction():
-            self._tables.note_told(team, month, percent)
+            self._tables.note_told(account, month, percent)
 
     def _price_changes(self) -> dict[str, list[PriceChange]]:
         if self._prices is None:

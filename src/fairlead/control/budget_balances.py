@@ -1,0 +1,45 @@
+"""What is spent of budgets this month: the same figures for the command line and the page."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.ledger_tables import Grouping, Payer, month_of, spending_of
+from fairlead.ledger.bills import Statement
+from fairlead.policy.queue.budgets import Account, accounts_of
+from fairlead.specs.team import Team
+from fairlead.text.money import describe_microusd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """A budget and the micro-dollars of it that are spent this month."""
+
+    account: Account
+    spent: int
+
+    @property
+    def part(self) -> float:
+        return self.spent / self.account.limit
+
+    def __str__(self) -> str:
+        spent, limit = describe_microusd(self.spent), describe_microusd(self.account.limit)
+        return f"{self.account.name} has spent {spent} of {limit} this month ({self.part:.0%})"
+
+
+def balances(cluster: ClusterClient, now: float) -> list[Balance]:
+    """Return the budgets of teams and of their projects, in order; none where there is no budget.
+
+    Raises:
+        NotFound, NotAllowed: No costs are kept, or we may not read any.
+    """
+    teams = [team for team in cluster.teams() if team.has_budgets]
+    if not teams:
+        return []
+    return balances_of(teams, cluster.costs(Grouping.ACCOUNT, since=month_of(now)[1], until=now))
+
+
+def balances_of(teams: Iterable[Team], bill: Statement[Payer]) -> list[Balance]:
+    """Return the same of teams by the bill of this month, by account."""
+    spent = spending_of(bill.lines)
+    return [Balance(account=each, spent=each.spent(spent)) for each in accounts_of(teams)]
