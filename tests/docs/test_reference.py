@@ -103,7 +103,7 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
     if path == ["scale", "schedule"]:
         return []
     if isinstance(section, SectionMap):
-        if path == ["peaks"]:
+        if path in (["peaks"], ["project_budgets"]):
             return []
         return ["home: {}"] if path == ["clusters"] else [OTHER_STEP]
     if path[:1] == ["clusters"] and len(path) == 2:

@@ -1,4 +1,4 @@
-"""What is spent of budgets this month: the same figures for the command line and the page."""
+"""Balances of budgets this month: the same figures for the command line and the page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
