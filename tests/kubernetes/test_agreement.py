@@ -10,6 +10,7 @@ import pytest
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object, write_object
 from fairlead.cluster.kubernetes.manifests.statuses import training_status
+from fairlead.cluster.preflight import NO_POPULATION
 from fairlead.policy.kinds.spec_updates import CHANGEABLE
 from fairlead.specs.formats.reading import parse
 from fairlead.state.snapshot import Phase, Progress
@@ -19,6 +20,11 @@ from tests.kubernetes.objects import RIGHT, mutated, whole
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 
 NUM_INVALID = 300
+POPULATION = {
+    "parameters": {"lr": "0.1..1.0"}, "objective": {"metric": "loss"}, "trials": 8, "parallel": 4,
+    "prune": {"rule": "pbt", "after": 5},
+    "trial": {"run": "train", "checkpoint": {"to": "s3://b/c", "every": "5 steps"}},
+}  # fmt: skip
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TRAININGS = "/apis/fairlead.dev/v1alpha1/namespaces/{}/trainings"
 
@@ -53,6 +59,15 @@ def test_three_hundred_invalid_objects_are_refused_by_both_judges_or_by_none(pla
     assert disagreements == []
     assert unlike == []
     assert num_by_rules > NUM_INVALID // 4
+
+
+def test_a_population_is_refused_as_a_whole_with_its_reason(plane: ControlPlane) -> None:
+    content = whole("Sweep", POPULATION, "population")
+    content["metadata"]["namespace"] = "default"
+    assert our_verdict(content).accepted  # on this machine it is right
+    assert server_verdict(plane.request, content).sentences == (NO_POPULATION,)
+    asha = json.loads(json.dumps(content).replace("pbt", "asha"))
+    assert server_verdict(plane.request, asha).accepted
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
-from fairlead.cluster.kubernetes.operator.events.event_recorder import api_refusal_of
+from fairlead.cluster.kubernetes.operator.events.event_recorder import api_refusal_of, refusal_of
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.runs.run_record import read_workload
+from fairlead.cluster.preflight import NO_POPULATION
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.parents import submit
 from fairlead.state.plan import Change, Plan
@@ -142,3 +144,18 @@ def test_an_address_that_is_refused_is_told_once_whatever_else_is_written(cluste
     assert cluster.take_refusals() == []
     cluster.note_refusal(other.uid, Refusal.ADDRESS, "somebody else's Service has its name")
     assert len(cluster.take_refusals()) == 1
+
+
+@pytest.mark.parametrize("kind", ["Sweep", "Pipeline"])
+def test_a_population_that_an_older_definition_let_in_is_refused_as_a_whole(kind: str) -> None:
+    sweep = {
+        "parameters": {"lr": "0.1..1.0"}, "objective": {"metric": "loss"}, "trials": 8, "parallel": 4,
+        "prune": {"rule": "pbt", "after": 5},
+        "trial": {"run": "train", "checkpoint": {"to": "s3://b/c", "every": "5 steps"}},
+    }  # fmt: skip
+    spec = sweep if kind == "Sweep" else {"steps": {"tune": {"sweep": sweep}}}
+    found = read_workload(an_object(kind, "copies", spec))
+    assert found.workload is None  # so that nothing is ever submitted for it
+    assert NO_POPULATION in found.problem
+    told = refusal_of(found, 1.0)
+    assert (told.reason, told.note) == ("InvalidSpec", found.problem)

@@ -1,4 +1,4 @@
-"""Every view in a real Chromium, light and dark: no error of a script, nothing serious by axe, keyboard and sign-in work.
+"""Every view in a real Chromium: no error of a script, nothing serious by axe, and keyboard and sign-in work.
 
 What HTML alone cannot tell: contrast, the content security policy as a browser understands it, and the script.
 """

@@ -19,6 +19,7 @@ from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 
 ASK_S = 10.0
 ABSENT = 3
@@ -40,6 +41,11 @@ NO_GATEWAY = {
     "max_queue": "requests wait at a gateway, and there is none on this cluster; {install}",
     "idempotent": "a gateway sends requests again, and there is none on this cluster; {install}",
 }
+# Copies in a population begin from checkpoints of others, which no pod there can read yet.
+NO_POPULATION = (
+    "pbt lets trials go on from each other's checkpoints, which is for this machine, not yet for Kubernetes; give "
+    "asha, hyperband or median"
+)
 INSTALL_GATEWAYS = "`fairlead install --gateways 2` adds some"
 SHELLS = ("bash", "sh", "dash", "zsh")
 # Not by importing it: finding a top-level module runs no code of its own.
@@ -134,6 +140,21 @@ def pod_place_problem(spec: Training) -> str | None:
         return f"{quote(to)}: {scheme}:// {NO_PLACES[scheme]}; {OTHER_PLACES}"
     if not divider and not to.startswith("/"):
         return f"{quote(to)} {IN_POD}; {OTHER_PLACES}"
+    return None
+
+
+def population_problem(spec: WorkloadSpec) -> str | None:
+    """Return why Kubernetes cannot honour the `prune` of a sweep, or of a step that is one; None when it can."""
+    # Here and not above: what submits a run needs neither.
+    from fairlead.specs.pipeline import Pipeline
+    from fairlead.specs.sweep import Sweep
+
+    if isinstance(spec, Sweep):
+        return f"prune.rule: {NO_POPULATION}" if spec.is_population else None
+    if isinstance(spec, Pipeline):
+        names = (name for name, step in spec.steps.items() if step.sweep is not None and step.sweep.is_population)
+        name = next(names, None)
+        return None if name is None else f"steps.{name}.sweep.prune.rule: {NO_POPULATION}"
     return None
 
 

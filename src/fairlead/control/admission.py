@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.serving import Serving
-    from fairlead.specs.sweep import Sweep
 
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
 else:
@@ -79,11 +78,12 @@ def admit_as(
     cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
 ) -> Admission[Spec]:
     """Admit a spec that is what the cluster keeps; see ``admit``."""
-    if cluster.has_containers and type(spec).__name__ == "Sweep" and cast("Sweep", spec).is_population:
-        raise Conflict(
-            f"{spec.name}: prune: pbt lets trials go on from each other's checkpoints, which is for this machine, "
-            "not yet for Kubernetes. Give asha, hyperband or median; or `--cluster local`."
-        )
+    if cluster.has_containers and parent_of(spec) is not None:
+        from fairlead.cluster.preflight import population_problem  # here and not above: most specs are runs
+
+        problem = population_problem(spec)
+        if problem is not None:
+            raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
     runs: list[Admission] = []
     # What the driver of a pipeline holds is not there for the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)

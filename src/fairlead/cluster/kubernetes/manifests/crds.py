@@ -16,6 +16,7 @@ from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import API_VERSION, OBJECTS
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import Resources
+from fairlead.specs.sweep import Prune
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
@@ -65,6 +66,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Retry: validation.retry_rules,
     Resources: validation.sharing_rules,
     Training: validation.engine_rules,
+    Prune: validation.population_rules,
     PoolGpu: validation.partition_rules,
 }
 

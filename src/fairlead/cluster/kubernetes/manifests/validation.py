@@ -6,7 +6,7 @@ regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a nam
 
 import json
 
-from fairlead.cluster.preflight import IN_POD, NO_PLACES, OTHER_PLACES
+from fairlead.cluster.preflight import IN_POD, NO_PLACES, NO_POPULATION, OTHER_PLACES
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs import engines
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
@@ -224,6 +224,11 @@ def checkpoint_rules() -> list[Rule]:
     places = [(f"{to}.startsWith('/') || {to}.contains('://')", say(f" {IN_POD}"))]
     places += [(f"!{to}.startsWith('{scheme}://')", say(f": {scheme}:// {why}")) for scheme, why in NO_PLACES.items()]
     return [rule(f"!has({to}) || {is_kept}", _quoted(to), said, other, at=".to") for is_kept, said in places]
+
+
+def population_rules() -> list[Rule]:
+    """Refuse what no trial on a cluster can do, before any copy fails; ``self`` is the section of `prune`."""
+    return [rule("!has(self.rule) || self.rule != 'pbt'", say(NO_POPULATION), at=".rule")]
 
 
 def sharing_rules() -> list[Rule]:

@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.manifests.pipeline_driver import with_driver
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
+from fairlead.cluster.preflight import population_problem
 from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.lifecycle import upgraded
@@ -194,6 +195,8 @@ def read_workload(content: Object) -> AnyObject:
     edited: tuple[Difference, ...] = ()
     try:
         spec: Any = read_object(content)
+        if (unmet := population_problem(spec)) is not None:
+            raise InvalidSpec((unmet,))
         if isinstance(spec, Training):
             spec = filled(spec)
         elif isinstance(spec, Pipeline):
