@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,12 @@ from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.errors import ClusterError
+from fairlead.policy.decide import decide
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
+from fairlead.specs.team import Budget, Team
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Spending, Workload
+from tests.builders import node, status, training
 
 BORN = "2026-11-01T00:00:00Z"
 NOW = seconds("2026-11-20T00:00:00Z")
@@ -78,6 +84,60 @@ def test_a_database_that_is_slow_to_fail_takes_a_tenth_of_the_time(monkeypatch: 
         clock[0] += 1.0
     assert len(tried) == 4
     assert all(later - earlier >= 50.0 for earlier, later in pairwise(tried))
+
+
+def test_limits_are_kept_by_what_was_known_last_while_the_ledger_is_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = no_nodes()
+    keeper = LedgerKeeper(view, str(tmp_path / "ledger.db"))
+    view.nodes.put(a_node(1, "8"))
+    keeper.act(NOW)
+    dear = training("dear", team="vision", max_cost=10.0, grace_s=0.0, labels={"project": "search"})
+    runs = tuple(
+        Workload(
+            uid=uid, spec=replace(dear, name=uid), intent=Intent.RUN, version=1, created_at=NOW,
+            status=status(Phase.RUNNING, since=NOW, started_at=NOW),
+        )
+        for uid in ("old", "new")
+    )  # fmt: skip
+    own = node("n", cpu_milli=8000, gpus=0, price_per_hour=8.0)
+    old, new = (
+        Pod(
+            uid=f"{uid}-0-0", workload_uid=uid, attempt=0, index=0, node="n", phase=PodPhase.RUNNING,
+            grant=Grant(cpu_milli=4000), created_at=at, started_at=at,
+        )
+        for uid, at in (("old", NOW), ("new", NOW + 1800))
+    )  # fmt: skip
+    team = Team(name="vision", budget=Budget(monthly=100))
+
+    def seen(*pods: Pod) -> Snapshot:
+        return Snapshot(nodes=(own,), workloads=runs, pods=pods, teams=(team,))
+
+    assert keeper.spending(seen(old), NOW) == Spending(by_run={"old": 0, "new": 0})
+
+    def out(place: str) -> UsageLedger:
+        raise ClusterError("it does not answer")
+
+    keeper.rest()
+    monkeypatch.setattr(ledger_keeper, "UsageLedger", out)
+    keeper.act(NOW + 1)
+    assert keeper.trouble is not None
+    # Half of a node of eight dollars an hour, for the time that each holds it.
+    for at, pods, spent in ((1800, (old,), (2, 0)), (3600, (old, new), (4, 2)), (7200, (new,), (4, 6))):
+        found = keeper.spending(seen(*pods), NOW + at)
+        assert found is not None
+        assert found.by_run == {"old": spent[0] * 10**6, "new": spent[1] * 10**6}
+        assert found.by_team == {"vision": sum(spent) * 10**6}
+        assert found.by_project == {("vision", "search"): sum(spent) * 10**6}
+    # It has cost six of its ten dollars, and two hours later it would have cost more than all.
+    over = seen(new)
+    over = replace(over, spending=keeper.spending(over, NOW + 10_800))
+    (stopped,) = (each for each in decide(over, NOW + 10_800).changes if each.workload_uid == "new")
+    assert stopped.status is not None
+    assert stopped.status.reason.code is Code.OVER_BUDGET
+    # Whoever began without it knows nothing, and says so.
+    assert LedgerKeeper(view, "elsewhere").spending(seen(new), NOW) is None
 
 
 def test_a_clock_that_was_ahead_does_not_have_a_node_paid_for_beyond_now(tmp_path: Path) -> None:

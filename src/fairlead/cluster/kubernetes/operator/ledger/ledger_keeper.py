@@ -10,7 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.operator.ledger.node_prices import catalogue, price_of
@@ -25,6 +25,7 @@ from fairlead.errors import ClusterError
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import Statement, cost_of, statement, stretches_of
 from fairlead.ledger.goodput import Goodput, goodput
+from fairlead.ledger.outage import carried_on
 from fairlead.ledger.run_cost import RunCost
 from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, milliseconds, share_of
 from fairlead.policy.placement.node_eligibility import price_label
@@ -40,6 +41,15 @@ MARK_S = 10.0
 # A database that does not answer is tried again after so long, and no more than a tenth of the time is spent on it.
 RETRY_S, RETRY_TIMES = 5.0, 9
 GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The spending that was known last; ``has_accounts`` is whether that of teams was asked for."""
+
+    at: float
+    spending: Spending
+    has_accounts: bool
 
 
 class LedgerKeeper:
@@ -88,6 +98,7 @@ class LedgerKeeper:
         self._touched_days: set[int] = set()
         self._summaries: dict[str, list[Interval]] = {}
         self._spent: tuple[str, dict[tuple[str, str], int]] | None = None
+        self._known: _Known | None = None
         self.trouble: str | None = None
 
     def act(self, now: float) -> None:
@@ -150,14 +161,27 @@ class LedgerKeeper:
         if not (bounded or has_budgets):
             return None
         with self._lock:
-            if self._ledger is None or all(price.rate is None for price in self._prices.values()):
+            if all(price.rate is None for price in self._prices.values()):
                 return None
+            if self._ledger is None:
+                return self._carried_on(seen, has_budgets, now)
             try:
                 spent = self._spent_this_month(now) if has_budgets else Spending()
-                return replace(spent, by_run={uid: self._spent_by_run(uid, now) for uid in bounded})
+                spent = replace(spent, by_run={uid: self._spent_by_run(uid, now) for uid in bounded})
             except ClusterError as error:
                 self._fail(error, now)
-                return None
+                return self._carried_on(seen, has_budgets, now)
+            self._known = _Known(at=now, spending=spent, has_accounts=has_budgets)
+            return spent
+
+    def _carried_on(self, seen: Snapshot, has_budgets: bool, now: float) -> Spending | None:
+        """Return what is spent as far as it is known without the ledger; None after a start without it."""
+        known = self._known
+        if known is None or (has_budgets and not (known.has_accounts and month_of(known.at) == month_of(now))):
+            return None
+        spent = carried_on(known.spending, seen, known.at, now)
+        self._known = replace(known, at=now, spending=spent)
+        return spent
 
     def spent_this_month(self, now: float) -> Spending | None:
         """Return what was spent this month by team and project; None while the ledger is not there."""

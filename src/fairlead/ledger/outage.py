@@ -1,0 +1,36 @@
+"""Spending while nobody can read the ledger: what was known last, and what pods have held since.
+
+A limit is kept by it until the ledger is there again, which then counts exactly. A pod that ended between two looks is
+counted up to the earlier one.
+"""
+
+from collections import defaultdict
+
+from fairlead.ledger.usage import WHOLE, share_of
+from fairlead.specs.team import PROJECT_LABEL
+from fairlead.state.snapshot import Snapshot, Spending
+from fairlead.text.money import MICROUSD
+
+HOUR_S = 3600.0
+
+
+def carried_on(known: Spending, seen: Snapshot, since: float, now: float) -> Spending:
+    """Return what is spent now, given what was spent before and the pods that hold something now.
+
+    Args:
+        since: When ``known`` was true, in Unix seconds.
+    """
+    nodes = {node.name: node for node in seen.nodes}
+    specs = {run.uid: run.spec for run in seen.workloads}
+    by_team, by_project = defaultdict(int, known.by_team), defaultdict(int, known.by_project)
+    by_run = defaultdict(int, known.by_run)
+    for pod in seen.pods:
+        node, spec = nodes.get(pod.node), specs.get(pod.workload_uid)
+        if pod.phase.is_final or node is None or node.price_per_hour is None or spec is None:
+            continue
+        held_s = max(0.0, now - max(since, pod.created_at))
+        amount = round(node.price_per_hour * MICROUSD * held_s / HOUR_S * share_of(pod.grant, node) / WHOLE)
+        by_run[pod.workload_uid] += amount
+        by_team[spec.team] += amount
+        by_project[spec.team, spec.labels.get(PROJECT_LABEL, "")] += amount
+    return Spending(by_team=dict(by_team), by_project=dict(by_project), by_run=dict(by_run))
