@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from pyarrow import parquet
@@ -186,3 +187,18 @@ def test_comparing_says_what_this_machine_would_cost_elsewhere(ran: Call) -> Non
     assert told["mix"] == {"reserved": 0, "on-demand": 1}
     assert told["microusd"] == told["microusd_alone"]["on-demand"] < told["microusd_alone"]["reserved"]
     assert "never pays off" in ran("cost", "compare", "--on-demand", "2", "--reserved", "3").out
+
+
+def test_comparing_is_drawn_with_each_way_to_pay_and_the_nodes_of_the_load(ran: Call, tmp_path: Path) -> None:
+    load, picture = tmp_path / "load.csv", tmp_path / "costs.svg"
+    load.write_text("submit_s,duration_s,gpu\n0,86400,8\n0,36000,8\n43200,36000,8\n50000,3600,16\n")
+    said = ran("cost", "compare", str(load), "--on-demand", "20", "--reserved", "12", "--plot", str(picture))
+    assert "Wrote" in said.err
+    text = picture.read_text()
+    ElementTree.fromstring(text)
+    for told in ("reserved: $12.00 an hour, busy or not", "on-demand: $20.00 an hour that it is busy",
+                 "reserved pays off above 60.0%", "4 nodes, cheapest at $"):  # fmt: skip
+        assert told in text
+    # Where the one line crosses the other, and one mark for each of the four nodes.
+    assert text.count("<circle") == 1 + 4
+    assert text.count("<polyline") == 2

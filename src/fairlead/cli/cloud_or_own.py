@@ -1,4 +1,4 @@
-"""Cloud or own, as people read it: each way to pay, the cheapest mix, and when owning pays off."""
+"""Cloud or own, as people read it: each way to pay, the cheapest mix, when owning pays off, and a picture of that."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
+from fairlead.cli.charts import Axis, Curve, chart
 from fairlead.cli.show import as_json, table
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.ledger.comparison import Mix, Payment, break_even, cheapest_mix, level_times, load_of
 from fairlead.ledger.prices import OwnedNode
+from fairlead.ledger.usage import HOUR_MS
 from fairlead.text.money import MICROUSD, describe_microusd
 from fairlead.text.quantities import describe_dollars, describe_duration, plural
 from fairlead.traces.reading import read_trace
@@ -53,7 +55,7 @@ def describe(
     """All that follows from a load and prices, as text or as an object."""
     mix = cheapest_mix(load.busy_ms, load.length_ms, prices, most=most)
     alone = {way: _alone(load, way, rate) for way, rate in prices.items()}
-    evens = {way: break_even(prices[way], prices[Payment.ON_DEMAND]) for way in prices if way.is_fixed}
+    evens = _evens(prices)
     if json_:
         return as_json(_json(load, prices, node, mix, alone, evens))
     ways = [way for way in Payment if way in prices]
@@ -80,6 +82,36 @@ def describe(
                 parts = [f"{name} {rate / hourly:.1%}" for name, rate in node.terms.items() if rate and hourly]
                 lines.append(f"That is {', '.join(parts)} of the on-demand price.")
     return "\n".join(lines)
+
+
+def draw(load: Load, prices: dict[Payment, int], most: dict[Payment, int], node: OwnedNode | None) -> str:
+    """Draw what a node costs by how busy it is in each way to pay, and the nodes of the cheapest mix, as SVG."""
+    hours = max(1, load.length_ms) / HOUR_MS
+    curves = []
+    for way in (way for way in Payment if way in prices):
+        hourly = prices[way] / MICROUSD
+        terms = "" if way is not Payment.OWNED or node is None else f" ({_terms(node)})"
+        level = f"{describe_dollars(hourly)} an hour{', busy or not' if way.is_fixed else ' that it is busy'}{terms}"
+        first = hourly if way.is_fixed else 0.0
+        curves.append(Curve(name=f"{way.value}: {level}", places=[(0.0, first), (100.0, hourly)]))
+    for way, even in _evens(prices).items():
+        if even is not None and even <= 1:
+            name = f"{way.value} pays off above {even:.1%}"
+            curves.append(Curve(name=name, places=[(100 * even, prices[way] / MICROUSD)], is_joined=False))
+    mix = cheapest_mix(load.busy_ms, load.length_ms, prices, most=most)
+    shown = [(100 * each.busy_ms / max(1, load.length_ms), each.microusd / MICROUSD / hours) for each in mix.levels]
+    title = f"{load.name}: {plural(len(mix.levels), 'node')}, cheapest at {describe_microusd(mix.microusd)} in all"
+    curves.append(Curve(name="nodes of this load, as the cheapest mix pays for them", places=shown, is_joined=False))
+    x = Axis(name=f"part of {_say(load.length_ms)} that the node is busy, %")
+    return chart(title, curves, x, Axis(name="dollars an hour of that time"))
+
+
+def _terms(node: OwnedNode) -> str:
+    return ", ".join(f"{name} {describe_dollars(rate / MICROUSD)}" for name, rate in node.terms.items() if rate)
+
+
+def _evens(prices: dict[Payment, int]) -> dict[Payment, float | None]:
+    return {way: break_even(prices[way], prices[Payment.ON_DEMAND]) for way in prices if way.is_fixed}
 
 
 def _load(name: str, busy: list[int], length_ms: int) -> Load:

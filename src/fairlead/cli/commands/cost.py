@@ -155,6 +155,9 @@ def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float
 @owned_options
 @click.option("--gpus", type=click.IntRange(min=1), default=8, help="GPUs of a node, for TRACE; 8 by default.")
 @click.option("--since", type=Moment(), help="Load of this machine from then on: 30d ago by default.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw costs by how busy nodes are as SVG."
+)
 @json_option
 def compare(
     trace: Path | None,
@@ -164,6 +167,7 @@ def compare(
     most_spot: int | None,
     gpus: int,
     since: float | None,
+    plot: Path | None,
     json_: bool,
     **owned: Any,
 ) -> None:
@@ -173,7 +177,7 @@ def compare(
     is submitted. The mix is exact: no other one costs less for this load. Work that is lost with spot nodes is not in
     it.
     """
-    from fairlead.cli.cloud_or_own import describe, load_of_machine, load_of_trace
+    from fairlead.cli.cloud_or_own import describe, draw, load_of_machine, load_of_trace
 
     node = owned_node(**owned)
     prices = {Payment.OWNED: None if node is None else node.rate, Payment.RESERVED: reserved, Payment.SPOT: spot}
@@ -190,6 +194,9 @@ def compare(
         load = load_of_trace(trace, gpus)
     most = {} if most_spot is None else {Payment.SPOT: most_spot}
     print(describe(load, known, node, most, json_=json_))
+    if plot is not None:
+        plot.write_text(draw(load, known, most, node))
+        message(f"Wrote what nodes cost by how busy they are to {plot}.")
 
 
 def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) -> list[tuple[str, ...]]:
