@@ -131,6 +131,18 @@ def test_a_supervisor_that_was_started_ahead_does_what_comes_and_leaves_when_not
     until(lambda: not desk.cluster.supervisor_alive(), "end of it")
 
 
+def test_a_supervisor_leaves_with_the_command_that_brought_no_work(desk: Desk) -> None:
+    (desk.workdir / "bad.yaml").write_text("run: true\nnodess: 2\n")
+    home = desk.cluster.home
+    ended = subprocess.run(
+        [PYTHON, "-m", "fairlead.cli.main", "run", "bad.yaml"], cwd=desk.workdir, capture_output=True, text=True,
+        env={**os.environ, "FAIRLEAD_HOME": str(home.path)}, check=False, timeout=60.0,
+    )  # fmt: skip
+    assert "nodess" in ended.stderr
+    until(lambda: not desk.cluster.supervisor_alive(), "end of it")
+    assert "the command that might have brought work is over, leaving" in home.log.read_text()
+
+
 def test_a_supervisor_that_cannot_begin_leaves_the_lock_to_the_next(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

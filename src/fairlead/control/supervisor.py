@@ -43,6 +43,8 @@ QUIET_WAIT_S = 2.0
 IDLE_EXIT_S = 300.0
 # One that was started beside a command that is about to submit waits so long for its work.
 AHEAD_EXIT_S = 5.0
+# How often it looks whether that command is still there.
+AHEAD_LOOK_S = 0.25
 # Between looks for runs that need not be kept any longer.
 KEEP_S = 600.0
 # After the database failed (a full disk, most often).
@@ -53,12 +55,12 @@ RESERVE_EVERY_S = 2.0
 PATIENCE_S = 60.0
 
 
-def main(path: Path | None = None, lock: int | None = None, *, is_ahead: bool = False) -> None:
+def main(path: Path | None = None, lock: int | None = None, *, ahead_of: int | None = None) -> None:
     """Run until nothing has been unfinished for a while; return at once when another supervisor runs.
 
     Args:
         lock: A descriptor that holds the lock, from the command that started this.
-        is_ahead: That command has submitted nothing yet, and may never.
+        ahead_of: The process of that command, which has submitted nothing yet, and may never.
     """
     home = Home.open(path)
     if lock is not None:
@@ -68,11 +70,11 @@ def main(path: Path | None = None, lock: int | None = None, *, is_ahead: bool = 
         if lock is None:
             return
         try:
-            if not _serve_when_there_is_room(home, lock, is_ahead=is_ahead):
+            if not _serve_when_there_is_room(home, lock, ahead_of=ahead_of):
                 return
         finally:
             os.close(lock)
-            lock, is_ahead = None, False
+            lock, ahead_of = None, None
         # A command that came between the last look and the release saw the lock held and started nobody.
         cluster = LocalCluster(home)
         try:
@@ -82,7 +84,7 @@ def main(path: Path | None = None, lock: int | None = None, *, is_ahead: bool = 
             cluster.close()
 
 
-def _serve_when_there_is_room(home: Home, lock: int, *, is_ahead: bool) -> bool:
+def _serve_when_there_is_room(home: Home, lock: int, *, ahead_of: int | None) -> bool:
     """Serve until there is nothing to do; False when that cannot be, for a reason that waiting does not mend."""
     told = ""
     while True:
@@ -91,7 +93,7 @@ def _serve_when_there_is_room(home: Home, lock: int, *, is_ahead: bool) -> bool:
             home.sign_lock(lock, os.getpid())
             cluster = LocalCluster(home, is_loops=True)
             try:
-                _serve(home, cluster, lock=lock, is_ahead=is_ahead)
+                _serve(home, cluster, lock=lock, ahead_of=ahead_of)
             finally:
                 cluster.close()
             return True
@@ -100,14 +102,14 @@ def _serve_when_there_is_room(home: Home, lock: int, *, is_ahead: bool) -> bool:
             if str(found) != told:
                 told = str(found)
                 log.error("%s", told)
-            if is_ahead or not isinstance(found, NoRoom) or not home.path.is_dir():
+            if ahead_of is not None or not isinstance(found, NoRoom) or not home.path.is_dir():
                 return False
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             time.sleep(TROUBLE_WAIT_S)
 
 
-def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, is_ahead: bool = False) -> None:
+def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_of: int | None = None) -> None:
     stopping = False
 
     def stop(_number: int, _frame: object) -> None:
@@ -124,7 +126,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, is_ahe
     cluster.store.settle_shares(cluster.share_of)
     wake, counts = _listen(home), PassCounts()
     log.info("started, process %d", os.getpid())
-    idle_since, idle_exit_s = time.monotonic(), AHEAD_EXIT_S if is_ahead else IDLE_EXIT_S
+    idle_since, idle_exit_s = time.monotonic(), IDLE_EXIT_S if ahead_of is None else AHEAD_EXIT_S
     triggers: Triggers | None = None
     endpoints = Endpoints(home)
     exporter = _span_exporter(home)
@@ -132,6 +134,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, is_ahe
     keep_at = 0.0
     try:
         while not stopping:
+            is_left = ahead_of is not None and os.getppid() != ahead_of  # before it is looked for what that has brought
             try:
                 live, changed = _step(cluster, agent, endpoints, counts)
                 if time.monotonic() >= keep_at:
@@ -163,12 +166,15 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, is_ahe
                     home.sign_lock(lock, os.getpid())  # a full disk may not have taken it at the start
                 reserve_at = time.monotonic() + RESERVE_EVERY_S
             if unfinished:
-                idle_since, idle_exit_s = time.monotonic(), IDLE_EXIT_S
+                idle_since, idle_exit_s, ahead_of = time.monotonic(), IDLE_EXIT_S, None
+            elif is_left:
+                log.info("the command that might have brought work is over, leaving")
+                return
             elif time.monotonic() - idle_since > idle_exit_s:
                 log.info("nothing to do for %.0f s, leaving", idle_exit_s)
                 return
             if not changed:
-                _sleep(wake, wait_s, counts)
+                _sleep(wake, wait_s if ahead_of is None else min(wait_s, AHEAD_LOOK_S), counts)
     finally:
         agent.close()
         endpoints.close()
@@ -271,4 +277,5 @@ def _log_to(home: Home) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    main(Path(given[0]) if given else None, int(given[1]) if given[1:] else None, is_ahead=AHEAD in given[2:])
+    command = int(given[3]) if given[2:3] == [AHEAD] else None
+    main(Path(given[0]) if given else None, int(given[1]) if given[1:] else None, ahead_of=command)

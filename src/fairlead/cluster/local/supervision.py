@@ -8,14 +8,14 @@ from fairlead.cluster.local.home import Home
 from fairlead.runtime.podfiles import take_lock
 
 AHEAD = "ahead"
-"""Tells a supervisor that it was started before there is any work."""
+"""Tells a supervisor that it was started before there is any work; then comes the command's process id."""
 
 
 def start_supervisor(home: Home, *, is_ahead: bool = False) -> None:
     """Start one that holds the lock from its first moment: whoever comes meanwhile sees it and starts no other.
 
     Args:
-        is_ahead: There is no work yet; it leaves soon when none comes.
+        is_ahead: There is no work yet; it leaves with this process, or soon, when none comes.
     """
     try:
         lock = take_lock(home.lock)
@@ -27,7 +27,7 @@ def start_supervisor(home: Home, *, is_ahead: bool = False) -> None:
         supervisor = subprocess.Popen(
             [
                 sys.executable, "-m", "fairlead.control.supervisor", os.fspath(home.path), str(lock),
-                *([AHEAD] if is_ahead else []),
+                *([AHEAD, str(os.getpid())] if is_ahead else []),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
