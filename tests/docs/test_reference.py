@@ -33,6 +33,7 @@ WHOLE = {
     "Simulation": {"name": "a"},
     "Fleet": {"name": "a", "clusters": "{home: {}}"},
 }
+_OF_LAYOUTS = (".NAME.instances", ".NAME.replicas", ".NAME.sharing")
 # What a key needs beside it.
 BESIDE = {
     "queue": {"engine": "kueue"},
@@ -44,6 +45,10 @@ BESIDE = {
     "scale.prometheus": {"replicas": "0..8"},
     **{f"scale.prometheus.{key}": {"replicas": "0..8"} for key in ("url", "query", "target", "aggregation")},
     "scale.queue": {"replicas": "0..8", "max_concurrency": "2"},
+    **{
+        f"partitions{key}": {"hardware": "{cpu: 1, memory: 1Gi, gpu: {model: A100, memory: 40GB}}"}
+        for key in ("", ".reconfigure", *(f".layouts{name}" for name in ("", *_OF_LAYOUTS)))
+    },
     **{f"peaks{key}": {"nodes": "4"} for key in ("", ".NAME.at", ".NAME.nodes", ".NAME.for", ".NAME.timezone")},
 }
 # What it takes the place of.
@@ -105,6 +110,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
     if isinstance(section, SectionMap):
         if path in (["peaks"], ["project_budgets"]):
             return []
+        if path == ["partitions", "layouts"]:
+            return ["all-disabled: {}"]
         return ["home: {}"] if path == ["clusters"] else [OTHER_STEP]
     if path[:1] == ["clusters"] and len(path) == 2:
         others = ("context: a", *(() if without.endswith("_price") else ("gpu_price: 1",)))
@@ -119,6 +126,10 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         return [each for each in others if not each.startswith(f"{without}:")]
     if path == ["capacity"] and without == "base":
         return ["overflow: spot"]
+    if path[:2] == ["partitions", "layouts"]:
+        return ["replicas: 4"] if without == "sharing" else []
+    if path == ["partitions"] and without != "layouts":
+        return ["layouts: {all-disabled: {}, all-1g.5gb: {instances: {1g.5gb: 7}}}"]
     if path == ["scale"] and without == "shed":
         return ["latency: 500ms"]
     if path == ["canary", "metric"] and without not in ("above", "below"):

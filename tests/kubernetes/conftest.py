@@ -12,6 +12,7 @@ from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_c
 from fairlead.cluster.kubernetes.manifests.roles import (
     ENGINE_RULES,
     LEADER_RULES,
+    NODE_PARTITIONER_RULES,
     OPERATOR,
     OPERATOR_RULES,
     TEAM_RULES,
@@ -71,7 +72,7 @@ def access(plane: ControlPlane) -> Iterator[Access]:
     yield access
     places = [place for server, place in OPERATED if server == access.server]
     asked = {each.right for each in requests(plane.audit_log, *(f"{place}:{OPERATOR}" for place in places))}
-    granted = rights([*OPERATOR_RULES, *LEADER_RULES, *TEAM_RULES, *ENGINE_RULES])
+    granted = rights([*OPERATOR_RULES, *LEADER_RULES, *TEAM_RULES, *ENGINE_RULES, *NODE_PARTITIONER_RULES])
     assert bool(asked) == bool(places)
     assert asked <= granted, "an operator asked for what its roles do not grant"
 

@@ -447,6 +447,20 @@ PEAKED = ahead((), *(12_000 * 86_400.0 + hour * 3600.0 + 1.0 for hour in range(2
 SPOT = a_pool(name="spare", capacity_type="spot", nodes=2)
 RECLAIMED = assumes(reclaims={"every": "20m"})
 ON_FAST_DISKS = overlay({"spec": {"nodeSelector": {"disk": "fast"}}})
+PARTED = Replayed(runs=(asking(gpu=GpuRequest(milli=100), sharing=(Sharing.MIG,)),))
+IN_SHARES = Replayed(
+    runs=tuple(
+        replace(asking(gpu=GpuRequest(milli=400), sharing=(Sharing.TIME_SLICING,)), name=name) for name in ("r", "s")
+    )
+)
+
+
+def on_a_choice(**said: object) -> dict[str, object]:
+    """Beside whole GPUs, as nobody chooses where there is one layout."""
+    layout = {f"partitions.layouts.*.{name}": value for name, value in said.items()}
+    return {"hardware.gpu.memory": "80GB", "partitions.layouts": {"all-disabled": {}}, **layout}
+
+
 POOL = {"name": "p", "hardware.cpu": 8, "hardware.memory": "64Gi", "hardware.gpu.model": "A100"}
 EFFECTS["Pool"] = [
     Effect("name", "p", "q", Replayed()),
@@ -479,6 +493,16 @@ EFFECTS["Pool"] = [
     Effect("peaks.*.at", "0 0 * * *", "0 5 * * *", PEAKED, {"nodes": 9, "peaks.*.nodes": 2}),
     Effect("peaks.*.nodes", 2, 3, PEAKED, {"nodes": 9, "peaks.*.at": "0 0 * * *"}),
     Effect("peaks.*.for", "2h", "5h", PEAKED, {"nodes": 9, "peaks.*.at": "0 0 * * *", "peaks.*.nodes": 2}),
+    Effect("partitions.layouts.*.instances", {"1g.10gb": "7"}, {"3g.40gb": "2"}, PARTED, on_a_choice()),
+    Effect("partitions.layouts.*.replicas", 2, 3, IN_SHARES, on_a_choice()),
+    Effect(
+        "partitions.layouts.*.sharing", "time-slicing", "mps", IN_SHARES,
+        on_a_choice(replicas=2),
+    ),
+    Effect(
+        "partitions.reconfigure", "1m", "9m", PARTED,
+        on_a_choice(instances={"1g.10gb": "7"}),
+    ),
     Effect(
         "peaks.*.timezone", "UTC", "Asia/Tokyo",
         PEAKED, {"nodes": 9, "peaks.*.at": "0 0 * * *", "peaks.*.nodes": 2},

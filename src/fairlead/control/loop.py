@@ -21,9 +21,9 @@ def run_pass(cluster: Cluster, now: float, counts: PassCounts | None = None, cac
     if counts is not None:
         counts.decisions.add(time.perf_counter() - begun)
         counts.seen = seen
-    if not plan.changes and plan.standby is None:
+    if not plan.changes and plan.standby is None and not plan.partitioning:
         return False
     applied = cluster.apply(plan)
     if counts is not None:
         counts.note(seen, plan, applied, now)
-    return any(applied) or plan.standby is not None
+    return any(applied) or plan.standby is not None or bool(plan.partitioning)

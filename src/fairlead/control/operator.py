@@ -27,6 +27,7 @@ from fairlead.cluster.kubernetes.operator.ledger.budget_notices import BudgetNot
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import EVERY_S as COSTS_S
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+from fairlead.cluster.kubernetes.operator.partitions.partition_controller import PartitionController
 from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
 from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import StandbyController
@@ -137,7 +138,16 @@ class Operator:
             settings.namespace,
             may_act=lambda: self.election.is_leader,
         )
-        self._pools = PoolKeeper(client, wake=self.view.wake, ahead=self._standby.status, idle_s=settings.idle_s)
+        self._partitions = PartitionController(
+            self.view, lambda: self._pools.objects(), may_act=lambda: self.election.is_leader
+        )
+        self._pools = PoolKeeper(
+            client,
+            wake=self.view.wake,
+            ahead=self._standby.status,
+            partitions=self._partitions.status,
+            idle_s=settings.idle_s,
+        )
         self.ledger: LedgerKeeper | None = None
         if settings.ledger is not None:
             self.ledger = LedgerKeeper(
@@ -158,6 +168,7 @@ class Operator:
             ledger=self.ledger,
             idle_of=self._gpus.idle_of,
             standby=self._standby if settings.watch_namespace is None else None,
+            partitions=self._partitions if settings.watch_namespace is None else None,
             namespace=settings.watch_namespace,
             rules=POLICIES[settings.policy],
             outlook=self._askings.outlook,
@@ -320,6 +331,7 @@ class Operator:
             self._pools.act(self.agent)
             if self.cluster.shown is not None:
                 self._standby.act(self.agent, self.cluster.shown)
+            self._partitions.act(self.agent)
         self._listener.listen(now, self.agent)
         if self.cluster.shown is not None:
             self._gpus.act(now, self.agent, self.cluster.shown)

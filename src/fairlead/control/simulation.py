@@ -18,6 +18,7 @@ from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.control.loop import run_pass
 from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
+from fairlead.policy.gpu.device_inventory import in_layout
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.pass_cache import PassCache
@@ -91,6 +92,10 @@ def simulate(
     cluster = SimulatedCluster(
         first_nodes(groups), behave, clock, teams=teams, interference=interference_of(world.simulations), rules=rules
     )
+    if any(pool.partitions is not None for pool in pools):
+        cluster.partition(
+            {node.name: group.pool for group in groups if group.pool.partitions for node in group.nodes()}
+        )  # fmt: skip
     surroundings = SimulatedEnvironment(cluster, groups, seed=world.seed)
     cache = PassCache()
     pending = deque(sorted(arrivals, key=lambda arrival: arrival.at_s))
@@ -159,7 +164,14 @@ def never_fits(arrivals: Sequence[Arrival], pools: Sequence[Pool]) -> tuple[Reas
 
 
 def _nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
-    return tuple(node for group in groups_of(tuple(pools)) for node in group.nodes())
+    """Every node, and again in each of the layouts that it may have."""
+    nodes = tuple((group.pool, node) for group in groups_of(tuple(pools)) for node in group.nodes())
+    others = (
+        replace(node, gpus=in_layout(pool, layout, node.name))
+        for pool, node in nodes
+        for layout in (pool.partitions.layouts if pool.partitions else ())
+    )
+    return (*(node for _, node in nodes), *others)
 
 
 def _program(arrival: Arrival, programs: Programs) -> Program:

@@ -5,6 +5,8 @@ placed in order. At most one change for each workload comes out, complete in its
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.kinds import checkpoint_health as checkpoints
@@ -17,6 +19,9 @@ from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.state.plan import Change, Plan
 from fairlead.state.pool_demand import Standby
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
+
+if TYPE_CHECKING:
+    from fairlead.state.partitions import PartitionStep
 
 # Looking a member up on its enumeration takes longer than all else in _is_quiet.
 _RUN, _RUNNING, _POD_RUNNING = Intent.RUN, Phase.RUNNING, PodPhase.RUNNING
@@ -54,7 +59,9 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
         _judge(workload, tuple(found), snapshot, now, changes, waiting, growable)
     busy = frozenset(change.workload_uid for change in changes)
     changes += start(waiting, growable, snapshot, pods, busy, now)
-    return Plan(changes=tuple(changes), standby=_standby(snapshot, now))
+    return Plan(
+        changes=tuple(changes), standby=_standby(snapshot, now), partitioning=_partitioning(snapshot, changes, now)
+    )  # fmt: skip
 
 
 def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
@@ -68,7 +75,9 @@ def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
         _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable)
     busy = frozenset(change.workload_uid for change in changes)
     changes += start(waiting, growable, snapshot, pods, busy, now, cache)
-    return Plan(changes=tuple(changes), standby=_standby(snapshot, now))
+    return Plan(
+        changes=tuple(changes), standby=_standby(snapshot, now), partitioning=_partitioning(snapshot, changes, now)
+    )  # fmt: skip
 
 
 def _standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
@@ -79,6 +88,16 @@ def _standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
     from fairlead.policy.capacity.prewarming import standby
 
     return standby(snapshot, now)
+
+
+def _partitioning(snapshot: Snapshot, changes: Sequence[Change], now: float) -> "tuple[PartitionStep, ...]":
+    """Return the steps of nodes whose GPUs are partitioned anew."""
+    if not snapshot.partitioned:
+        return ()
+    # Here and not above: few clusters have such nodes.
+    from fairlead.policy.gpu.partitioning import partition_steps
+
+    return partition_steps(snapshot, changes, now)
 
 
 def _judge(

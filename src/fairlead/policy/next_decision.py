@@ -70,6 +70,10 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
         from fairlead.policy.capacity.prewarming import next_look as next_standby
 
         yield from next_standby(snapshot.pools, now)
+    if snapshot.partitioned:
+        from fairlead.policy.gpu.partitioning import look_times
+
+        yield from look_times(snapshot, now)
     families = families_of(snapshot) if snapshot.parents else {}
     for parent in snapshot.parents:
         kind = parent_of(parent.spec)

@@ -33,6 +33,12 @@ PEAK_RULES: Constraints = {
     "timezone": TIMEZONE,
 }
 
+LAYOUT_RULES: Constraints = {"replicas": Limit(low=2, high=100, whole=True)}
+
+PARTITIONS_RULES: Constraints = {"reconfigure_s": Limit(low=1, high=86400)}
+
+LAYOUTS_MOST = 20
+
 POOL_RULES: Constraints = {
     "name": NAME,
     "nodes": Limit(low=1, high=100_000, whole=True),
@@ -57,6 +63,11 @@ PROFILE = Text(
 )
 INSTANCES = Text(max_length=1, pattern="[1-7]", what="a number of instances of one GPU; give 1 to 7, such as `7`")
 PROFILES_MOST = 7
+LAYOUT_NAME = Text(
+    max_length=63,
+    pattern=r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
+    what="the name of a layout; it is as NVIDIA's MIG manager or device plugin has it, such as `all-1g.10gb`",
+)
 LABELS_MOST = 200
 TAINTS_MOST = 40
 TAINT_RULES: Constraints = {"key": LABEL_NAME, "value": LABEL_VALUE}
@@ -116,11 +127,15 @@ class PoolGpu:
         yield from broken(self, POOL_GPU_RULES)
         if self.sharing is not None and self.instances:
             yield "instances", EITHER
-        for profile, number in self.instances.items():
-            if (problem := PROFILE.problem(profile) or INSTANCES.problem(number)) is not None:
-                yield "instances", problem
-        if len(self.instances) > PROFILES_MOST:
-            yield "instances", f"{len(self.instances)} profiles; give at most {PROFILES_MOST}"
+        yield from _instance_problems(self.instances)
+
+
+def _instance_problems(instances: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    for profile, number in instances.items():
+        if (problem := PROFILE.problem(profile) or INSTANCES.problem(number)) is not None:
+            yield "instances", problem
+    if len(instances) > PROFILES_MOST:
+        yield "instances", f"{len(instances)} profiles; give at most {PROFILES_MOST}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +196,66 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLayout:
+    """A way in which every GPU of a node may be handed out; whole where neither is given.
+
+    Attributes:
+        instances: MIG instances of each GPU, numbers by profile.
+        replicas: So many runs share each GPU; None for no sharing.
+        sharing: How they are kept apart; time slices when left out.
+    """
+
+    instances: Mapping[str, str] = field(default_factory=dict, hash=False)
+    replicas: int | None = None
+    sharing: Handing | None = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, LAYOUT_RULES)
+        yield from _instance_problems(self.instances)
+        if self.instances and self.replicas is not None:
+            yield "replicas", "a GPU is partitioned by `instances` or shared by `replicas`; give one of them"
+        if self.sharing is not None and (self.replicas is None or self.sharing is Handing.WHOLE):
+            yield "sharing", "it says how `replicas` are kept apart; give `mps` or `time-slicing` beside `replicas`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitions:
+    """Lets nodes be partitioned anew as the load changes.
+
+    Attributes:
+        layouts: The ways that may be chosen, by the name that NVIDIA's MIG manager has for each in its file, or its
+            device plugin where they have `replicas`.
+        reconfigure_s: How long a node takes to be partitioned, in seconds.
+    """
+
+    layouts: Mapping[str, GpuLayout] = field(default_factory=dict, hash=False)
+    reconfigure_s: float = 180.0
+
+    @property
+    def by_device_plugin(self) -> bool:
+        """Return whether the device plugin changes layouts, and not the MIG manager."""
+        return any(each.replicas is not None for each in self.layouts.values())
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self, PARTITIONS_RULES)
+        if len(self.layouts) < 2:
+            yield "layouts", f"{len(self.layouts)} leaves nothing to choose; give at least 2"
+        if len(self.layouts) > LAYOUTS_MOST:
+            yield "layouts", f"{len(self.layouts)} layouts; give at most {LAYOUTS_MOST}"
+        for name in self.layouts:
+            if (problem := LAYOUT_NAME.problem(name)) is not None:
+                yield "layouts", problem
+        if self.by_device_plugin and any(each.instances for each in self.layouts.values()):
+            yield "layouts", "some have `instances` and some `replicas`, which two programs change; give one kind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """Nodes of one kind.
 
@@ -192,6 +267,7 @@ class Pool:
         taints: Node taints, each key and effect once.
         prewarm: How nodes are kept ready by a forecast; None for not at all.
         peaks: Times at which nodes are to be there, by name.
+        partitions: How its GPUs may be partitioned anew; None for not at all.
     """
 
     name: str
@@ -203,6 +279,7 @@ class Pool:
     taints: tuple[Taint, ...] = ()
     prewarm: Prewarm | None = None
     peaks: Mapping[str, Peak] = field(default_factory=dict)
+    partitions: Partitions | None = None
 
     @property
     def is_ahead(self) -> bool:
@@ -226,6 +303,8 @@ class Pool:
                 yield "peaks", problem
             if peak.nodes > self.nodes:
                 yield "peaks", f"{quote(name)} has {peak.nodes} nodes, more than `nodes` of the pool, {self.nodes}"
+        if self.partitions is not None and self.hardware.gpu is None:
+            yield "partitions", "its nodes have no GPU; give `hardware.gpu`, or leave it out"
         if len(self.taints) > TAINTS_MOST:
             yield "taints", f"{len(self.taints)} taints; give at most {TAINTS_MOST}"
         seen: set[tuple[str, TaintEffect]] = set()

@@ -9,6 +9,7 @@ from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Grant, Intent, Status
 
 if TYPE_CHECKING:  # few clusters have pools
+    from fairlead.state.partitions import PartitionStep
     from fairlead.state.pool_demand import Standby
 
 
@@ -95,10 +96,12 @@ class Plan:
 
     Attributes:
         standby: The nodes that pools are to have ahead of time; None leaves that as it is.
+        partitioning: Steps of nodes whose GPUs are partitioned anew, one a node at most.
     """
 
     changes: tuple[Change, ...] = ()
     standby: "tuple[Standby, ...] | None" = None
+    partitioning: "tuple[PartitionStep, ...]" = ()
 
 
 def child_uid(parent_uid: str, name: str) -> str:

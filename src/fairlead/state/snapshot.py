@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and making a 
     from fairlead.state.demand import Demand
     from fairlead.state.idleness import Idleness
     from fairlead.state.measurements import Measurement
+    from fairlead.state.partitions import PartitionedNode
     from fairlead.state.pool_demand import PoolDemand, Standby
 
     # A ``Workload`` without further words is one with pods; Python itself knows defaults from 3.13 on.
@@ -125,10 +126,12 @@ class Leaving:
     Attributes:
         why: As the node says it.
         within_s: How long what runs there has from now, in seconds; None when nobody knows.
+        gpus_only: The node stays, and its GPUs are taken away: who holds none of them may stay too.
     """
 
     why: str
     within_s: float | None = None
+    gpus_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,6 +525,7 @@ class Snapshot:
         measurements: Answers to the queries by which endpoints scale, by the uid of theirs.
         pools: Those that are to have nodes ahead of time, with the demand for them.
         standby: The nodes that they are to have, as it was decided last.
+        partitioned: Nodes whose GPUs may be partitioned anew.
     """
 
     nodes: tuple[Node, ...]
@@ -539,3 +543,4 @@ class Snapshot:
     measurements: "Mapping[str, Measurement]" = field(default_factory=dict)
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
+    partitioned: "tuple[PartitionedNode, ...]" = ()

@@ -80,6 +80,9 @@ policy_option = click.option(
     show_default=True,
     help="Number of gateways of endpoints, which `replicas: 0..8`, `canary` and `access` need; 2 survive a node.",
 )
+@click.option(
+    "--partitions", is_flag=True, help="Let the operator cordon and label nodes, which `partitions` of a Pool needs."
+)
 @policy_option
 @keep_options("--keep-last")
 @click.option(
@@ -103,6 +106,7 @@ def install(
     ledger: str,
     page: bool,
     gateways: int,
+    partitions: bool,
     policy: str,
     keeps: Retention,
     monitoring: bool,
@@ -150,6 +154,7 @@ def install(
         ledger=storage,
         page=page,
         gateways=gateways,
+        partitions=partitions,
         policy=policy,
         keeps=keeps,
         fewer_rules=fewer_rules,

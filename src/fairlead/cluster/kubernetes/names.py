@@ -28,6 +28,8 @@ FAMILY = f"{DOMAIN}/family"
 """Annotation of the pod of a pipeline's driver: what became of the runs that it asked for."""
 # On a placeholder of a pool: its name.
 POOL = f"{DOMAIN}/pool"
+# On a node: to which layout of its GPUs it is on its way since when, and when layouts failed there.
+PARTITIONING, PARTITIONS_FAILED = f"{DOMAIN}/partitioning", f"{DOMAIN}/partitions-failed"
 # On the costs of a day: whose they are.
 COSTS = f"{DOMAIN}/costs"
 PLACEHOLDER_CLASS = "fairlead-placeholder"

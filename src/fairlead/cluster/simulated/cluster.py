@@ -6,7 +6,7 @@ three entries over its whole life, and progress is worked out when somebody asks
 
 import math
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -15,16 +15,19 @@ from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.faults import Fault
+from fairlead.cluster.simulated.mig_manager import carry_out_step, note_partitions
 from fairlead.cluster.simulated.pod_simulation import Course
 from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.errors import Conflict, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
 from fairlead.policy.kinds.table import leaf
+from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.partitions import PartitionStep
 from fairlead.state.plan import Change, Event, Plan, child_uid
 from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.reasons import JUST_SUBMITTED
@@ -143,6 +146,7 @@ class SimulatedCluster:
                 rules=state.rules,
                 pools=state.pools,
                 standby=state.standby,
+                partitioned=tuple(state.partitioned.values()),
             )
             self._shown_version, self._shown_at = state.version, now
         return self._shown
@@ -175,6 +179,18 @@ class SimulatedCluster:
             self._state.pools = pools
             self._state.touch()
 
+    def partition(self, pool_of: Mapping[str, Pool]) -> None:
+        """From now on the GPUs of these nodes, here or to come, may be partitioned anew as their pools say."""
+        self._state.pool_of.update(pool_of)
+        for node in self._state.nodes.values():
+            note_partitions(self._state, node)
+        self._state.touch()
+
+    @property
+    def partition_steps(self) -> tuple[tuple[float, PartitionStep], ...]:
+        """The steps of nodes whose GPUs are partitioned anew so far, with their times."""
+        return tuple(self._state.partition_steps)
+
     @property
     def standby(self) -> dict[str, int]:
         """The nodes that each pool is to have ahead of time."""
@@ -184,6 +200,8 @@ class SimulatedCluster:
         if plan.standby is not None:
             self._state.standby = plan.standby
             self._state.touch()
+        for step in plan.partitioning:
+            carry_out_step(self._state, step, self.clock.now())
         return tuple(self._carry_out(change) for change in plan.changes)
 
     def submit(self, spec: Spec) -> Workload[Spec]:

@@ -69,4 +69,13 @@ class AddNode:
     node: Node
 
 
-Fault = KillRank | LosePod | RefusePod | LoseNode | ReturnNode | WarnNode | RemoveNode | AddNode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionNode:
+    """The node's MIG manager has carried out the layout that was asked of it, or could not."""
+
+    node: str
+    layout: str
+    works: bool = True
+
+
+Fault = KillRank | LosePod | RefusePod | LoseNode | ReturnNode | WarnNode | RemoveNode | AddNode | PartitionNode

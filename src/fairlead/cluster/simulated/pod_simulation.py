@@ -13,12 +13,14 @@ from fairlead.cluster.simulated.faults import (
     KillRank,
     LoseNode,
     LosePod,
+    PartitionNode,
     RefusePod,
     RemoveNode,
     ReturnNode,
     WarnNode,
 )
 from fairlead.cluster.simulated.interference import pod_speed
+from fairlead.cluster.simulated.mig_manager import carry_out_layout, note_partitions
 from fairlead.cluster.simulated.programs import Behaviour, OnTerm, at_speed
 from fairlead.cluster.simulated.runs import Run, count
 from fairlead.cluster.simulated.simulation_state import Due, State
@@ -116,8 +118,11 @@ class Course:
                 self._end(run, at, PodPhase.REFUSED, message=fault.message)
         elif isinstance(fault, AddNode):
             state.nodes[fault.node.name] = fault.node
+            note_partitions(state, fault.node)
             state.accounts.node_is(fault.node.name, True, at)
             state.touch()
+        elif isinstance(fault, PartitionNode):
+            carry_out_layout(state, fault)
         elif fault.node in state.nodes:
             self._suffer_node(fault, at)
 
@@ -266,6 +271,7 @@ class Course:
         state, name = self._state, fault.node
         if isinstance(fault, RemoveNode):
             del state.nodes[name]
+            state.partitioned.pop(name, None)
             state.accounts.node_is(name, None, at)
         elif isinstance(fault, WarnNode):
             leaving = Leaving(why=fault.why, within_s=fault.within_s)

@@ -8,9 +8,11 @@ from fairlead.cluster.port import EventRecord
 from fairlead.cluster.simulated.accounts import Accounts
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.runs import Run
+from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.partitions import PartitionedNode, PartitionStep
 from fairlead.state.plan import Event
 from fairlead.state.pool_demand import PoolDemand, Standby
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
@@ -49,6 +51,9 @@ class State:
         num_created: Pods so far.
         interference: What working beside others costs; None for nothing.
         rules, growth, asked, pools, standby: As in a snapshot.
+        pool_of: Pools of nodes whose GPUs may be partitioned anew, by name of the node.
+        partitioned: Those nodes that are here, as in a snapshot, by name.
+        partition_steps: All steps of them so far, with their times.
         version: Rises with every change that a snapshot shows.
     """
 
@@ -81,6 +86,9 @@ class State:
     asked: tuple[CapacityRequest, ...] = ()
     pools: tuple[PoolDemand, ...] = ()
     standby: tuple[Standby, ...] = ()
+    pool_of: dict[str, Pool] = field(default_factory=dict)
+    partitioned: dict[str, PartitionedNode] = field(default_factory=dict)
+    partition_steps: list[tuple[float, PartitionStep]] = field(default_factory=list)
     accounts: Accounts = field(default_factory=Accounts)
     version: int = 0
 

@@ -1,9 +1,9 @@
 """Makes the node that a pool describes, as decisions see nodes."""
 
-from fairlead.policy.gpu.device_inventory import handed_out
+from fairlead.policy.gpu.device_inventory import handed_out, in_layout, layout_of
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
 from fairlead.specs.pool import CapacityType, Pool, TaintEffect
-from fairlead.state.snapshot import Node, Taint
+from fairlead.state.snapshot import Gpu, Node, Taint
 
 
 def node_of(pool: Pool, name: str) -> Node:
@@ -14,7 +14,7 @@ def node_of(pool: Pool, name: str) -> Node:
         name=name,
         cpu_milli=hardware.cpu_milli,
         memory_bytes=hardware.memory_bytes,
-        gpus=() if hardware.gpu is None else handed_out(hardware.gpu, name),
+        gpus=_gpus(pool, name),
         labels={CAPACITY_TYPE_LABEL: CapacityType.SPOT.value, **pool.labels} if is_spot else pool.labels,
         taints=tuple(
             Taint(key=taint.key, value=taint.value, effect=taint.effect)
@@ -23,3 +23,12 @@ def node_of(pool: Pool, name: str) -> Node:
         ),
         price_per_hour=pool.price_per_hour,
     )
+
+
+def _gpus(pool: Pool, name: str) -> tuple[Gpu, ...]:
+    """The devices of a node before anything is partitioned anew: those of a layout, if they are like them."""
+    if pool.hardware.gpu is None:
+        return ()
+    gpus = handed_out(pool.hardware.gpu, name)
+    layout = None if pool.partitions is None else layout_of(pool, gpus, None)
+    return gpus if layout is None else in_layout(pool, layout, name)

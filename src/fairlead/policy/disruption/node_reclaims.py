@@ -26,8 +26,14 @@ def leaving(nodes: tuple[Node, ...]) -> frozenset[str]:
 
 def reclaim(spec: GangSpec, live: Iterable[Pod], nodes: Iterable[Node]) -> Reclaim | None:
     """Return whether a pod is on a node that is about to go; the one that goes first counts."""
-    held = {pod.node for pod in live}
-    going = [(node.name, node.leaving) for node in nodes if node.leaving is not None and node.name in held]
+    held: dict[str, bool] = {}
+    for pod in live:
+        held[pod.node] = held.get(pod.node, False) or bool(pod.grant.gpu_uuids)
+    going = [
+        (node.name, node.leaving)
+        for node in nodes
+        if node.leaving is not None and node.name in held and (held[node.name] or not node.leaving.gpus_only)
+    ]
     if not going:
         return None
     name, first = min(going, key=lambda item: spec.grace_s if item[1].within_s is None else item[1].within_s)

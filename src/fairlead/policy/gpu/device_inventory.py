@@ -1,10 +1,12 @@
 """Lists what a node of a pool hands out of its GPUs: whole devices, devices that several share, or MIG instances."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.gpu.mig import GB, MODELS, holds, partitionable
-from fairlead.specs.pool import PoolGpu
+from fairlead.specs.pool import GpuLayout, Pool, PoolGpu
 from fairlead.specs.sharing import Handing, Sharing
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu
 
@@ -28,6 +30,48 @@ def handed_out(gpu: PoolGpu, node: str) -> tuple[Gpu, ...]:
             shared_by=sharing,
         )
         for name in names
+    )
+
+
+def in_layout(pool: Pool, layout: str, node: str) -> tuple[Gpu, ...]:
+    """The devices of one node of a pool in one of the layouts that its GPUs may have.
+
+    Raises:
+        InvalidSpec: No such GPU can be partitioned like this.
+    """
+    gpu, partitions = pool.hardware.gpu, pool.partitions
+    assert gpu is not None, "a pool has layouts of GPUs only"
+    assert partitions is not None, "this pool has layouts"
+    return _laid_out(gpu, partitions.layouts[layout], node)
+
+
+def layout_of(pool: Pool, gpus: tuple[Gpu, ...], asked: str | None) -> str | None:
+    """Name the layout that the devices of a node are in, the one asked for where several look alike; None for none."""
+    assert pool.partitions is not None, "a pool without layouts has none"
+    sizes = sorted(gpu.milli for gpu in gpus)
+    for name in sorted(pool.partitions.layouts, key=lambda each: (each != asked, each)):
+        if sorted(gpu.milli for gpu in in_layout(pool, name, "")) == sizes:
+            return name
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _laid_out(gpu: PoolGpu, layout: GpuLayout, node: str) -> tuple[Gpu, ...]:
+    if layout.replicas is None:
+        handing = None if layout.instances else Handing.WHOLE
+        return handed_out(replace(gpu, instances=layout.instances, sharing=handing), node)
+    sharing = Sharing.MPS if layout.sharing is Handing.MPS else Sharing.TIME_SLICING
+    return tuple(
+        Gpu(
+            uuid=f"{node}-gpu-{index}-share-{number}",
+            model=gpu.model,
+            memory_bytes=(gpu.memory_bytes or 0) // layout.replicas,
+            milli=max(1, WHOLE_MILLI // layout.replicas),
+            divisible=False,
+            shared_by=sharing,
+        )
+        for index in range(gpu.count)
+        for number in range(layout.replicas)
     )
 
 

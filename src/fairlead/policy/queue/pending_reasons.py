@@ -196,6 +196,15 @@ def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) 
     return starts
 
 
+def other_layout(never: Reason, layout: str) -> Reason:
+    """No node holds it as GPUs are partitioned now, and one would that is partitioned anew."""
+    return Reason(
+        code=Code.WAITING_FOR_RESOURCES,
+        message=f"it fits where a node's GPUs have the layout {layout}, as none has enough of now: {never.message}",
+        remedy="It starts when a node is partitioned so, which is done once its waiting has cost as much.",
+    )
+
+
 def nodes_left(never: Reason) -> Reason:
     """It fitted when it was first looked at, and does not fit any more whoever leaves."""
     return Reason(

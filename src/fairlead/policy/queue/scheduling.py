@@ -271,6 +271,8 @@ class SchedulingPass:
         shape = shape_of(spec, self.free.doors)
         if spec.nodes > self.known_to_fit.get(shape, 0):
             never = why_never(spec, self.snapshot.nodes)
+            if never is not None and (layout := _other_layout(spec, self.snapshot)) is not None:
+                return wait(workload, explaining.other_layout(never, layout), now)
             if never is not None and (ever := self.growing.why_never(spec, never)) is not None:
                 if workload.status.reason.code in FIRST_LOOK:
                     return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
@@ -569,6 +571,16 @@ def _runs_on(workload: Workload, busy: frozenset[str]) -> bool:
     return (
         workload.status.phase is Phase.RUNNING and workload.intent is Intent.RUN and workload.uid not in busy
     )  # fmt: skip
+
+
+def _other_layout(spec: GangSpec, snapshot: Snapshot) -> str | None:
+    """Name a layout in which nodes of this cluster would hold a run; None where they have no others."""
+    if not snapshot.partitioned:
+        return None
+    # Here and not above: few clusters have such nodes.
+    from fairlead.policy.gpu.partitioning import layout_for
+
+    return layout_for(spec, snapshot)
 
 
 def _only_seen(workload: Workload, seen: Workload) -> list[Change]:

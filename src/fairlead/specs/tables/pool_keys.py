@@ -218,6 +218,71 @@ POOL = Section(
             also=("peak", "schedule", "calendar", "scheduled_scaling"),
         ),
         Key(
+            name="partitions",
+            kind=Section(
+                type=pool.Partitions,
+                rules=pool.PARTITIONS_RULES,
+                keys=(
+                    Key(
+                        name="layouts",
+                        kind=SectionMap(
+                            item=Section(
+                                type=pool.GpuLayout,
+                                rules=pool.LAYOUT_RULES,
+                                keys=(
+                                    Key(
+                                        name="instances",
+                                        kind=MapField(
+                                            names=pool.PROFILE, values=pool.INSTANCES, most=pool.PROFILES_MOST
+                                        ),
+                                        doc="MIG instances of each GPU, as numbers by profile.",
+                                        attributes=("instances",),
+                                        example="{1g.5gb: 7}",
+                                        also=("mig_devices", "profiles", "slices"),
+                                    ),
+                                    Key(
+                                        name="replicas",
+                                        kind=WHOLE,
+                                        doc="Runs that share each GPU.",
+                                        attributes=("replicas",),
+                                        example="4",
+                                        also=("shares", "time_slices", "slots"),
+                                    ),
+                                    Key(
+                                        name="sharing",
+                                        kind=word(Handing),
+                                        doc="How `replicas` are kept apart: mps or time-slicing, the default.",
+                                        attributes=("sharing",),
+                                        example="mps",
+                                        also=("isolation", "strategy", "sharing_strategy"),
+                                    ),
+                                ),
+                            ),
+                            names=pool.LAYOUT_NAME,
+                            most=pool.LAYOUTS_MOST,
+                        ),
+                        doc="Layouts to choose from, by their names in NVIDIA's MIG manager or device plugin.",
+                        attributes=("layouts",),
+                        example="{all-1g.5gb: {instances: {1g.5gb: 7}}, all-disabled: {}}",
+                        required=True,
+                        also=("configs", "configurations", "options", "mig_configs"),
+                    ),
+                    Key(
+                        name="reconfigure",
+                        kind=DURATION,
+                        doc="How long a node takes to be partitioned anew.",
+                        attributes=("reconfigure_s",),
+                        example="2m",
+                        also=("takes", "duration", "delay", "reconfiguration_time"),
+                    ),
+                ),
+            ),
+            doc="Lets the GPUs of a node be partitioned anew as the load changes.",
+            attributes=("partitions",),
+            example="{layouts: {all-1g.5gb: {instances: {1g.5gb: 7}}, all-disabled: {}}}",
+            also=("partitioning", "mig", "repartition", "mig_layouts", "layouts"),
+        ),
+        Key(
             name="labels",
             kind=MapField(names=pool.LABEL_NAME, values=pool.LABEL_VALUE, most=pool.LABELS_MOST),
             doc="Labels of the nodes.",

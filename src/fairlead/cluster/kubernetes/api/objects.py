@@ -50,6 +50,8 @@ class NodeObject:
         slots: Pods that it holds at most.
         gpu_memory_bytes: Of one device; 0 when no label says it.
         ready: What its kubelet last said; False also when that was too long ago.
+        partitioning: How far it is on its way to another layout of its GPUs, as written there; empty for not at all.
+        partitions_failed: When layouts failed there, as written there.
     """
 
     key: str
@@ -63,6 +65,8 @@ class NodeObject:
     taints: tuple[Taint, ...]
     labels: Mapping[str, str]
     created_at: float = 0.0
+    partitioning: str = ""
+    partitions_failed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,7 @@ def read_node(content: Object) -> NodeObject:
     """A Node."""
     metadata, spec, status = content["metadata"], content.get("spec") or {}, content.get("status") or {}
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
+    annotations = metadata.get("annotations") or {}
     memory = next((labels[name] for name in MEMORY_LABELS if name in labels), "0")
     return NodeObject(
         key=metadata["name"],
@@ -153,6 +158,8 @@ def read_node(content: Object) -> NodeObject:
         ),
         labels={sys.intern(name): sys.intern(value) for name, value in labels.items()},
         created_at=seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0,
+        partitioning=annotations.get(names.PARTITIONING, ""),
+        partitions_failed=annotations.get(names.PARTITIONS_FAILED, ""),
     )
 
 

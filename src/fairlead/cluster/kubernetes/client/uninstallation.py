@@ -13,7 +13,7 @@ from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import USER, InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.page import render_page
-from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_node_partitioner
 from fairlead.cluster.kubernetes.names import (
     CONTENT,
     COSTS,
@@ -67,7 +67,9 @@ def uninstall(
     there = tuple(each for each in extras if _is_there(client, place_of(each)))
     pages = tuple(each for each in render_page("", namespace, USER) if _is_there(client, place_of(each)))
     gateways = tuple(each for each in render_gateway("", namespace, USER) if _is_there(client, place_of(each)))
-    objects = render_install(InstallSettings(image="", namespace=namespace, extras=(*there, *pages, *gateways)))
+    further = (each for each in render_node_partitioner(namespace) if _is_there(client, place_of(each)))
+    extras = (*there, *pages, *gateways, *further)
+    objects = render_install(InstallSettings(image="", namespace=namespace, extras=extras))
     require(client, _needed(objects), to="uninstall Fairlead")
     report = Report()
 

@@ -11,7 +11,12 @@ from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage, with_storage
 from fairlead.cluster.kubernetes.manifests.page import render_page
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
-from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.manifests.roles import (
+    OPERATOR,
+    render_node_partitioner,
+    render_operator_bindings,
+    render_roles,
+)
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.specs.quantities import format_duration
@@ -39,6 +44,7 @@ class InstallSettings:
         ledger: Where it keeps what runs use and cost.
         page: Serve the page in the cluster too.
         gateways: How many gateways of endpoints there are; 0 for none.
+        partitions: Let the operator cordon and label nodes, to partition their GPUs anew.
         extras: Further objects, applied after all others.
     """
 
@@ -54,6 +60,7 @@ class InstallSettings:
     ledger: LedgerStorage = NO_LEDGER
     page: bool = False
     gateways: int = 0
+    partitions: bool = False
     extras: tuple[dict[str, Any], ...] = ()
 
 
@@ -72,6 +79,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         _versioned(with_storage(_deployment(settings), settings.ledger), settings),
         *([_versioned(each, settings) for each in _page(settings)] if settings.page else ()),
         *([_versioned(each, settings) for each in _gateways(settings)] if settings.gateways else ()),
+        *(render_node_partitioner(settings.namespace) if settings.partitions else ()),
         *settings.extras,
     ]
 

@@ -116,6 +116,10 @@ ENGINE_RULES: Rules = [
     rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),  # why it admits what it queues, and why not
 ]
 
+# Only where nodes are to be partitioned anew: cordoning them, labels, and how far each is.
+NODE_PARTITIONER = "fairlead-node-partitioner"
+NODE_PARTITIONER_RULES: Rules = [rule("", ("nodes",), ("patch",))]
+
 SEEN = "fairlead-operator-seen"
 SEEN_RULES: Rules = [  # whether an operator runs at all, and which
     rule("coordination.k8s.io", ("leases",), ("get",), LEASE),
@@ -159,6 +163,15 @@ def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
         _binding("RoleBinding", OPERATOR, namespace, "Role", OPERATOR, [subject]),
         {**_role("Role", SEEN, SEEN_RULES), "metadata": _metadata(SEEN, namespace)},
         _binding("RoleBinding", SEEN, namespace, "Role", SEEN, [EVERYBODY]),
+    ]
+
+
+def render_node_partitioner(namespace: str) -> list[dict[str, Any]]:
+    """Render what lets the operator change nodes."""
+    subject = {"kind": "ServiceAccount", "name": OPERATOR, "namespace": namespace}
+    return [
+        _role("ClusterRole", NODE_PARTITIONER, NODE_PARTITIONER_RULES),
+        _binding("ClusterRoleBinding", NODE_PARTITIONER, None, "ClusterRole", NODE_PARTITIONER, [subject]),
     ]
 
 

@@ -59,6 +59,7 @@ from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Pod, PodPhase, P
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+    from fairlead.cluster.kubernetes.operator.partitions.partition_controller import PartitionController
     from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import StandbyController
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ class KubernetesCluster:
         demand_of: Says what is asked of the endpoints of a snapshot, by uid; by default nobody counts.
         measured_of: Says what the queries answered by which endpoints scale, by uid; by default nobody asks.
         standby: Keeps nodes of pools ready ahead of time; None where nobody does.
+        partitions: Has the GPUs of nodes partitioned anew; None where nobody does.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class KubernetesCluster:
         demand_of: Callable[[Snapshot], Mapping[str, Demand]] = lambda _: {},
         measured_of: Callable[[Snapshot], Mapping[str, Measurement]] = lambda _: {},
         standby: "StandbyController | None" = None,
+        partitions: "PartitionController | None" = None,
     ) -> None:
         self._standby = standby
+        self._partitions = partitions
         self.client = client
         self._view = view
         self._namespace = namespace
@@ -166,7 +170,8 @@ class KubernetesCluster:
             seen = replace(seen, measurements=measured)
         growth, asked = self._outlook(seen.workloads)
         seen = seen if growth is None and not asked else replace(seen, growth=growth, asked=asked)
-        self._shown = seen if self._standby is None else self._standby.look(seen, time.time())
+        seen = seen if self._standby is None else self._standby.look(seen, time.time())
+        self._shown = seen if self._partitions is None else self._partitions.look(seen)
         return self._shown
 
     @property
@@ -185,6 +190,8 @@ class KubernetesCluster:
                 if each not in self._standby.standby:
                     log.info("pool %s is to have %d nodes: %s", each.pool, each.nodes, each.why)
             self._standby.standby = plan.standby
+        if self._partitions is not None:
+            self._partitions.decided(plan.partitioning)
         uids = [change.workload_uid for change in plan.changes]
         if len(uids) < 2 or len(set(uids)) < len(uids):
             return tuple(self._carry_out(change) for change in plan.changes)

@@ -90,13 +90,16 @@ def _foreign(node: NodeObject, requests: list[Amounts], ours: Iterable[Pod], cou
 
 
 def _leaving(node: NodeObject) -> Leaving | None:
-    return next(
-        (Leaving(why=f"tainted with {t.key}", within_s=GOING[t.key]) for t in node.taints if t.key in GOING), None
-    )
+    going = (Leaving(why=f"tainted with {t.key}", within_s=GOING[t.key]) for t in node.taints if t.key in GOING)
+    if (found := next(going, None)) is not None or not node.partitioning:
+        return found
+    return Leaving(why="its GPUs are to have another layout", gpus_only=True)
 
 
 def closed(node: NodeObject, num_pods: int) -> str | None:
     """Tell why a node takes no new pods although it is ready; None when it does."""
+    if node.cordoned and node.partitioning:
+        return "cordoned while its GPUs get another layout"
     if node.cordoned:
         return "cordoned (`kubectl uncordon` opens it)"
     if num_pods >= node.slots:

@@ -30,8 +30,12 @@ HELD = (
     "its nodes, by its labels, are asked for ahead of time with placeholders, by the size that it says; a ledger takes "
     "their price; `fairlead simulate` takes it as a description of machines"
 )
+CHOSEN = (
+    "the GPUs of its nodes, which are known by its labels, are partitioned anew as the load changes; a ledger takes "
+    "their price; `fairlead simulate` takes it as a description of machines"
+)
 NO_LABELS = (
-    "`prewarm` and `peaks` need `labels`, by which the nodes of the pool are known and asked for; nothing is held"
+    "`prewarm`, `peaks` and `partitions` need `labels`, by which the nodes of the pool are known; nothing is done"
 )
 # The past of a pool may be lost by so much when an operator is killed.
 WRITE_EVERY_S = 600.0
@@ -43,6 +47,7 @@ class PoolKeeper:
     Args:
         wake: Called when one of them has changed.
         ahead: Tells of a pool which nodes are held ahead of time and why, and what is kept of its past; None for none.
+        partitions: Tells of a pool how its nodes are partitioned; None where nobody chooses that.
     """
 
     def __init__(
@@ -51,9 +56,11 @@ class PoolKeeper:
         *,
         wake: Callable[[], None] = lambda: None,
         ahead: Callable[[str], tuple[str, Mapping[str, Any]] | None] = lambda _: None,
+        partitions: Callable[[str], str | None] = lambda _: None,
         idle_s: float = IDLE_S,
     ) -> None:
         self._ahead = ahead
+        self._partitions = partitions
         self._told: dict[str, tuple[str, float]] = {}
         self._client = client
         self._wake = wake
@@ -85,12 +92,13 @@ class PoolKeeper:
             changed, self._changed = self._changed, set()
         now = time.monotonic()
         for each in self.pools.all():
-            ahead = self._ahead(each.name)
-            if ahead is None:
+            ahead, partitioned = self._ahead(each.name), self._partitions(each.name)
+            if ahead is None and partitioned is None:
                 continue
+            words = f"{ahead[0] if ahead else ''} {partitioned}"
             said, at = self._told.get(each.name, ("", -WRITE_EVERY_S))
-            if said != ahead[0] or now - at >= WRITE_EVERY_S:
-                self._told[each.name] = ahead[0], now
+            if said != words or now - at >= WRITE_EVERY_S:
+                self._told[each.name] = words, now
                 agent.submit(f"pool {each.name}", f"tell of pool {each.name} at {now}", partial(self._write, each))
         for name in changed:
             pool = self.pools.get(name)
@@ -101,15 +109,21 @@ class PoolKeeper:
         spec, ahead = pool.spec, self._ahead(pool.name)
         is_ahead = spec is not None and spec.is_ahead
         is_used = is_ahead and spec is not None and bool(spec.labels)
-        said = pool.problem or (HELD if is_used else NO_LABELS if is_ahead else UNUSED)
+        is_chosen = spec is not None and spec.partitions is not None
+        is_partitioned = is_chosen and spec is not None and bool(spec.labels)
+        used = [*([HELD] if is_used else ()), *([CHOSEN] if is_partitioned else ())]
+        said = pool.problem or ". ".join(used) or (NO_LABELS if is_ahead or is_chosen else UNUSED)
         about: dict[str, Any] = {"at": time.time(), "generation": pool.generation, "before": pool.conditions}
-        reason = "HeldAhead" if is_used else "NoLabels" if is_ahead else "NotUsedHere"
-        conditions = [condition("Used", is_used, reason=reason, message=said, **about)]
+        reason = "Partitioned" if is_partitioned else "NotUsedHere"
+        reason = "HeldAhead" if is_used else "NoLabels" if not used and (is_ahead or is_chosen) else reason
+        conditions = [condition("Used", bool(used), reason=reason, message=said, **about)]
         status: dict[str, Any] = {"observedGeneration": pool.generation, "conditions": conditions}
         if ahead is not None:
             why, state = ahead
             conditions.append(condition("Ahead", True, reason="Decided", message=why, **about))
             status["state"] = dict(state)
+        if (partitioned := self._partitions(pool.name)) is not None:
+            conditions.append(condition("Partitions", True, reason="AsTheyAre", message=partitioned, **about))
         metadata = {"name": pool.name, "uid": pool.uid}
         body = {"apiVersion": API_VERSION, "kind": "Pool", "metadata": metadata, "status": status}
         try:

@@ -1,0 +1,1 @@
+"""Nodes whose GPUs are partitioned anew: what is true of them, and the steps of it."""

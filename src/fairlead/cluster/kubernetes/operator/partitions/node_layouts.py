@@ -1,0 +1,101 @@
+"""Reads from a node which layout its GPUs have and how far it is on its way to another; writes steps of that. Pure.
+
+NVIDIA's MIG manager takes the name of a layout from one label and tells in another how that went; the device plugin
+takes it from a label of its own, and tells by what it hands out. The way itself is in an annotation, written in the
+same request that cordons the node, and removed in the one that opens it again.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.cluster.kubernetes.api.objects import NodeObject
+from fairlead.cluster.kubernetes.names import PARTITIONING, PARTITIONS_FAILED
+from fairlead.policy.gpu.device_inventory import layout_of
+from fairlead.specs.pool import Pool
+from fairlead.state.partitions import (
+    ManagerState,
+    PartitionAction,
+    PartitionChange,
+    PartitionedNode,
+    PartitionStep,
+)
+from fairlead.state.snapshot import Node
+
+MIG_CONFIG, MIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
+
+
+def partitioned_node(pool: Pool, seen: NodeObject, node: Node) -> PartitionedNode:
+    """A node of a pool with layouts, as decisions see it.
+
+    Raises:
+        InvalidSpec: A layout does not fit on the pool's GPUs.
+    """
+    assert pool.partitions is not None, "its pool has layouts"
+    requested = seen.labels.get(PLUGIN_CONFIG if pool.partitions.by_device_plugin else MIG_CONFIG)
+    return PartitionedNode(
+        node=node.name,
+        pool=pool,
+        layout=layout_of(pool, node.gpus, requested),
+        requested=requested,
+        said=ManagerState.UNKNOWN if pool.partitions.by_device_plugin else _said(seen.labels),
+        change=read_change(seen.partitioning),
+        failed=_times(seen.partitions_failed),
+    )
+
+
+def read_change(text: str) -> PartitionChange | None:
+    """The way that a node is on; None where it is on none, or what it says of that cannot be read."""
+    try:
+        content = json.loads(text or "null")
+        return PartitionChange(to=str(content["to"]), back=str(content["back"]), since=float(content["since"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def render_step(step: PartitionStep, each: PartitionedNode, seen: NodeObject, now: float) -> dict[str, Any]:
+    """A merge patch of the node, which holds for the version of it that was looked at and no other."""
+    assert each.pool.partitions is not None, "its pool has layouts"
+    metadata: dict[str, Any] = {"resourceVersion": str(seen.version)}
+    annotations: dict[str, str | None] = {}
+    spec: dict[str, Any] = {}
+    if step.action is PartitionAction.CORDON:
+        annotations[PARTITIONING] = _way(step.to, each.layout or step.to, now)
+        spec = {"unschedulable": True}
+    elif step.action in (PartitionAction.RELABEL, PartitionAction.REVERT):
+        assert each.change is not None, "it is on its way"
+        annotations[PARTITIONING] = _way(step.to, each.change.back, now)
+        # What the manager said of the layout before would be taken for what it says of this one.
+        asked = {PLUGIN_CONFIG: step.to}
+        if not each.pool.partitions.by_device_plugin:
+            asked = {MIG_CONFIG: step.to, MIG_STATE: ManagerState.PENDING.value}
+        metadata["labels"] = asked
+    else:
+        annotations[PARTITIONING] = None
+        spec = {"unschedulable": None}
+    if step.failed is not None:
+        annotations[PARTITIONS_FAILED] = json.dumps({**each.failed, step.failed: now})
+    metadata["annotations"] = annotations
+    return {"metadata": metadata, **({"spec": spec} if spec else {})}
+
+
+def _way(to: str, back: str, since: float) -> str:
+    return json.dumps({"to": to, "back": back, "since": round(since, 3)})
+
+
+def _said(labels: Mapping[str, str]) -> ManagerState:
+    """Return what the MIG manager says; further words of it, such as while a node restarts, mean that it is at work."""
+    said = labels.get(MIG_STATE, "")
+    try:
+        return ManagerState(said)
+    except ValueError:
+        return ManagerState.PENDING
+
+
+def _times(text: str) -> Mapping[str, float]:
+    try:
+        content = json.loads(text or "{}")
+        return {str(name): float(at) for name, at in content.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,143 @@
+"""Has the GPUs of nodes partitioned anew, a step at a time, as it was decided from what the nodes say.
+
+Each step is an Event of the node, told first, and one write that holds only for the node as it was looked at. So an
+operator may be killed between any two of them: the next one finds the node where it is and goes on.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import ApiError
+from fairlead.cluster.kubernetes.api.objects import NodeObject
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, render_event
+from fairlead.cluster.kubernetes.operator.partitions.node_layouts import partitioned_node, render_step
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.runs.informers import NODES, Informers
+from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject
+from fairlead.errors import InvalidSpec
+from fairlead.specs.pool import Pool
+from fairlead.state.partitions import PartitionAction, PartitionedNode, PartitionStep
+from fairlead.state.snapshot import Snapshot
+from fairlead.text.quantities import plural
+
+log = logging.getLogger(__name__)
+
+EVENTS = "/api/v1/namespaces/default/events"  # of objects without a namespace
+NOT_ALLOWED = "the operator may not change nodes; `fairlead install --partitions` gives it that right"
+_REASONS = {
+    PartitionAction.CORDON: "PartitionBegun",
+    PartitionAction.RELABEL: "PartitionRequested",
+    PartitionAction.REVERT: "PartitionFailed",
+    PartitionAction.UNCORDON: "Partitioned",
+    PartitionAction.GIVE_UP: "PartitionGivenUp",
+}
+_WARNINGS = frozenset({PartitionAction.REVERT, PartitionAction.GIVE_UP})
+
+
+class PartitionController:
+    """The nodes of pools with ``partitions``.
+
+    Args:
+        pools: The objects of Pools that are there; None while that is not known.
+        may_act: Whether we still lead; asked before each request.
+    """
+
+    def __init__(
+        self,
+        view: Informers,
+        pools: Callable[[], Iterable[KindObject[Pool]] | None],
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._view = view
+        self._pools = pools
+        self._may_act = may_act
+        self._shown: dict[str, tuple[PartitionedNode, NodeObject]] = {}
+        self._problems: dict[str, str] = {}
+        self._is_refused = False
+        self._steps: tuple[PartitionStep, ...] = ()
+
+    def look(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the nodes whose GPUs may be partitioned anew."""
+        found = self._pools() or ()
+        pools = [each.spec for each in found if each.spec is not None and each.spec.partitions and each.spec.labels]
+        if not pools and not self._shown:
+            return snapshot
+        self._problems = {}
+        shown: dict[str, tuple[PartitionedNode, NodeObject]] = {}
+        for node in snapshot.nodes:
+            seen = self._view.nodes.get(node.name)
+            pool = next((each for each in pools if dict(each.labels).items() <= dict(node.labels).items()), None)
+            if seen is None or pool is None or pool.name in self._problems:
+                continue
+            try:
+                shown[node.name] = partitioned_node(pool, seen, node), seen
+            except InvalidSpec as error:
+                self._problems[pool.name] = f"no node is partitioned anew: {error.problems[0]}"
+        self._shown = shown
+        return replace(snapshot, partitioned=tuple(each for each, _ in shown.values()))
+
+    def decided(self, steps: tuple[PartitionStep, ...]) -> None:
+        """Take what was decided; ``act`` carries it out."""
+        self._steps = steps
+
+    def act(self, agent: Agent) -> None:
+        """Give out what was decided."""
+        steps, self._steps = self._steps, ()
+        for step in steps:
+            each, seen = self._shown[step.node]
+            order = partial(self._carry_out, step, each, seen)
+            agent.submit(f"node {step.node}", f"{step.action} {step.node} {step.to} {seen.version}", order)
+
+    def status(self, pool: str) -> str | None:
+        """Say in a sentence how the nodes of a pool are partitioned; None for one that has no choice."""
+        if pool in self._problems:
+            return self._problems[pool]
+        own = [each for each, _ in self._shown.values() if each.pool.name == pool]
+        if not own:
+            return None
+        if self._is_refused:
+            return NOT_ALLOWED
+        layouts: dict[str, int] = {}
+        for each in own:
+            layouts[each.layout or "none of the layouts"] = layouts.get(each.layout or "none of the layouts", 0) + 1
+        said = ", ".join(f"{plural(number, 'node')} with {name}" for name, number in sorted(layouts.items()))
+        ways = [f"{each.node} is on its way to {each.change.to}" for each in own if each.change is not None]
+        return "; ".join([said, *ways[:3]])
+
+    def _carry_out(self, step: PartitionStep, each: PartitionedNode, seen: NodeObject) -> None:
+        now = self._view.nodes.get(step.node)
+        if now is None or now.version != seen.version or not self._may_act():
+            return
+        at = time.time()
+        self._tell(step, seen, at)
+        try:
+            content = self._view.client.merge(f"{NODES}/{step.node}", render_step(step, each, seen, at))
+        except ApiError as error:
+            self._is_refused = error.status == 403
+            if error.status not in (403, 404, 409):
+                raise
+            return
+        self._is_refused = False
+        log.info("%s: %s", _REASONS[step.action], step.why)
+        self._view.nodes.put(content)
+
+    def _tell(self, step: PartitionStep, seen: NodeObject, at: float) -> None:
+        mark = hashlib.sha256(f"{step.action} {step.to} {seen.version}".encode()).hexdigest()[:10]
+        telling = EventRecord(
+            regarding={"apiVersion": "v1", "kind": "Node", "name": step.node, "uid": step.node},
+            name=f"{step.node}.{mark}",
+            reason=_REASONS[step.action],
+            note=step.why,
+            at=at,
+            is_warning=step.action in _WARNINGS,
+        )
+        try:
+            self._view.client.create(EVENTS, render_event(telling))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise

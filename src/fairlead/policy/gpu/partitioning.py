@@ -1,0 +1,417 @@
+"""Partitions the GPUs of nodes anew where those that wait gain more by it than it costs, a step at a time.
+
+A layout is a way in which all GPUs of a node are handed out, one of those that its pool names. Going from one to
+another is done as NVIDIA's GPU Operator wants it: the node is cordoned, whoever holds GPUs there saves a checkpoint and
+goes on elsewhere, a label names the layout, the node's manager carries it out and says so, and the node is opened
+again. How far a node is, it says itself, so that whoever looks at it knows the next step, and may take one twice.
+
+Gain and cost are GPU-seconds. The gain is what those that would start there have waited, times what they ask for: as
+long as somebody has waited already, he is expected to wait again (Lindy's law). The cost is the time in which the node
+is no use to anybody, and what those that leave lose since their last checkpoint and by starting again. So nothing is
+changed before waiting has cost as much as the change, which is how long to rent before buying if nobody knows for how
+long (ski rental; Karlin et al., Algorithmica 1988): no more than twice what would have been paid by one who knew.
+
+Those that leave and find no other place wait in turn. So they leave only for runs that were submitted before them: what
+these ask for, times how long ago that was, has to be more than theirs. Who has made way for others that way is no older
+by it than they are, so that no two kinds of runs take a node from each other in turns.
+
+A node is left as it is while others than runs of ours hold GPUs of it, while a run is there that has not shown that it
+saves checkpoints, or that has a higher priority than those that wait. A tenth of a pool is changed at a time. A layout
+that failed on a node is not tried there again for ``RETRY_S``.
+
+With W that wait, N nodes that could change and L layouts: O(N L W) members counted, of the W that come first and the N
+that cost least, ``MOST_WAITING`` and ``MOST_NODES`` at most.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.policy.disruption.defragmentation import can_resume
+from fairlead.policy.disruption.preemption import restart_s
+from fairlead.policy.gpu.device_inventory import in_layout
+from fairlead.policy.placement.node_eligibility import doors_of
+from fairlead.policy.placement.placement import NodeCapacity, shape_of, takes_pods, why_never
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.queue.timeline import members
+from fairlead.specs.gang import GangSpec
+from fairlead.specs.pool import Partitions
+from fairlead.state.partitions import (
+    ManagerState,
+    PartitionAction,
+    PartitionedNode,
+    PartitionStep,
+)
+from fairlead.state.plan import Change, CreatePod
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import WHOLE_MILLI, Intent, Node, Phase, Pod, Snapshot, Workload
+from fairlead.text.quantities import describe_duration, plural
+
+LOOK_S = 30.0
+DRAIN_PATIENCE_S = 900.0
+LEAST_PATIENCE_S = 600.0  # the manager may have to restart the GPU Operator's pods on the node, or the node itself
+RETRY_S = 3600.0
+MOST_WAITING = 64
+MOST_NODES = 16
+_WAITING = frozenset((Phase.PENDING, Phase.RESTARTING))
+_FOR_ROOM = frozenset(
+    (
+        Code.WAITING_FOR_RESOURCES,
+        Code.WAITING_FOR_TURN,
+        Code.WAITING_FOR_NODES,
+        Code.NODES_NOT_COMING,
+        Code.PREEMPTED,
+        Code.NODE_RECLAIMED,
+        Code.MOVED,
+    )
+)
+
+
+def partition_steps(snapshot: Snapshot, changes: Sequence[Change], now: float) -> tuple[PartitionStep, ...]:
+    """Return the next step of each node that is on its way, and of those that begin.
+
+    Args:
+        changes: All else that is decided now: who starts is waiting no more, and has a place.
+    """
+    nodes = {node.name: node for node in snapshot.nodes}
+    held: dict[str, list[Pod]] = {}
+    for pod in snapshot.pods:
+        if not pod.phase.is_final:
+            held.setdefault(pod.node, []).append(pod)
+    steps: list[PartitionStep] = []
+    for each in snapshot.partitioned:
+        if each.change is not None and each.node in nodes:
+            step = _next_step(each, nodes[each.node], held.get(each.node, ()), now)
+            if step is not None:
+                steps.append(step)
+    return (*steps, *_begin(snapshot, nodes, held, changes, now))
+
+
+def look_times(snapshot: Snapshot, now: float) -> Iterator[float]:
+    """Yield times at which a step may be due although nothing has happened."""
+    if any(each.change is not None for each in snapshot.partitioned) or any(
+        _waits(run, now) for run in snapshot.workloads
+    ):
+        yield (now // LOOK_S + 1) * LOOK_S
+
+
+def layout_for(spec: GangSpec, snapshot: Snapshot) -> str | None:
+    """Name a layout in which nodes would hold a run that none holds as they are; None where there is none."""
+    nodes = {node.name: node for node in snapshot.nodes}
+    of_pools: dict[str, list[PartitionedNode]] = {}
+    for each in snapshot.partitioned:
+        if each.node in nodes:
+            of_pools.setdefault(each.pool.name, []).append(each)
+    for found in of_pools.values():
+        for layout in _partitions(found[0]).layouts:
+            others = tuple(_opened(nodes[each.node], each, layout) for each in found[: spec.nodes])
+            if why_never(spec, (*snapshot.nodes, *others)) is None:
+                return layout
+    return None
+
+
+def _next_step(each: PartitionedNode, node: Node, pods: Sequence[Pod], now: float) -> PartitionStep | None:
+    """Return the step that follows from what a node says that is on its way; None while it is awaited."""
+    change = each.change
+    assert change is not None, "a node that rests is on no way"
+    holders = [pod for pod in pods if pod.grant.gpu_uuids]
+    waited_s = now - change.since
+
+    def step(action: PartitionAction, why: str, to: str = change.to, failed: str | None = None) -> PartitionStep:
+        return PartitionStep(node=each.node, action=action, to=to, why=why, failed=failed)
+
+    if each.requested != change.to:
+        if not holders:
+            why = f"nobody holds a GPU of {each.node} any more; it is asked for the layout {change.to}"
+            return step(PartitionAction.RELABEL, why)
+        if waited_s < DRAIN_PATIENCE_S:
+            return None
+        why = (
+            f"{plural(len(holders), 'pod')} still hold GPUs of {each.node} after {describe_duration(waited_s)}; "
+            f"it keeps the layout {change.back}"
+        )
+        return step(PartitionAction.GIVE_UP, why, change.back, change.to)
+    says_so = _partitions(each).by_device_plugin or each.said is ManagerState.SUCCESS
+    if says_so and each.layout == change.to:
+        why = f"{each.node} has the layout {change.to} since {describe_duration(waited_s)} after it was asked for"
+        return step(PartitionAction.UNCORDON, why)
+    if change.to == change.back:
+        return None  # it was to go back and cannot: somebody has to look at it
+    patience_s = max(LEAST_PATIENCE_S, 3 * _partitions(each).reconfigure_s)
+    if each.said is ManagerState.FAILED or waited_s >= patience_s:
+        how = "its manager says that it failed" if each.said is ManagerState.FAILED else "nothing came of it"
+        why = (
+            f"{each.node} does not have the layout {change.to} {describe_duration(waited_s)} after it was asked for: "
+            f"{how}; it goes back to {change.back}"
+        )
+        return step(PartitionAction.REVERT, why, change.back, change.to)
+    return None
+
+
+def _begin(
+    snapshot: Snapshot,
+    nodes: Mapping[str, Node],
+    held: Mapping[str, Sequence[Pod]],
+    changes: Sequence[Change],
+    now: float,
+) -> Iterator[PartitionStep]:
+    """Yield the first step of nodes that are worth to be changed, one of each pool."""
+    others = {each.workload_uid for each in changes if each.status is not None and each.status.phase not in _WAITING}
+    waiting = [run for run in snapshot.workloads if run.uid not in others and _waits(run, now)]
+    if not waiting:
+        return
+    waiting.sort(key=lambda run: (-run.spec.priority, run.status.since, run.uid))
+    starts = [create for change in changes for create in change.create]
+    world = _World.of(snapshot, nodes, held, waiting[:MOST_WAITING], starts, now)
+    if not world.waiting:
+        return
+    pools: dict[str, list[PartitionedNode]] = {}
+    for each in snapshot.partitioned:
+        if each.node in nodes:
+            pools.setdefault(each.pool.name, []).append(each)
+    for found in pools.values():
+        changing = sum(each.change is not None for each in found)
+        if changing >= max(1, len(found) // 10):
+            continue
+        best = max(_worth_it(found, world), key=lambda each: each.gain_s - each.cost_s, default=None)
+        if best is not None:
+            yield PartitionStep(
+                node=best.node.node, action=PartitionAction.CORDON, to=best.layout, why=_describe(best)
+            )  # fmt: skip
+
+
+def _waits(run: Workload, now: float) -> bool:
+    """Return whether a run waits for room on GPUs."""
+    status = run.status
+    return (
+        status.phase in _WAITING
+        and run.intent is Intent.RUN
+        and run.spec.engine is None
+        and run.spec.resources.gpu is not None
+        and status.reason.code in _FOR_ROOM
+        and (status.retry_at is None or status.retry_at <= now)
+    )
+
+
+def _partitions(each: PartitionedNode) -> Partitions:
+    assert each.pool.partitions is not None, "its pool has layouts"
+    return each.pool.partitions
+
+
+def _opened(node: Node, each: PartitionedNode, layout: str) -> Node:
+    """The node with that layout, open to all that suits it."""
+    return replace(node, gpus=in_layout(each.pool, layout, node.name), closed=None, leaving=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A node, a layout that it might have, who would start there, and who would have to leave."""
+
+    node: PartitionedNode
+    layout: str
+    starts: tuple[Workload, ...]
+    leaves: tuple[Workload, ...]
+    homeless: int
+    gain_s: float
+    out_of_use_s: float
+    lost_s: float
+    is_turn: bool
+
+    @property
+    def cost_s(self) -> float:
+        return self.out_of_use_s + self.lost_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """All that candidates are compared by.
+
+    Attributes:
+        waiting: Runs that wait and find no room as things are, with the shapes of their members.
+        rooms: What is free on every node.
+        taken: Nodes on which somebody starts now.
+    """
+
+    runs: Mapping[str, Workload]
+    pods: Mapping[str, Sequence[Pod]]
+    nodes: Mapping[str, Node]
+    held: Mapping[str, Sequence[Pod]]
+    waiting: Sequence[tuple[Workload, Shape]]
+    rooms: Mapping[str, NodeCapacity]
+    taken: frozenset[str]
+    now: float
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        nodes: Mapping[str, Node],
+        held: Mapping[str, Sequence[Pod]],
+        waiting: Iterable[Workload],
+        starts: Iterable[CreatePod],
+        now: float,
+    ) -> "_World":
+        rooms = {}
+        for name, node in nodes.items():
+            rooms[name] = NodeCapacity.of(node)
+            for pod in held.get(name, ()):
+                rooms[name].take(pod.grant)
+        for start in starts:
+            rooms[start.node].take(start.grant)
+        doors = doors_of(snapshot.nodes)
+        shaped = [(run, shape_of(run.gang, doors)) for run in waiting]
+        own: dict[str, list[Pod]] = {}
+        for found in held.values():
+            for pod in found:
+                own.setdefault(pod.workload_uid, []).append(pod)
+        return cls(
+            runs={run.uid: run for run in snapshot.workloads},
+            pods=own,
+            nodes=nodes,
+            held=held,
+            waiting=[(run, shape) for run, shape in shaped if not _fits(shape, run.gang.nodes, rooms.values())],
+            rooms=rooms,
+            taken=frozenset(start.node for start in starts),
+            now=now,
+        )
+
+    def leaving(self, name: str) -> list[Workload] | None:
+        """Return the runs that hold GPUs of a node; None where one of them may not be asked to leave."""
+        found: dict[str, Workload] = {}
+        for pod in self.held.get(name, ()):
+            if not pod.grant.gpu_uuids:
+                continue
+            run = self.runs.get(pod.workload_uid)
+            if run is None or run.spec.engine is not None or run.intent is not Intent.RUN:
+                return None
+            if run.status.phase is not Phase.RUNNING or not can_resume(run):
+                return None
+            found[run.uid] = run
+        return list(found.values())
+
+
+def _fits(shape: Shape, count: int, rooms: Iterable[NodeCapacity]) -> bool:
+    for room in rooms:
+        if count <= 0:
+            break
+        count -= members(room, shape, count)
+    return count <= 0
+
+
+def _worth_it(found: Sequence[PartitionedNode], world: _World) -> Iterator[_Candidate]:
+    """Yield changes that gain more than they cost."""
+    able: list[tuple[float, PartitionedNode, list[Workload]]] = []
+    alike = set()
+    for each in found:
+        node = world.nodes[each.node]
+        if each.change is not None or each.layout is None or each.said is ManagerState.PENDING:
+            continue
+        if not takes_pods(node) or node.leaving is not None or each.node in world.taken:
+            continue
+        leaves = world.leaving(each.node)
+        if leaves is None:
+            continue
+        if not leaves and not world.held.get(each.node):
+            if (each.pool.name, each.layout) in alike and not each.failed:
+                continue  # another empty node like it is looked at already
+            alike.add((each.pool.name, each.layout))
+        able.append((sum(_lost_s(run, world) for run in leaves), each, leaves))
+    able.sort(key=lambda item: (item[0], item[1].node))
+    for _, each, leaves in able[:MOST_NODES]:
+        for layout in _partitions(each).layouts:
+            failed_at = each.failed.get(layout)
+            if layout in (each.layout, each.requested) or (failed_at is not None and world.now - failed_at < RETRY_S):
+                continue
+            candidate = _candidate(each, layout, leaves, world)
+            if candidate.is_turn and candidate.gain_s > candidate.cost_s:
+                yield candidate
+
+
+def _lost_s(run: Workload, world: _World) -> float:
+    """GPU-seconds that a run loses by saving, leaving and starting again."""
+    return _gpus(run) * restart_s(run, world.pods[run.uid], world.now)
+
+
+def _gpus(run: Workload, num: int | None = None) -> float:
+    """GPUs of so many members of a run; of all when left out."""
+    return Shape.of(run.gang.resources).total_gpu_milli * (run.gang.nodes if num is None else num) / WHOLE_MILLI
+
+
+def _candidate(each: PartitionedNode, layout: str, leaves: Sequence[Workload], world: _World) -> _Candidate:
+    """Work out what a node gains and costs in a layout."""
+    node, now = world.nodes[each.node], world.now
+    room = NodeCapacity.of(_opened(node, each, layout))
+    for pod in world.held.get(each.node, ()):
+        if not pod.grant.gpu_uuids:
+            room.take(pod.grant)
+    others = {
+        name: NodeCapacity(other.node, other.cpu_milli, other.memory_bytes, dict(other.gpu_milli))
+        for name, other in world.rooms.items()
+        if name != each.node
+    }
+    takes_s = _partitions(each).reconfigure_s + max((run.spec.grace_s for run in leaves), default=0.0)
+    lost_s = held = claimed_s = 0.0
+    homeless = 0
+    for run in leaves:
+        on_node = [pod for pod in world.pods[run.uid] if pod.node == each.node]
+        shape = Shape.of(run.gang.resources)
+        held += _gpus(run, len(on_node))
+        lost_s += _lost_s(run, world)
+        if not _take(shape, len(on_node), [*others.values(), room]):
+            homeless += 1
+            claimed_s += _gpus(run) * (now - run.created_at)
+    before = dict(room.gpu_milli)
+    starts: list[Workload] = []
+    gain_s = 0.0
+    highest = max((run.spec.priority for run in leaves), default=None)
+    for run, shape in world.waiting:
+        if highest is not None and run.spec.priority < highest:
+            continue
+        here = members(room, shape, run.gang.nodes)
+        if here and _fits(shape, run.gang.nodes - here, others.values()):
+            _take(shape, here, [room])
+            _take(shape, run.gang.nodes - here, list(others.values()))
+            starts.append(run)
+            gain_s += _gpus(run) * (now - run.status.since)
+            claimed_s -= _gpus(run) * (now - run.created_at)
+    taken = sum(before[uuid] - free for uuid, free in room.gpu_milli.items()) / WHOLE_MILLI
+    return _Candidate(
+        node=each,
+        layout=layout,
+        starts=tuple(starts),
+        leaves=tuple(leaves),
+        homeless=homeless,
+        gain_s=gain_s,
+        out_of_use_s=takes_s * max(taken, held),
+        lost_s=lost_s,
+        is_turn=not homeless or claimed_s < 0,
+    )
+
+
+def _take(shape: Shape, count: int, rooms: Sequence[NodeCapacity]) -> bool:
+    """Take so many members where there is room; whether all found some."""
+    for room in rooms:
+        while count and (grant := room.fit(shape)) is not None:
+            room.take(grant)
+            count -= 1
+    return not count
+
+
+def _describe(best: _Candidate) -> str:
+    """Say what a change is for and what it costs, as a sentence."""
+    names = ", ".join(run.spec.name for run in best.starts[:3])
+    more = f" and {len(best.starts) - 3} more" if len(best.starts) > 3 else ""
+    said = (
+        f"{best.node.node} goes from the layout {best.node.layout} to {best.layout} for {names}{more}, which have "
+        f"waited {_hours(best.gain_s)} GPU-hours; that costs {_hours(best.cost_s)}: "
+        f"{_hours(best.out_of_use_s)} out of use"
+    )
+    if best.leaves:
+        said += (
+            f", {_hours(best.lost_s)} of {plural(len(best.leaves), 'run')} that saved and started again"
+            f"{f', {best.homeless} of which wait for another place' if best.homeless else ''}"
+        )
+    return said
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.3g}"
