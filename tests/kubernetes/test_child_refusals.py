@@ -133,19 +133,6 @@ def test_an_account_that_may_write_nothing_ends_the_pass(
         cluster.apply(Plan(changes=(change,)))
 
 
-def test_an_address_that_is_refused_is_told_once_whatever_else_is_written(cluster: KubernetesCluster) -> None:
-    (other,) = cluster.snapshot().workloads
-    plan = Plan(changes=(Change(workload_uid=other.uid, version=other.version, status=status(Phase.RUNNING)),))
-    cluster.note_refusal(other.uid, Refusal.ADDRESS, "it needs a gateway")
-    ((found, what, said),) = cluster.take_refusals()
-    assert (found.name, what, said) == ("other", Refusal.ADDRESS, "it needs a gateway")
-    assert cluster.apply(plan) == (True,)
-    cluster.note_refusal(other.uid, Refusal.ADDRESS, "it needs a gateway")
-    assert cluster.take_refusals() == []
-    cluster.note_refusal(other.uid, Refusal.ADDRESS, "somebody else's Service has its name")
-    assert len(cluster.take_refusals()) == 1
-
-
 @pytest.mark.parametrize("kind", ["Sweep", "Pipeline"])
 def test_a_population_that_an_older_definition_let_in_is_refused_as_a_whole(kind: str) -> None:
     sweep = {

@@ -13,6 +13,8 @@ import pytest
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.roles import render_binding
+from fairlead.cluster.kubernetes.operator.pods import endpoint_publisher
+from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.test_kubectl import Kubectl
@@ -156,6 +158,44 @@ def test_one_that_kubectl_made_says_that_it_needs_a_gateway(desk: Desk, plane: C
         assert "max_concurrency: requests wait at a gateway, and there is none on this cluster" in told
         assert "`fairlead install --gateways 2` adds some" in told
         assert backends(plane, namespace) == []
+        assert "it has no address: max_concurrency: requests wait at a gateway" in desk("status", "web").out
+        assert "AddressRefused" in desk("events", "web").out
+        kubectl("patch", "serving", "web", "--type=merge", "-p", json.dumps({"spec": {"max_concurrency": None}}))
+        until(lambda: len(backends(plane, namespace)) == 1)
+        until(lambda: "AddressGiven" in desk("events", "web").out)
+        assert "no address" not in desk("status", "web").out
+
+
+@pytest.mark.parametrize("model", ["run://train@best", "churn@production"])
+def test_a_model_that_pods_cannot_have_is_refused_by_the_api_server(
+    plane: ControlPlane, namespace: str, model: str
+) -> None:
+    whole = {
+        "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": "web"},
+        "spec": {"run": "serve", "image": "python:3.12", "model": model},
+    }  # fmt: skip
+    kubectl = Kubectl(plane, namespace)
+    told = kubectl("apply", "-f", "-", given=json.dumps(whole))
+    assert f'"{model}" is a checkpoint or a version of a model' in told
+    assert "give a path in the image" in told
+    for fine in ("/models/chat", "s3://models/a@b"):
+        whole["spec"] = {**whole["spec"], "model": fine}  # type: ignore[dict-item]  # a mapping
+        assert "serving.fairlead.dev/web" in kubectl("apply", "-f", "-", given=json.dumps(whole))
+
+
+def test_an_address_that_somebody_deleted_is_put_right(
+    desk: Desk, access: Access, plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_publisher, "CHECK_S", 0.5)
+    (desk.directory / "serve.yaml").write_text(spec(replicas=1))
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/serve-web"
+    service = f"/api/v1/namespaces/{namespace}/services/serve-web"
+    with operating(access, namespace):
+        desk("run", "serve.yaml")
+        until(lambda: len(backends(plane, namespace)) == 1)
+        for path in (service, slices):
+            plane.request("DELETE", path)
+            until(lambda: plane.exists(service) and len(backends(plane, namespace)) == 1)
 
 
 def test_a_replica_that_is_not_ready_or_told_to_go_is_not_behind_the_address(

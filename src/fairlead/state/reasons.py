@@ -58,6 +58,7 @@ class Code(StrEnum):
     ASLEEP = "Asleep"
     ROLLING_OUT = "RollingOut"
     REVISION_FAILED = "RevisionFailed"
+    ADDRESS_REFUSED = "AddressRefused"
     OVERFLOW_ON_DEMAND = "OverflowOnDemand"
     METRIC_UNAVAILABLE = "MetricUnavailable"
 

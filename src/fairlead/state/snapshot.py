@@ -522,6 +522,7 @@ class Snapshot:
         parents: Workloads that have children.
         ended: Children of the parents, of any kind, that are over and in neither of the other two.
         demand: What is asked of endpoints, by the uid of theirs; those of which nothing is known are missing.
+        unaddressed: Why endpoints have no address, by the uid of theirs; those that have one are missing.
         measurements: Answers to the queries by which endpoints scale, by the uid of theirs.
         pools: Those that are to have nodes ahead of time, with the demand for them.
         standby: The nodes that they are to have, as it was decided last.
@@ -541,6 +542,7 @@ class Snapshot:
     ended: tuple[AnyWorkload, ...] = ()
     demand: "Mapping[str, Demand]" = field(default_factory=dict)
     measurements: "Mapping[str, Measurement]" = field(default_factory=dict)
+    unaddressed: Mapping[str, str] = field(default_factory=dict)
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()

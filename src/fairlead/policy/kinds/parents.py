@@ -143,6 +143,7 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
             on_spot=on_spot,
             demand=snapshot.demand.get(uid),
             measurement=snapshot.measurements.get(uid),
+            unaddressed=snapshot.unaddressed.get(uid),
         )
         for uid, _ in prefixes
     }

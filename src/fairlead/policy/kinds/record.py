@@ -38,6 +38,7 @@ class Family:
         demand: What is asked of the parent; None where nobody counts.
         on_spot: The uids of replicas that are on spot nodes, of endpoints that tell these from others.
         measurement: Answers to the query by which it scales; None where nobody asks.
+        unaddressed: Why it has no address; None where it has one, or needs none.
         share: How many of its children it may have beside all other parents of its kind; None where nobody says.
     """
 
@@ -46,6 +47,7 @@ class Family:
     on_spot: frozenset[str] = frozenset()
     demand: Demand | None = None
     measurement: Measurement | None = None
+    unaddressed: str | None = None
     share: int | None = None
 
     @property

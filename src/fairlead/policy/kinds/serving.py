@@ -141,6 +141,7 @@ class ServingDetail:
         going: Replicas that are to go.
         canary: The trial of the target; None where there is none.
         displaced: How many replicas above the base were said to hold on-demand nodes, for want of spot.
+        unaddressed: Why it was said to have no address; None where nothing was.
         unmeasured: It was told that the query by which it scales has no answer.
     """
 
@@ -154,6 +155,7 @@ class ServingDetail:
     going: tuple[Going, ...] = ()
     canary: Trial | None = None
     displaced: int = 0
+    unaddressed: str | None = None
     unmeasured: bool = False
 
     def revision(self, number: int | None) -> Revision | None:
@@ -204,6 +206,9 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
         # One event at a time: it is told at the next look where there is another now.
         detail = replace(detail, unmeasured=missing is not None)
         event = _tell_metric(detail, missing)
+    if event is None and detail.unaddressed != family.unaddressed:
+        detail = replace(detail, unaddressed=family.unaddressed)
+        event = _tell_address(family.unaddressed)
     displaced = _num_displaced(replicas)
     if event is None and (displaced > 0) != (detail.displaced > 0) and _is_settled(replicas):
         detail = replace(detail, displaced=displaced)
@@ -629,6 +634,13 @@ def _tell_displaced(replicas: list[ReplicaState], displaced: int) -> Event:
     return Event(type=Code.OVERFLOW_ON_DEMAND.value, reason=reason)
 
 
+def _tell_address(problem: str | None) -> Event:
+    """Tell that it has no address, or has one again."""
+    if problem is None:
+        return Event(type="AddressGiven", reason=Reason(code=Code.SERVING, message="it has its address"))
+    return Event(type=Code.ADDRESS_REFUSED.value, reason=Reason(code=Code.ADDRESS_REFUSED, message=problem))
+
+
 def _tell_metric(detail: ServingDetail, missing: str | None) -> Event:
     """Tell that the query has no answer, or has one again."""
     if missing is None:
@@ -659,6 +671,7 @@ def _say(
     assert target is not None
     given_up = detail.revision(detail.asked)
     aside = "" if given_up is None or given_up.failed is None else f"; {given_up.name} was given up: {given_up.failed}"
+    aside += "" if family.unaddressed is None else f"; it has no address: {family.unaddressed}"
     aside += "" if missing is None else f"; its query has no answer: {missing}"
     new = [each for each in replicas if each.revision == target.number and not each.leaving]
     old = [each for each in replicas if each.revision != target.number and each.ready]

@@ -16,6 +16,7 @@ from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import API_VERSION, OBJECTS
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import Resources
+from fairlead.specs.serving import Serving
 from fairlead.specs.sweep import Prune
 from fairlead.specs.tables import field_types as kinds
 from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
@@ -68,6 +69,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Training: validation.engine_rules,
     Prune: validation.population_rules,
     PoolGpu: validation.partition_rules,
+    Serving: validation.model_rules,
 }
 
 

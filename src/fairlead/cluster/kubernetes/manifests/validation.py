@@ -6,7 +6,7 @@ regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` gives a nam
 
 import json
 
-from fairlead.cluster.preflight import IN_POD, NO_PLACES, NO_POPULATION, OTHER_PLACES
+from fairlead.cluster.preflight import IN_POD, MODEL_PLACES, NO_PLACES, NO_POPULATION, OF_A_MACHINE, OTHER_PLACES
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs import engines
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
@@ -229,6 +229,14 @@ def checkpoint_rules() -> list[Rule]:
 def population_rules() -> list[Rule]:
     """Refuse what no trial on a cluster can do, before any copy fails; ``self`` is the section of `prune`."""
     return [rule("!has(self.rule) || self.rule != 'pbt'", say(NO_POPULATION), at=".rule")]
+
+
+def model_rules() -> list[Rule]:
+    """Rules for a model that pods can have, as ``fairlead.cluster.preflight`` has them; ``self`` is an endpoint."""
+    model = "self.model"
+    is_url = f"({model}.contains('://') && !{model}.startsWith('run://'))"
+    test = f"!has({model}) || {is_url} || !({model}.startsWith('run://') || {model}.contains('@'))"
+    return [rule(test, _quoted(model), say(f" {OF_A_MACHINE}; {MODEL_PLACES}"), at=".model")]
 
 
 def sharing_rules() -> list[Rule]:

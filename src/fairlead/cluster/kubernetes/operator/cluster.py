@@ -10,7 +10,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
@@ -79,7 +79,6 @@ class Refusal(StrEnum):
 
     CHILD = "ChildRefused"
     STATUS = "StatusRefused"
-    ADDRESS = "AddressRefused"
 
 
 class KubernetesCluster:
@@ -131,6 +130,7 @@ class KubernetesCluster:
         self._progress: dict[str, Progress] = {}
         self._told: dict[str, tuple[PodPhase, ...]] = {}
         self._refused: dict[str, dict[Refusal, str]] = {}
+        self._unaddressed: dict[str, str] = {}
         self._untold: dict[tuple[str, Refusal], str] = {}
         self._outlook = outlook
         self._meanwhile = meanwhile
@@ -166,6 +166,10 @@ class KubernetesCluster:
             seen = replace(seen, spending=spending)
         if demand := self._demand_of(seen):
             seen = replace(seen, demand=demand)
+        with self._lock:
+            unaddressed = self._unaddressed
+        if unaddressed:
+            seen = replace(seen, unaddressed=unaddressed)
         if measured := self._measured_of(seen):
             seen = replace(seen, measurements=measured)
         growth, asked = self._outlook(seen.workloads)
@@ -505,8 +509,7 @@ class KubernetesCluster:
             return False
         if done and (change.status is not None or change.submit or change.children):
             with self._lock:
-                for what in (Refusal.CHILD, Refusal.STATUS):  # of its address it says nothing
-                    self._refused.get(change.workload_uid, {}).pop(what, None)
+                self._refused.pop(change.workload_uid, None)
         return done
 
     def note_refusal(self, uid: str, what: Refusal, said: str) -> None:
@@ -515,6 +518,20 @@ class KubernetesCluster:
             known = self._refused.setdefault(uid, {})
             if known.get(what) != said:
                 known[what] = self._untold[uid, what] = said
+
+    def note_address(self, uid: str, problem: str | None) -> None:
+        """Note why an endpoint has no address, or that it has one, for the next decision."""
+        with self._lock:
+            if self._unaddressed.get(uid) == problem:
+                return
+            others = {each: said for each, said in self._unaddressed.items() if each != uid}
+            self._unaddressed = others if problem is None else {**others, uid: problem}
+        self.view.wake()
+
+    def keep_addresses(self, uids: Collection[str]) -> None:
+        """Forget all endpoints but these."""
+        with self._lock:
+            self._unaddressed = {uid: said for uid, said in self._unaddressed.items() if uid in uids}
 
     def take_refusals(self) -> list[tuple[AnyObject, Refusal, str]]:
         """The workloads that the API server refuses something, and its words, each time that these are others."""

@@ -12,7 +12,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.manifests.endpoints import render_backends, render_endpoint, render_routes
 from fairlead.cluster.kubernetes.manifests.gateway import GATEWAY_PORT
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.preflight import gateway_problem
@@ -31,6 +31,9 @@ from fairlead.state.snapshot import Pod, Snapshot, Workload
 Addresses = dict[str, str]
 # Until it is looked again whether somebody else's Service has the name.
 PAUSE_S = 10.0
+# How often some of what was written is written again, as somebody may have deleted it: of so many endpoints, those that
+# were written the longest time ago.
+CHECK_S, MOST_CHECKS = 30.0, 20
 IPV4, IPV6 = "IPv4", "IPv6"
 
 
@@ -69,6 +72,8 @@ class EndpointPublisher:
         self._wanted: dict[str, Backends] = {}
         self._written: dict[str, Backends] = {}
         self._again_at: dict[str, float] = {}
+        self._written_at: dict[str, float] = {}
+        self._check_at = 0.0
 
     @property
     def is_behind(self) -> bool:
@@ -93,7 +98,7 @@ class EndpointPublisher:
                 addresses = {each.key.partition("/")[2]: each.address for each in chosen}
                 wanted[endpoint.uid] = Backends(endpoint=endpoint, addresses=addresses, is_gateways=True)
                 if not self._gateways.are_there:
-                    self._cluster.note_refusal(endpoint.uid, Refusal.ADDRESS, problem)
+                    self._cluster.note_address(endpoint.uid, problem)
                 continue
             addresses = {}
             for _, pod in that_serve(endpoint, families[endpoint.uid], pods):
@@ -103,7 +108,11 @@ class EndpointPublisher:
             self._wanted = wanted
             self._written = {uid: found for uid, found in self._written.items() if uid in wanted}
             self._again_at = {uid: at for uid, at in self._again_at.items() if uid in wanted}
+            self._written_at = {uid: at for uid, at in self._written_at.items() if uid in wanted}
             due = self._due()
+            if time.monotonic() >= self._check_at:
+                self._check_at = time.monotonic() + CHECK_S
+        self._cluster.keep_addresses(wanted.keys())
         for uid in due:
             endpoint = wanted[uid].endpoint
             name = f"publish {endpoint.spec.team}/{endpoint.spec.name}"
@@ -141,11 +150,15 @@ class EndpointPublisher:
     def _due(self) -> list[str]:
         """Return the uids of those of which something is to be written, with the lock held."""
         now = time.monotonic()
-        return [
+        found = [
             uid
             for uid, backends in self._wanted.items()
             if not backends.is_like(self._written.get(uid)) and self._again_at.get(uid, 0.0) <= now
         ]
+        if now >= self._check_at:
+            old = [uid for uid, at in self._written_at.items() if at <= now - CHECK_S and uid not in found]
+            found += sorted(old, key=self._written_at.__getitem__)[:MOST_CHECKS]
+        return found
 
     def _address(self, pod: Pod) -> Addresses:
         found = self._view.pods_of(pod.workload_uid).values()
@@ -166,9 +179,14 @@ class EndpointPublisher:
             with self._lock:
                 self._again_at[uid] = time.monotonic() + PAUSE_S
             return
+        if self._gateways.are_there or not backends.is_gateways:
+            self._cluster.note_address(uid, None)
+        with self._lock:
+            # Until it has succeeded nobody knows what is there.
+            self._written.pop(uid, None)
         self._list(backends)
         with self._lock:
-            self._written[uid] = backends
+            self._written[uid], self._written_at[uid] = backends, time.monotonic()
         if self.is_behind:
             # Of others, or by now of this one: whoever is to go waits for nothing.
             self._view.wake()
@@ -189,7 +207,7 @@ class EndpointPublisher:
         there = self._client.get(path)["metadata"]
         if (there.get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
             said = f"a Service named {metadata['name']} is there that Fairlead did not create; delete it"
-            self._cluster.note_refusal(endpoint.uid, Refusal.ADDRESS, said)
+            self._cluster.note_address(endpoint.uid, said)
             return False
         if there.get("ownerReferences") != metadata["ownerReferences"]:
             owned = {"uid": there["uid"], "ownerReferences": metadata["ownerReferences"]}
