@@ -26,9 +26,9 @@ from benchmarks import megatron_memory
 from benchmarks.convnets import NETWORKS
 from benchmarks.convolutions import CONTEXT, peak_memory
 from fairlead.policy.strategy import torch_memory
-from fairlead.policy.strategy.memory import GIB, RESERVED_OVER_ALLOCATED, worst
+from fairlead.policy.strategy.memory import GIB, worst
 from fairlead.policy.strategy.split import Recompute, Schedule, Split
-from fairlead.policy.strategy.transformer import Experts, LatentAttention, Transformer
+from fairlead.policy.strategy.transformer import WRITTEN_OUT_NORM, Experts, LatentAttention, Transformer
 
 DATA = Path(__file__).parents[2] / "shared" / "traces"
 SEQUENCE = 4096
@@ -186,7 +186,7 @@ def fsdp(data: Path) -> Iterator[Result]:
             layers, hidden, heads, width = sizes[row["model"].rsplit("-", 1)[1]]
             model = Transformer(
                 layers=layers, hidden=hidden, heads=heads, key_value_heads=8, head=128, width=width,
-                vocabulary=128_256, sequence=int(row["sequence"]),
+                vocabulary=128_256, sequence=int(row["sequence"]), norm_kept=WRITTEN_OUT_NORM,
             )  # fmt: skip
             found = re.search(r"FSDP\s*(\d+)", row["parallelism"])
             tensor, settings = re.search(r"TP\s*(\d+)", row["parallelism"]), row["settings"].lower()
@@ -206,7 +206,7 @@ def fsdp(data: Path) -> Iterator[Result]:
                 case=f"{row['model']} {row['parallelism']} {row['settings']}",
                 file=path.name,
                 measured_gib=float(row["peak_memory_gib"]),
-                estimated_gib=memory.allocated * RESERVED_OVER_ALLOCATED / GIB,
+                estimated_gib=memory.reserved / GIB,
             )
 
 

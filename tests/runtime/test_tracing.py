@@ -1,13 +1,17 @@
 """Steps of a program are counted with fake tensors, as any of its ranks."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.control.step_tracing import trace
 from fairlead.errors import Conflict
-from fairlead.specs.parallel import Parallel, Shard
+from fairlead.policy.strategy import torch_memory
+from fairlead.policy.strategy.resolution import resolve, split_of
+from fairlead.policy.strategy.transformer import Transformer
+from fairlead.specs.parallel import Parallel, Recomputed, Shard
 from tests.builders import training
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -15,18 +19,25 @@ pytest.importorskip("torch", reason="torch is not installed; pip install 'fairle
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = f"{sys.executable} {ROOT / 'tests' / 'runtime' / 'tracing_program.py'}"
-# Three blocks of 4 x 256 x 256 and 3 x 256 x 1024 with two norms; embedding and output of 24 tokens.
-BLOCK, ROOTS = 4 * 256 * 256 + 3 * 256 * 1024 + 4 * 256, 24 * 256
+# Three blocks of 4 x 256 x 256 and 3 x 256 x 1024 with two norms; embedding and output of 8,192 tokens.
+BLOCK, ROOTS, NORM = 4 * 256 * 256 + 3 * 256 * 1024 + 4 * 256, 8192 * 256, 2 * 256
 ENV = {"PYTHONPATH": str(ROOT)}
 
 
+LLAMA = Transformer(
+    layers=3, hidden=256, heads=4, key_value_heads=4, head=64, width=1024, vocabulary=8192, sequence=512
+)
+
+
 def test_one_rank_has_all_parameters_and_their_moments() -> None:
-    (found,) = trace(training(run=PROGRAM, env=ENV, parallel=Parallel(batch=2, micro_batch=1)), ROOT)
-    parameters = 3 * BLOCK + 2 * ROOTS
+    spec = training(run=PROGRAM, env=ENV, parallel=Parallel(batch=8, micro_batch=4))
+    (found,) = trace(spec, ROOT)
+    parameters = 3 * BLOCK + 2 * ROOTS + NORM
     assert found.parameters_bytes == 4 * parameters
     # AdamW: two moments and a number of steps for each tensor.
     assert found.optimizer_bytes == pytest.approx(8 * parameters, rel=0.01)
-    assert found.peak_bytes > 16 * parameters
+    (estimated,) = torch_memory.stages(LLAMA, split_of(resolve(spec, None).parallel))
+    assert estimated.allocated == pytest.approx(found.peak_bytes, rel=0.01)
 
 
 @pytest.mark.long
@@ -38,9 +49,34 @@ def test_each_rank_has_its_shard_or_part() -> None:
     assert found.parameters_bytes == pytest.approx(2 * 3 * BLOCK + 8 * ROOTS, rel=0.01)
 
 
-def test_a_pipeline_is_refused() -> None:
-    with pytest.raises(Conflict, match="a pipeline cannot be traced"):
-        trace(training(run=PROGRAM, nodes=2, parallel=Parallel(pipeline=2, batch=2)), ROOT)
+def within_a_percent(nodes: int, asked: Parallel) -> None:
+    spec = training(run=PROGRAM, env=ENV, nodes=nodes, parallel=asked)
+    parallel = resolve(spec, None).parallel
+    estimates = torch_memory.stages(LLAMA, split_of(parallel))
+    for found in trace(replace(spec, parallel=parallel), ROOT):
+        assert estimates[found.stage].allocated == pytest.approx(found.peak_bytes, rel=0.01), (asked, found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("nodes", "asked"),
+    [
+        (1, Parallel(batch=8, micro_batch=8, recompute=Recomputed.FULL)),
+        (4, Parallel(data=4, shard=Shard.PARAMETERS, batch=32, micro_batch=8)),
+        (2, Parallel(tensor=2, batch=8, micro_batch=8)),
+        (2, Parallel(pipeline=2, batch=16, micro_batch=4)),
+    ],
+)
+def test_the_estimate_is_what_is_counted_under_every_split(nodes: int, asked: Parallel) -> None:
+    within_a_percent(nodes, asked)
+
+
+@pytest.mark.long
+def test_each_stage_of_a_pipeline_is_traced() -> None:
+    first, last = trace(training(run=PROGRAM, env=ENV, nodes=2, parallel=Parallel(pipeline=2, batch=2)), ROOT)
+    assert (first.stage, first.rank, last.stage, last.rank) == (0, 0, 1, 1)
+    assert first.parameters_bytes == 4 * (2 * BLOCK + ROOTS)
+    assert last.parameters_bytes == 4 * (BLOCK + ROOTS + NORM)
 
 
 def test_a_program_that_looks_at_values_is_refused_with_the_line() -> None:

@@ -10,7 +10,24 @@ import fairlead
 from tests.runtime import parallel_programs
 
 parallel_programs.HIDDEN, parallel_programs.HEADS, parallel_programs.WIDTH = 256, 4, 1024
+parallel_programs.VOCABULARY = 8192
 LENGTH = 512
+
+
+class Llama(parallel_programs.Llama):
+    """The same, with a norm before its output as real ones have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(parallel_programs.HIDDEN)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        logits: torch.Tensor = self.output(self.norm(x))
+        return logits
 
 
 def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -23,8 +40,9 @@ def main() -> None:
     with fairlead.run() as run:
         if run.world_size > 1:
             dist.init_process_group()
-        model = run.parallelize(parallel_programs.Llama(), device="cpu")
-        optimizer = torch.optim.AdamW(model.parameters())
+        model = run.parallelize(Llama(), device="cpu")
+        # As on a GPU; it does not take tensor parallel parameters beside plain ones.
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=run.parallel.tensor == 1)
         start = run.resume(model=model, optimizer=optimizer)
         for step in range(start, 100):
             tokens = torch.randint(parallel_programs.VOCABULARY, (run.parallel.samples, LENGTH + 1))

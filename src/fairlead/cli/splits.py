@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.client import ClusterClient
+from fairlead.control.gpu_measurement import read_measured
 from fairlead.control.model_config import read_config
 from fairlead.control.step_tracing import TracedStage, trace
 from fairlead.errors import Conflict, UnknownModel
 from fairlead.policy.strategy import torch_memory
-from fairlead.policy.strategy.gpus import coefficients
 from fairlead.policy.strategy.memory import GIB, StageMemory
 from fairlead.policy.strategy.resolution import SHARDS, Ranking, describe, ranked, resolve, split_of, transformer_of
 from fairlead.policy.strategy.search import Candidate
@@ -66,7 +66,7 @@ def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | 
     estimates: tuple[StageMemory, ...] = ()
     config = read_config(spec, directory)
     if spec.parallel is not None:
-        spec = replace(spec, parallel=resolve(spec, config).parallel)
+        spec = replace(spec, parallel=resolve(spec, config, read_measured()).parallel)
     with contextlib.suppress(UnknownModel):  # then there is nothing to compare with
         if spec.model is not None:
             split = split_of(spec.parallel or Parallel(data=spec.world_size))
@@ -84,7 +84,7 @@ def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) 
 
 def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> Ranking:
     price = None if cluster.has_containers else _price_of(spec, cluster.nodes())
-    return ranked(spec, read_config(spec, directory), price)
+    return ranked(spec, read_config(spec, directory), price, read_measured())
 
 
 def _price_of(spec: Training, nodes: tuple[Node, ...]) -> float | None:
@@ -110,7 +110,7 @@ def _described(name: str, ranking: Ranking) -> list[str]:
     if more > 0:
         lines.append(f"and {more} more")
     low, high = UNSEEN
-    source = coefficients(on.gpu).source
+    source = on.coefficients.source
     lines.append(f"{name}: nine in ten steps take {low:g} to {high:g} times their estimate, by {source}")
     if ranking.own is not None:
         told = ranking.lack or f"needs {ranking.own.memory.needed / GIB:.0f} GiB, {ranking.own.time.total / 1000:.3g} s"

@@ -128,10 +128,11 @@ def _admit_run(
     prepared = replace(prepared, notes=(*detected.notes, *prepared.notes))
     if prepared.spec.parallel is not None:
         # Imported by the few that say how they are split.
+        from fairlead.control.gpu_measurement import read_measured
         from fairlead.control.model_config import read_config
         from fairlead.policy.strategy.resolution import resolve
 
-        resolved = resolve(prepared.spec, read_config(prepared.spec, directory))
+        resolved = resolve(prepared.spec, read_config(prepared.spec, directory), read_measured())
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
     if not cluster.has_containers:

@@ -38,14 +38,14 @@ class TracedStage:
 
 
 def trace(spec: Training, directory: Path) -> tuple[TracedStage, ...]:
-    """Trace two steps of the program as rank 0, which no other exceeds.
+    """Trace two steps of the program as the first rank of each stage, which no other of its stage exceeds.
 
     Args:
         spec: With a split that leaves nothing open, or none.
         directory: Where the command runs.
 
     Raises:
-        Conflict: The split has a pipeline, or the command is no plain Python program or does not bear fake tensors.
+        Conflict: The command is no plain Python program or does not bear fake tensors.
     """
     env = {**os.environ, **spec.env}
     if not spec.run:
@@ -54,14 +54,14 @@ def trace(spec: Training, directory: Path) -> tuple[TracedStage, ...]:
     if not isinstance(launch, Fork) or launch.script is None:
         why = launch.why if not isinstance(launch, Fork) else "it starts a module"
         raise Conflict(f"verify: it traces `python program.py ...` and this cannot be traced: {why}")
-    if spec.parallel is not None and (spec.parallel.pipeline or 1) > 1:
-        raise Conflict(
-            "verify: a pipeline cannot be traced, since its schedule in torch does not bear fake tensors; "
-            "the estimates stand, or give `parallel.pipeline: 1`"
-        )
     program = launch.argv[launch.argv.index(launch.script) :]
     python = (launch.interpreter, *launch.flags)
-    return (_trace(spec, directory, env, python, program, stage=0, rank=0),)
+    stages = 1 if spec.parallel is None else spec.parallel.pipeline or 1
+    # Ranks of a stage are neighbours, and none of them has more than the first.
+    each = spec.world_size // stages
+    return tuple(
+        _trace(spec, directory, env, python, program, stage=stage, rank=stage * each) for stage in range(stages)
+    )
 
 
 def _trace(

@@ -1,9 +1,11 @@
 """``fairlead doctor``: what would get in the way, and what to do about it."""
 
+import os
 import shutil
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 
 import click
@@ -27,12 +29,22 @@ LOW_DISK_BYTES = 5 * 1024**3
 
 @click.command()
 @cluster_options
+@click.option(
+    "--gpu", is_flag=True, help="Measure this machine's GPUs for estimates of training steps, and nothing else."
+)
 @json_option
-def doctor(target: Target, json_: bool) -> int:
+def doctor(target: Target, gpu: bool, json_: bool) -> int:
     """Look at this machine, or at a cluster: what is there, what is missing, and what mends it.
+
+    With --gpu it measures this machine's GPUs, all of them together, for about a minute: matrix products, memory,
+    launches and all-reduces. `plan` and `parallel: auto` estimate by it from then on.
 
     Exit code 1 when something would get in the way.
     """
+    if gpu:
+        if target.is_kubernetes:
+            raise click.UsageError("--gpu measures this machine; leave --cluster and --context out")
+        return _measure(json_)
     findings = _on_kubernetes(target) if target.is_kubernetes else _here()
     if json_:
         print(as_json([asdict(finding) for finding in findings]))
@@ -43,6 +55,28 @@ def doctor(target: Target, json_: bool) -> int:
             if finding.remedy is not None:
                 print(f"{'':<19}-> {finding.remedy}")
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _measure(json_: bool) -> int:
+    # Here and not above: only this needs them.
+    from fairlead.cluster.local.home import Home
+    from fairlead.control.gpu_measurement import measure
+
+    home = Home.open()
+    found = measure(home, os.environ, time.time())
+    if json_:
+        print(as_json(asdict(found)))
+        return 0
+    print(f"{found.name}: {describe_memory(int(found.memory_bytes))}, {plural(found.processors, 'processor')}")
+    print(f"  products     {found.tflops:.3g} TFLOP/s, half of that at a depth of {found.depth:.0f}")
+    print(f"  memory       {found.memory_gb_s:.4g} GB/s")
+    print(f"  launches     {found.launch_ms:.3g} ms a layer, forward and backward")
+    if found.link_gb_s is None or found.latency_ms is None:
+        print("  all-reduces  not measured: there is one GPU")
+    else:
+        print(f"  all-reduces  {found.link_gb_s:.4g} GB/s, {found.latency_ms:.3g} ms between two")
+    print(f"kept in {home.gpus}; `fairlead plan` estimates by it from now on")
+    return 0
 
 
 def _on_kubernetes(target: Target) -> list[Finding]:

@@ -38,6 +38,11 @@ class Home:
             raise explained(path, error) from error
         return cls(path)
 
+    @classmethod
+    def at(cls) -> "Home":
+        """Return the same without making it, for who only reads what may be there."""
+        return cls(_default().absolute())
+
     @property
     def database(self) -> Path:
         return self.path / "fairlead.db"
@@ -66,6 +71,11 @@ class Home:
     def catalogue(self) -> Path:
         """Prices of instance types that somebody gave."""
         return self.path / "catalogue.csv"
+
+    @property
+    def gpus(self) -> Path:
+        """Return the file of what `fairlead doctor --gpu` measured."""
+        return self.path / "gpus.json"
 
     @property
     def artefacts(self) -> Path:

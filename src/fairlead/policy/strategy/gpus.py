@@ -5,9 +5,14 @@ measured steps where there are any (`python -m benchmarks.step_time --fit`), and
 sheet's numbers as on the GPU that was measured.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from fairlead.policy.strategy.memory import GIB
+
+MEMORY_TOLERANCE = 0.15
+"""A device has the memory of a data sheet that differs by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,35 @@ class Gpu:
     memory_gb_s: float
     link_gb_s: float
     processors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredGpu:
+    """A GPU as ``fairlead doctor --gpu`` measured it.
+
+    Attributes:
+        name: As the device calls itself.
+        memory_bytes: What a program finds.
+        processors: Streaming multiprocessors.
+        tflops: TFLOP/s that large matrix products reach.
+        depth: Length of the inner dimension at which half of that is reached.
+        memory_gb_s: GB/s of a copy within its memory, read and written.
+        launch_ms: Least time of a layer, forward and backward.
+        link_gb_s: GB/s of all-reduces among the GPUs of the machine; None of one alone.
+        latency_ms: Of one between two of them; None of one alone.
+        at: Seconds since 1970.
+    """
+
+    name: str
+    memory_bytes: float
+    processors: int
+    tflops: float
+    depth: float
+    memory_gb_s: float
+    launch_ms: float
+    link_gb_s: float | None = None
+    latency_ms: float | None = None
+    at: float
 
 
 GPUS = (
@@ -217,12 +251,62 @@ MEASURED = {
 
 def find(name: str) -> Gpu | None:
     """Return the GPU of that name, in any spelling that a cluster may use; None when it is not known."""
-    wanted = name.upper().replace("NVIDIA-", "").replace("TESLA-", "").replace("_", "-").replace(" ", "-")
+    wanted = _spelt(name)
     return next((gpu for gpu in GPUS if wanted in gpu.names), None)
 
 
-def coefficients(gpu: Gpu) -> Coefficients:
-    """Coefficients of a GPU: those measured on A100, in the proportion of the data sheets."""
+def find_measured(name: str, known: Gpu | None, measured: Iterable[MeasuredGpu]) -> MeasuredGpu | None:
+    """Return what was measured of a GPU; None when nobody has.
+
+    Args:
+        known: That GPU by its data sheet. A device whose longer name begins with its name and has its memory is one.
+    """
+    model = None if known is None else known.names[0].partition("-")[0]
+    for each in measured:
+        own = _spelt(each.name)
+        if own == _spelt(name):
+            return each
+        is_like = known is not None and abs(each.memory_bytes / known.memory_bytes - 1) < MEMORY_TOLERANCE
+        if is_like and model is not None and model in own.split("-"):
+            return each
+    return None
+
+
+def as_gpu(measured: MeasuredGpu) -> Gpu:
+    """A GPU whose data sheet is not known, by what was measured of it."""
+    return Gpu(
+        names=(measured.name,),
+        memory_bytes=measured.memory_bytes,
+        peak_tflops=measured.tflops,
+        memory_gb_s=measured.memory_gb_s,
+        link_gb_s=measured.link_gb_s or measured.memory_gb_s,
+        processors=measured.processors,
+    )
+
+
+def coefficients(gpu: Gpu, measured: MeasuredGpu | None = None) -> Coefficients:
+    """Coefficients of a GPU: as measured, and for the rest those of A100 in the proportion of the data sheets."""
+    found = _by_data_sheet(gpu)
+    if measured is None:
+        return found
+    day = datetime.fromtimestamp(measured.at, UTC).date()
+    return replace(
+        found,
+        tflops=measured.tflops,
+        depth=measured.depth,
+        memory_gb_s=measured.memory_gb_s,
+        launch_ms=measured.launch_ms,
+        link_gb_s=measured.link_gb_s or found.link_gb_s,
+        latency_ms=measured.latency_ms or found.latency_ms,
+        source=f"{measured.name} as measured here on {day}, its network by {found.source}",
+    )
+
+
+def _spelt(name: str) -> str:
+    return name.upper().replace("NVIDIA-", "").replace("TESLA-", "").replace("_", "-").replace(" ", "-")
+
+
+def _by_data_sheet(gpu: Gpu) -> Coefficients:
     measured = MEASURED["A100"]
     reference = find("A100")
     if reference is None or gpu.processors == reference.processors:

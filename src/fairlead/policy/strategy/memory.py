@@ -28,7 +28,8 @@ class StageMemory:
         activations: What forward keeps for backward, of all micro-batches in flight.
         logits: The part of the peak moment that grows with the vocabulary.
         temporaries: The rest of the peak moment.
-        buffers: Workspaces, and buffers of communication and of unsharded parameters.
+        buffers: Workspaces, and buffers of communication and of parameters as they are computed with.
+        pools: What the streams that communicate have in pools of their own, which no tensor takes at the peak.
     """
 
     parameters: float
@@ -38,6 +39,7 @@ class StageMemory:
     logits: float
     temporaries: float
     buffers: float
+    pools: float = 0.0
 
     @property
     def allocated(self) -> float:
@@ -53,9 +55,14 @@ class StageMemory:
         )
 
     @property
+    def reserved(self) -> float:
+        """Bytes that the allocator has of the GPU."""
+        return (self.allocated + self.pools) * RESERVED_OVER_ALLOCATED
+
+    @property
     def needed(self) -> float:
         """Return what the GPU must have: the allocator's reserve, and what lies outside it."""
-        return self.allocated * RESERVED_OVER_ALLOCATED + OUTSIDE_ALLOCATOR
+        return self.reserved + OUTSIDE_ALLOCATOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,4 +80,4 @@ class Moment:
 
 def worst(stages: tuple[StageMemory, ...]) -> StageMemory:
     """The stage that takes the most."""
-    return max(stages, key=lambda stage: stage.allocated)
+    return max(stages, key=lambda stage: stage.reserved)

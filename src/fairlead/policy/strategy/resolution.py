@@ -1,11 +1,11 @@
 """Completes what a Training says of its model and its split: the ranks divided, what is open chosen or plain."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead.errors import CannotFit, Conflict, UnknownModel
-from fairlead.policy.strategy.gpus import GPUS, Gpu, find
+from fairlead.policy.strategy.gpus import GPUS, Gpu, MeasuredGpu, as_gpu, find, find_measured
 from fairlead.policy.strategy.memory import GIB
 from fairlead.policy.strategy.search import Candidate, Hardware, Wanted, assess, does_not_fit, search
 from fairlead.policy.strategy.split import Recompute, Split
@@ -52,13 +52,13 @@ def transformer_of(shape: ModelShape, config: Mapping[str, Any] | None) -> Trans
     return hugging_face(own, shape.sequence)
 
 
-def hardware_of(spec: Training, price_per_hour: float | None = None) -> Hardware:
+def hardware_of(spec: Training, price_per_hour: float | None = None, measured: Sequence[MeasuredGpu] = ()) -> Hardware:
     """Return what a run asks for; ``price_per_hour`` in dollars for one node.
 
     Raises:
         Conflict: It names no GPU that is known, or not one GPU for each rank.
     """
-    gpu = _gpu_of(spec)
+    gpu, found = _gpu_of(spec, measured)
     request = spec.resources.gpu
     if request is None or request.milli % 1000 or spec.ranks_on_each_node != request.num_devices:
         raise Conflict("model: estimates are for one rank on each GPU; ask for whole GPUs and leave out ranks_per_node")
@@ -67,20 +67,26 @@ def hardware_of(spec: Training, price_per_hour: float | None = None) -> Hardware
         gpus=spec.world_size,
         node=spec.ranks_on_each_node,
         price_per_hour=None if price_per_hour is None else price_per_hour * spec.nodes,
+        measured=found,
     )
 
 
-def _gpu_of(spec: Training) -> Gpu:
+def _gpu_of(spec: Training, measured: Sequence[MeasuredGpu]) -> tuple[Gpu, MeasuredGpu | None]:
+    """The GPU that a run asks for, and what was measured of it."""
     request = spec.resources.gpu
-    known = ", ".join(gpu.names[0] for gpu in GPUS)
+    known = ", ".join((*(gpu.names[0] for gpu in GPUS), *(each.name for each in measured)))
     if request is None or request.model is None:
         raise Conflict(f"model: estimates go by the model of GPU; name one, such as `gpu: A100:8`. Known: {known}.")
     found = find(request.model)
     if request.min_memory_bytes is not None and (found is None or found.memory_bytes < 0.9 * request.min_memory_bytes):
         found = find(f"{request.model}-{request.min_memory_bytes / 1e9:.0f}GB")
-    if found is None:
-        raise Conflict(f"model: nothing is known of the GPU {request.model}. Known: {known}.")
-    return found
+    own = find_measured(request.model, found, measured)
+    if found is None and own is None:
+        raise Conflict(
+            f"model: nothing is known of the GPU {request.model}; `fairlead doctor --gpu` on a machine that has it "
+            f"measures it. Known: {known}."
+        )
+    return found or as_gpu(own), own  # type: ignore[arg-type] # one of the two is there
 
 
 def wanted_of(spec: Training, *, pipelines: bool = True) -> Wanted:
@@ -98,8 +104,8 @@ def wanted_of(spec: Training, *, pipelines: bool = True) -> Wanted:
     )
 
 
-def resolve(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
-    """Fill in what ``spec.parallel`` leaves open.
+def resolve(spec: Training, config: Mapping[str, Any] | None, measured: Sequence[MeasuredGpu] = ()) -> Resolved:
+    """Fill in what ``spec.parallel`` leaves open, by what was measured of GPUs where anything was.
 
     Raises:
         Conflict: The parts do not multiply to the ranks, or it is not known what to choose by.
@@ -110,7 +116,7 @@ def resolve(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
     if spec.most_nodes is not None:
         raise Conflict("parallel: a split is of a fixed number of ranks; give `nodes` one number")
     if asked.choose is Choose.AUTO:
-        return _chosen(spec, config)
+        return _chosen(spec, config, measured)
     tensor, pipeline = asked.tensor or 1, asked.pipeline or 1
     data = asked.data or max(1, spec.world_size // (tensor * pipeline))
     if data * tensor * pipeline != spec.world_size:
@@ -135,10 +141,10 @@ def resolve(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
     return Resolved(parallel=whole, note=f"parallel: {describe(split_of(whole))}")
 
 
-def _chosen(spec: Training, config: Mapping[str, Any] | None) -> Resolved:
+def _chosen(spec: Training, config: Mapping[str, Any] | None, measured: Sequence[MeasuredGpu]) -> Resolved:
     if spec.model is None:
         raise Conflict("parallel: auto chooses by the model; describe it with `model`, such as `model: config.json`")
-    model, on = transformer_of(spec.model, config), hardware_of(spec)
+    model, on = transformer_of(spec.model, config), hardware_of(spec, measured=measured)
     # What `run.parallelize` cannot apply is never chosen unasked.
     wanted = wanted_of(spec, pipelines=False)
     found = [each for each in search(model, on, wanted) if _is_applied(each.split)]
@@ -195,14 +201,20 @@ def describe(split: Split) -> str:
     return ", ".join(parts)
 
 
-def ranked(spec: Training, config: Mapping[str, Any] | None, price_per_hour: float | None) -> "Ranking":
+def ranked(
+    spec: Training,
+    config: Mapping[str, Any] | None,
+    price_per_hour: float | None,
+    measured: Sequence[MeasuredGpu] = (),
+) -> "Ranking":
     """Every split of a run's GPUs, and what is expected of the one that it has.
 
     Raises:
         Conflict: It names no known GPU.
         UnknownModel: No formula covers the model.
     """
-    model, on = transformer_of(spec.model or ModelShape(), config), hardware_of(spec, price_per_hour)
+    model = transformer_of(spec.model or ModelShape(), config)
+    on = hardware_of(spec, price_per_hour, measured)
     batch = replace(Wanted(batch=spec.world_size), batch=wanted_of(spec).batch)
     own = None
     if spec.parallel is not None and spec.parallel.choose is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fairlead.policy.strategy import torch_memory
-from fairlead.policy.strategy.gpus import Gpu, coefficients
+from fairlead.policy.strategy.gpus import Coefficients, Gpu, MeasuredGpu, coefficients
 from fairlead.policy.strategy.memory import GIB, StageMemory, worst
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.step_time import StepTime, step_time
@@ -27,12 +27,19 @@ class Hardware:
         gpus: How many in all.
         node: How many of one node.
         price_per_hour: Dollars for all of them; None when nobody says.
+        measured: What was measured of them; None when nobody has.
     """
 
     gpu: Gpu
     gpus: int
     node: int
     price_per_hour: float | None = None
+    measured: MeasuredGpu | None = None
+
+    @property
+    def coefficients(self) -> Coefficients:
+        """The costs of a step on them."""
+        return coefficients(self.gpu, self.measured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +95,7 @@ def assess(model: Transformer, split: Split, on: Hardware) -> Candidate:
     """Return what is expected of one split."""
     memory = worst(torch_memory.stages(model, split))
     gpu = on.gpu
-    time = step_time(model, split, coefficients(gpu), processors=gpu.processors, node=on.node)
+    time = step_time(model, split, on.coefficients, processors=gpu.processors, node=on.node)
     return Candidate(split=split, memory=memory, time=time, fits=memory.needed <= gpu.memory_bytes)
 
 

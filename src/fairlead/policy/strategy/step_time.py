@@ -86,6 +86,12 @@ def step_time(
     return _Step(model, split, on, software, processors, node).time()
 
 
+def waves_of(rows: float, columns: float, processors: int, count: float = 1.0) -> int:
+    """Whole waves of tiles in which so many products are computed."""
+    tiles = math.ceil(rows / TILE_ROWS) * math.ceil(columns / TILE_COLUMNS)
+    return math.ceil(tiles * count / processors)
+
+
 class _Step:
     def __init__(
         self, model: Transformer, split: Split, on: Coefficients, software: Software, processors: int, node: int
@@ -122,8 +128,7 @@ class _Step:
 
     def _product(self, rows: float, columns: float, depth: float, count: float = 1.0) -> float:
         """Milliseconds of ``count`` products: whole waves of tiles, each with a start as long as ``depth`` of k."""
-        tiles = math.ceil(rows / TILE_ROWS) * math.ceil(columns / TILE_COLUMNS)
-        waves = math.ceil(tiles * count / self.processors)
+        waves = waves_of(rows, columns, self.processors, count)
         each = 2 * self.processors * TILE_ROWS * TILE_COLUMNS * (depth + self.on.depth)
         return waves * each / (self.on.tflops * 1e9)
 

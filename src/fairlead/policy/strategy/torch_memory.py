@@ -5,8 +5,11 @@ gathers bf16 parameters block by block and reduces gradients in fp32; the root g
 last block stay gathered after forward (torch, ``fully_shard``). Tensor parallel layers keep the residual stream whole,
 and embedding and output are whole on each rank.
 
+A step begins without gradients (``zero_grad`` frees them). Without FSDP each forward casts the parameters it multiplies
+with and keeps them for its backward, but where it is computed again.
+
 Each stream of CUDA has a pool of its own in the caching allocator, so what gathering and reducing take is not shared
-with computing, and counts as ``buffers``.
+with computing, and counts as ``pools``.
 """
 
 from fairlead.errors import UnknownModel
@@ -44,14 +47,21 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     root += model.vocabulary * model.hidden if tied_again else 0
     parameters = block * len(layers) + root
     shards = split.data if split.zero >= 2 else 1
-    resident, gathering, reducing = _gathered(split, parameters, root, block)
-    kept = split.in_flight(stage) * len(layers) * layer_cache(model, split, compiled=compiled)
-    is_repeated = split.micro_batches > 1
-    moments = list(_moments(model, split, is_last, compiled))
-    # With one micro-batch no shard has a gradient yet at the end of forward.
-    gradients = GRADIENT * parameters / shards if is_repeated or split.zero == 0 else 0.0
+    flying = _in_flight(split, stage)
+    kept = flying * (len(layers) * layer_cache(model, split, compiled=compiled) + _between(model, split, is_last))
+    output = model.vocabulary * model.hidden if is_last else 0
+    computed, pools = _computed(split, flying, parameters, root, block, blocks=block * len(layers), output=output)
+    # With one micro-batch nothing has a gradient yet at the end of forward; a pipeline shards gradients after its last.
+    gradients = GRADIENT * parameters / (1 if split.pipeline > 1 else shards) if split.micro_batches > 1 else 0.0
+    # DDP's buckets hold gradients once more.
+    buckets = GRADIENT * parameters if split.data > 1 and split.zero < 2 else 0.0
     # The foreach optimizer has a temporary of all parameters' size, when all activations are gone.
-    step = 2 * GRADIENT * parameters / shards - gradients - kept - resident
+    step = 2 * GRADIENT * parameters / shards - gradients - kept - computed
+    moments = _moments(model, split, is_last, compiled, block)
+    if split.pipeline > 1 and is_first and split.zero < 2:
+        # The embedding, cast until forward is over.
+        cast = COMPUTED * (model.embedding + model.sequence * split.micro_batch * model.hidden)
+        moments.append(Moment(temporaries=cast))
     worst = max((*moments, Moment(temporaries=step)), key=lambda each: each.total)
     return StageMemory(
         parameters=PARAMETER * parameters / shards,
@@ -60,17 +70,42 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
         activations=kept,
         logits=worst.logits,
         temporaries=worst.temporaries,
-        buffers=resident + gathering + reducing,
+        buffers=computed + buckets,
+        pools=pools,
     )
 
 
-def _gathered(split: Split, parameters: float, root: float, block: float) -> tuple[float, float, float]:
-    """Bytes of parameters in bf16 while computing, of the stream that gathers them, and of the one that reduces."""
+def _in_flight(split: Split, stage: int) -> float:
+    """Micro-batches whose activations a stage has at once: with fewer than stages, all (``run.forward_backward``)."""
+    return split.micro_batches if split.micro_batches < split.pipeline else split.in_flight(stage)
+
+
+def _between(model: Transformer, split: Split, is_last: bool) -> float:
+    """Bytes of a micro-batch that a pipeline keeps of what a stage gives, and on the last of what it is given.
+
+    ``torch.distributed.pipelining`` keeps outputs until their backward, and has room for what comes for all
+    micro-batches; on stages between, that room is as large as what blocks keep of it.
+    """
+    if split.pipeline == 1:
+        return 0.0
+    tokens = model.sequence * split.micro_batch
+    if not is_last:
+        return COMPUTED * tokens * model.hidden
+    received = split.micro_batches * model.hidden / _in_flight(split, split.pipeline - 1)
+    return COMPUTED * tokens * (model.vocabulary + received)
+
+
+def _computed(
+    split: Split, flying: float, parameters: float, root: float, block: float, *, blocks: float, output: float
+) -> tuple[float, float]:
+    """Bytes of parameters in bf16 while computing, and of the pools of the streams that gather and reduce."""
     if split.zero < 2:
-        # Autocast keeps the cast weights until backward is over; DDP's buckets hold gradients once more.
-        return COMPUTED * parameters, 0.0, GRADIENT * parameters if split.data > 1 else 0.0
+        # Backward of an embedding needs no weights. What is computed again is cast again.
+        kept = blocks if split.recompute is Recompute.NONE else 0.0
+        return COMPUTED * flying * (kept + output), 0.0
+    # The root group and the last block stay gathered after forward; a pipeline gathers once for all micro-batches.
     at_once = root + block if split.zero == 3 and split.pipeline == 1 else parameters
-    return COMPUTED * at_once, COMPUTED * (root + block), GRADIENT * parameters / split.data
+    return COMPUTED * at_once, COMPUTED * (root + block) + GRADIENT * parameters / split.data
 
 
 def layer_cache(model: Transformer, split: Split, *, compiled: bool = False) -> float:
@@ -87,21 +122,25 @@ def layer_cache(model: Transformer, split: Split, *, compiled: bool = False) -> 
     if split.recompute is Recompute.SELECTIVE:
         own = h + (0 if compiled else h)
         return 2 * tokens * (own + (2 * inner + kv + width) / t) + logarithms
-    # Both norms' inputs and outputs; queries, keys, values, what attention gave; MLP: before and after the activation,
-    # and with a gate the gate's other side and the product.
-    mlp = width * (4 if model.gated else 2)
-    return 2 * tokens * (4 * h + (2 * inner + 2 * kv + mlp) / t) + logarithms + 8 * tokens
+    # What both norms keep, their inputs and outputs among it; queries, keys, values, what attention gave; MLP: before
+    # and after the activation, and with a gate the gate's other side and the product.
+    mlp = width * (4 if model.gated else model.activation_kept)
+    norms = 2 * model.norm_kept * h + 16
+    return tokens * (norms + 2 * (2 * inner + 2 * kv + mlp) / t) + logarithms
 
 
-def _moments(model: Transformer, split: Split, is_last: bool, compiled: bool) -> list[Moment]:
+def _moments(model: Transformer, split: Split, is_last: bool, compiled: bool, block: float) -> list[Moment]:
     tokens, t, h = model.sequence * split.micro_batch, split.tensor, model.hidden
     found = [Moment(temporaries=2 * tokens * (2 * h + 2 * model.width / t))]
     if split.recompute is not Recompute.NONE:
         # The block that is computed again, on top of what the others keep.
         whole = Split(tensor=t, micro_batch=split.micro_batch)
         again = layer_cache(model, whole) - layer_cache(model, split, compiled=compiled)
+        again += COMPUTED * block if split.zero < 2 else 0
         found.append(Moment(temporaries=again + 2 * tokens * (h + 2 * model.width / t)))
     if is_last and model.vocabulary:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
-        found.append(Moment(temporaries=8 * tokens * h, logits=12 * tokens * model.vocabulary))
+        # Besides, what the last norm keeps.
+        norm = tokens * (model.norm_kept * h + 8)
+        found.append(Moment(temporaries=norm, logits=12 * tokens * model.vocabulary))
     return found

@@ -12,6 +12,12 @@ from fairlead.errors import UnknownModel
 
 # The inner width of an MLP in hidden sizes, where a description leaves it out (arXiv 1706.03762, sec. 3.3).
 WIDTH_FACTOR = 4
+# Bytes that a norm keeps of each element: input and output in bf16, or, where it is written out in several operators as
+# in Hugging Face's RMSNorm, the input in fp32, the normalized one in bf16 and the output.
+FUSED_NORM, WRITTEN_OUT_NORM = 4, 8
+# Times the inner width of an MLP without a gate is kept: before and after the activation, or, where that is written out
+# as Hugging Face's `gelu_new`, three of its terms too.
+FUSED_ACTIVATION, WRITTEN_OUT_ACTIVATION = 2, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,8 @@ class Transformer:
         biases: Whether linear layers and norms have biases.
         tied: Whether output and input embedding are one.
         positions: Learned positions; 0 where they are rotary.
+        norm_kept: Bytes that a norm keeps for backward of each element of its input: input and output in bf16.
+        activation_kept: Times that an MLP without a gate keeps its inner width for backward.
         latent: Latent attention; None for the usual one.
         experts: None for a dense model.
     """
@@ -85,6 +93,8 @@ class Transformer:
     biases: bool = False
     tied: bool = False
     positions: int = 0
+    norm_kept: int = FUSED_NORM
+    activation_kept: int = FUSED_ACTIVATION
     latent: LatentAttention | None = None
     experts: Experts | None = None
 
@@ -180,9 +190,17 @@ def hugging_face(config: Mapping[str, Any], sequence: int | None = None) -> Tran
         biases=old,
         tied=bool(text.get("tie_word_embeddings", kind in {"gpt2", "bert", "roberta"})),
         positions=patches or (longest if learned else 0),
+        norm_kept=WRITTEN_OUT_NORM if "rms_norm_eps" in text else FUSED_NORM,
+        activation_kept=WRITTEN_OUT_ACTIVATION if _activation(text, kind) == "gelu_new" else FUSED_ACTIVATION,
         latent=_latent(text),
         experts=_experts(text),
     )
+
+
+def _activation(config: Mapping[str, Any], kind: str) -> str:
+    """Return the name of its activation; GPT-2's configs seldom say theirs."""
+    named = config.get("activation_function") or config.get("hidden_act")
+    return str(named or ("gelu_new" if kind == "gpt2" else ""))
 
 
 def _sequence(asked: int | None, longest: int) -> int:

@@ -6,6 +6,7 @@ exchange the least.
 """
 
 import contextlib
+import copy
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.checkpoint import SelectiveCheckpointContext
 
-    from fairlead.runtime.parallelism.stages import Stage
+    from fairlead.runtime.parallelism.stages import Preview, Stage
 
 Precision = Literal["fp32", "bf16"]
 
@@ -35,6 +36,7 @@ class Applied:
         precision: What they compute in; None for what parameters are in.
         mesh: Ranks by ``pipeline``, ``data`` and ``tensor``; None for one rank.
         stage: Of the pipeline; None without one.
+        preview: Of what goes from stage to stage, where other stages are only pretended.
     """
 
     module: "torch.nn.Module"
@@ -43,6 +45,7 @@ class Applied:
     precision: "torch.dtype | None"
     mesh: "DeviceMesh | None"
     stage: "Stage | None"
+    preview: "Preview | None" = None
 
 
 def parallelize(
@@ -79,6 +82,10 @@ def parallelize(
             "run.parallelize() copies no tensor parallel layers; give `parallel.shard: gradients`, it takes less memory"
         )
     ranks = split.data * split.tensor * split.pipeline
+    config: Any = getattr(model, "config", None)
+    if getattr(config, "use_cache", False):
+        # Keys and values for generating: nothing reads them in training, and a stage lacks those of others.
+        config.use_cache = False
     if ranks == 1:
         _compute_in(half, blocks.modules, model)
         _recompute(blocks.modules, split.recompute)
@@ -87,18 +94,19 @@ def parallelize(
         raise Misuse("run.parallelize() needs the process group; call torch.distributed.init_process_group() first")
     from torch.distributed.device_mesh import init_device_mesh
 
-    config: Any = getattr(model, "config", None)
-    if getattr(config, "use_cache", False):
-        # Keys and values for generating: nothing reads them in training, and a stage lacks those of others.
-        config.use_cache = False
     sizes = (split.pipeline, split.data, split.tensor)
     with _for_real() if traced else contextlib.nullcontext():
         mesh = init_device_mesh(device, sizes, mesh_dim_names=("pipeline", "data", "tensor"))
-    stage = None
+    stage = preview = None
     if split.pipeline > 1:
-        from fairlead.runtime.parallelism.stages import cut
+        from fairlead.runtime.parallelism.stages import Preview, cut
 
-        stage = cut(model, blocks, mesh["pipeline"].get_local_rank(), split.pipeline, plan)
+        index = mesh["pipeline"].get_local_rank()
+        if traced:
+            preview = Preview(
+                model=copy.deepcopy(model), path=blocks.path, count=split.pipeline, index=index, precision=half
+            )
+        stage = cut(model, blocks, index, split.pipeline, plan)
     own = [block for block in blocks.modules if next(block.parameters(), None) is not None]
     if split.tensor > 1:
         from fairlead.runtime.parallelism.tensor_parallel import divide
@@ -118,8 +126,10 @@ def parallelize(
         # Gradients are added up in fp32, as the estimates have it.
         mixed = MixedPrecisionPolicy() if half is None else MixedPrecisionPolicy(half, torch.float32)
         for part in (*own, model):
-            fully_shard(part, mesh=mesh["data"], reshard_after_forward=split.shard == "parameters", mp_policy=mixed)
-    return Applied(module=module, split=split, device=device, precision=half, mesh=mesh, stage=stage)
+            # Backward begins with the last block and what comes after it: to gather those twice gains nothing.
+            reshards = split.shard == "parameters" and part is not model and part is not own[-1]
+            fully_shard(part, mesh=mesh["data"], reshard_after_forward=reshards, mp_policy=mixed)
+    return Applied(module=module, split=split, device=device, precision=half, mesh=mesh, stage=stage, preview=preview)
 
 
 def _for_real() -> contextlib.AbstractContextManager[object]:

@@ -97,6 +97,51 @@ def cut(model: nn.Module, blocks: Blocks, index: int, count: int, plan: Parallel
     return Stage(index=index, count=count, has_tied=bool(tied), tied=own_tied)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """A whole model of fake tensors, that tells what goes from stage to stage of one whose other stages are pretended.
+
+    Attributes:
+        model: A copy of it, from before it was cut.
+        path: Names from it to its blocks.
+        count: How many stages there are.
+        index: The stage that is there.
+        precision: What the stages compute in; None for what parameters are in.
+    """
+
+    model: nn.Module
+    path: tuple[str, ...]
+    count: int
+    index: int
+    precision: torch.dtype | None
+
+    def ends(self, inputs: Any) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Return what the stage gets from the one before, None for the first, and what it gives."""
+        blocks = list(self.model.get_submodule(".".join(self.path)).children())
+        own = layers_of(self.index, self.count, len(blocks))
+        seen: dict[int, torch.Tensor] = {}
+
+        def watching(number: int) -> Any:
+            def watch(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                seen[number] = args[0] if args else next(iter(kwargs.values()))
+
+            return watch
+
+        hooks = [
+            blocks[number].register_forward_pre_hook(watching(number), with_kwargs=True)
+            for number in (own.start, own.stop)
+            if number < len(blocks)
+        ]
+        output = as_tensor(call(self.model, inputs))
+        for hook in hooks:
+            hook.remove()
+        given = None if self.index == 0 else self._like(seen[own.start])
+        return given, self._like(seen.get(own.stop, output))
+
+    def _like(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor.detach(), dtype=self.precision or tensor.dtype).requires_grad_()
+
+
 def as_tensor(output: Any) -> torch.Tensor:
     """The tensor of what a model gives: itself, its ``logits``, or its first part.
 

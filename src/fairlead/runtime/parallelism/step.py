@@ -32,7 +32,9 @@ class Step:
         self._applied = applied
         self._is_given = is_given
         self._schedules: dict[int, tuple[Loss, PipelineScheduleSingle]] = {}
-        self._stage = None if applied.stage is None else self._pipeline_stage()
+        # Where other stages are pretended, nobody tells what they send before the step's inputs are there.
+        is_late = applied.stage is None or applied.preview is not None
+        self._stage = None if is_late else self._pipeline_stage()
         self._tied_group = self._tie()
 
     def forward_backward(self, inputs: Any, targets: Any, loss: Loss) -> torch.Tensor:
@@ -112,6 +114,8 @@ class Step:
     def _through_pipeline(self, parts: list[tuple[Any, Any]], loss: Loss) -> torch.Tensor:
         stage = self._applied.stage
         assert stage is not None
+        if self._stage is None:
+            self._stage = self._pipeline_stage(parts[0][0])
         schedule = self._schedule(len(parts), loss)
         losses: list[torch.Tensor] = []
         schedule.step(
@@ -142,7 +146,12 @@ class Step:
         self._schedules[count] = (loss, made)
         return made
 
-    def _pipeline_stage(self) -> "PipelineStage":
+    def _pipeline_stage(self, inputs: Any = None) -> "PipelineStage":
+        """The stage for torch's schedules, which ask the others what they send, but where they are pretended.
+
+        Args:
+            inputs: Of a micro-batch; only where they are.
+        """
         from torch.distributed.pipelining import PipelineStage
 
         applied, stage = self._applied, self._applied.stage
@@ -152,7 +161,15 @@ class Step:
         if applied.device == "cuda":
             device = torch.device("cuda", torch.cuda.current_device())
         group = applied.mesh.get_group("pipeline")
-        return PipelineStage(applied.module, stage.index, stage.count, device, group=group)
+        known: dict[str, Any] = {}
+        if applied.preview is not None:
+            from fairlead.runtime.parallelism import tracing
+
+            assert tracing.tracer is not None
+            with tracing.tracer.live.paused():
+                given, gives = applied.preview.ends(inputs)
+            known = {"input_args": () if given is None else (given,), "output_args": (gives,)}
+        return PipelineStage(applied.module, stage.index, stage.count, device, group=group, **known)
 
     def _tied(self) -> list[nn.Parameter]:
         """Parameters that first and last stage share; none on others."""

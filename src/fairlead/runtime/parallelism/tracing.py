@@ -7,18 +7,22 @@ is torch's fake one. Ends the program when its third step begins, since optimize
 Imported by ``fairlead.run()`` only where it was started so.
 """
 
+import contextlib
 import json
 import runpy
 import sys
 import traceback
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_ShardingPropagator: Any = ShardingPropagator
 STEPS = 2
 CANNOT = 4
 
@@ -33,6 +37,8 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
         self._watched: dict[int, Any] = {}
         self._resize = torch.UntypedStorage.resize_
+        self._shape = _ShardingPropagator._propagate_tensor_meta_non_cached
+        self._is_paused = False
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Count a tensor until it is gone."""
@@ -61,17 +67,35 @@ class LiveBytes(TorchDispatchMode):
                 self._size(storage._cdata, storage.nbytes())
             return result
 
+        # DTensor tries each operator on whole tensors, without memory, to learn the shape of what it gives.
+        def shape(*args: Any) -> Any:
+            with self.paused():
+                return self._shape(*args)
+
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign,assignment] # as torch's own MemTracker does
+        _ShardingPropagator._propagate_tensor_meta_non_cached = shape
         super().__enter__()  # type: ignore[no-untyped-call] # nor here
         return self
 
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)  # type: ignore[no-untyped-call] # nor here
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign] # back again
+        _ShardingPropagator._propagate_tensor_meta_non_cached = self._shape
         for each in self._watched.values():
             each.detach()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing for a while."""
+        was, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = was
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._is_paused:
+            return func(*args, **(kwargs or {}))
         if any(issubclass(each, torch.distributed.tensor.DTensor) for each in types):
             return NotImplemented
         if func is torch.ops._c10d_functional.wait_tensor.default:
@@ -89,7 +113,7 @@ class Tracer:
 
     def __init__(self, result: Path) -> None:
         self._result = result
-        self._live = LiveBytes()
+        self.live = LiveBytes()
         self._module: torch.nn.Module | None = None
         self._begun = 0
         self._buckets: list[torch.Tensor] = []
@@ -105,8 +129,8 @@ class Tracer:
         self._module = module
         self._buckets = [torch.empty_like(item) for item in module.parameters()] if copies else []
         for item in (*module.parameters(), *module.buffers(), *self._buckets):
-            self._live.watch(item)
-        self._live.__enter__()
+            self.live.watch(item)
+        self.live.__enter__()
 
     def step(self) -> None:
         """Note that a step begins; ends the program when enough are over."""
@@ -122,20 +146,38 @@ class Tracer:
                 "fairlead: the program ended without a step; it has to call run.parallelize() and "
                 "run.forward_backward()"
             )
-        self._live.__exit__(None, None, None)
+        self.live.__exit__(None, None, None)
         parameters = sum(_local_bytes(item) for item in self._module.parameters())
         gradients = sum(_local_bytes(item.grad) for item in self._module.parameters() if item.grad is not None)
         self._result.write_text(
             json.dumps(
                 {
-                    "peak_bytes": self._live.most,
+                    "peak_bytes": self.live.most,
                     "parameters_bytes": parameters,
                     # What is left between steps: all of it states of the optimizer but for what the program holds.
-                    "optimizer_bytes": self._live.now - parameters - gradients - sum(map(_local_bytes, self._buckets)),
+                    "optimizer_bytes": self.live.now - parameters - gradients - sum(map(_local_bytes, self._buckets)),
                     "steps": self._begun,
                 }
             )
         )
+
+
+def _make_meshes_for_real() -> None:
+    """Have the tensors in which meshes keep the numbers of ranks be real, since these are looked at."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def for_real(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with unset_fake_temporarily():
+                return function(*args, **kwargs)
+
+        return call
+
+    meshes: Any = DeviceMesh
+    meshes.__init__ = for_real(meshes.__init__)
+    if hasattr(meshes, "_concatenate"):  # of torch 2.10 and later
+        meshes._concatenate = staticmethod(for_real(meshes._concatenate))
 
 
 def _local_bytes(tensor: Any) -> int:
@@ -166,6 +208,7 @@ def main(argv: list[str]) -> int:
         begin("fake", store=FakeStore(), rank=rank, world_size=size)
 
     dist.init_process_group = fake
+    _make_meshes_for_real()
     sys.argv = argv[1:]
     sys.path[0] = str(Path(argv[1]).resolve().parent)
     try:

@@ -1,0 +1,122 @@
+"""Measures this machine's GPUs for estimates of training steps, and keeps what was measured in the state directory."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from fairlead.cluster.local.home import Home
+from fairlead.errors import ClusterError, Conflict
+from fairlead.policy.strategy.gpus import MeasuredGpu
+from fairlead.policy.strategy.step_time import TILE_COLUMNS, TILE_ROWS, waves_of
+from fairlead.runtime.podfiles import read_json, write_json
+
+PROGRAM = "fairlead.runtime.parallelism.measuring"
+ASK_S, PATIENCE_S = 60.0, 300.0
+LIBRARY = str(Path(__file__).resolve().parents[2])
+ASK = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+Device = Literal["cuda", "cpu"]
+
+
+def read_measured(home: Home | None = None) -> tuple[MeasuredGpu, ...]:
+    """Return what was measured on this machine, or put into its state directory; nothing where there is none.
+
+    Raises:
+        ClusterError: The file cannot be read.
+    """
+    path = Home.at().gpus if home is None else home.gpus
+    try:
+        found = read_json(path)
+        if found is None:
+            if path.exists():
+                raise ValueError("it is no JSON")
+            return ()
+        return tuple(MeasuredGpu(**each) for each in found["gpus"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClusterError(f"{path} cannot be read: {error}. Remove it and measure again.") from error
+
+
+def measure(home: Home, env: Mapping[str, str], now: float) -> MeasuredGpu:
+    """Measure this machine's GPUs, all of them at once, and keep it in the place of what was known of such.
+
+    Raises:
+        Conflict: The Python of runs has no torch, or torch finds no GPU; or measuring failed.
+    """
+    python = shutil.which("python", path=env.get("PATH")) or sys.executable
+    ended = _run([python, "-c", ASK], env, ASK_S)
+    if "No module named 'torch'" in ended.stderr:
+        raise Conflict(f"gpu: torch is not in {python}, the Python that runs use; `pip install torch` there")
+    if ended.returncode != 0:
+        raise Conflict(f"gpu: torch cannot be used in {python}: {_last(ended.stderr)}")
+    count = int(ended.stdout)
+    if not count:
+        raise Conflict(f"gpu: the torch of {python} finds no GPU on this machine; measure where there is one")
+    found = measured_on(python, "cuda", count, env, now)
+    others = [each for each in read_measured(home) if each.name != found.name]
+    write_json(home.gpus, {"version": 1, "gpus": [asdict(each) for each in (*others, found)]})
+    return found
+
+
+def measured_on(python: str, device: Device, ranks: int, env: Mapping[str, str], now: float) -> MeasuredGpu:
+    """Measure with so many ranks.
+
+    Raises:
+        Conflict: A rank failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="fairlead-measure-") as folder:
+        result, rendezvous = Path(folder) / "result.json", str(Path(folder) / "rendezvous")
+        own = {**env, "PYTHONPATH": ":".join(filter(None, (env.get("PYTHONPATH"), LIBRARY)))}
+        processes = [
+            subprocess.Popen(
+                [python, "-m", PROGRAM, str(result), rendezvous, str(rank), str(ranks), device],
+                env=own, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in range(ranks)
+        ]  # fmt: skip
+        try:
+            said = [each.communicate(timeout=PATIENCE_S)[1] for each in processes]
+        except subprocess.TimeoutExpired:
+            raise Conflict(f"gpu: measuring did not end in {PATIENCE_S:.0f} s") from None
+        finally:
+            for each in processes:
+                each.kill()
+                each.wait()
+        for each, told in zip(processes, said, strict=True):
+            if each.returncode != 0:
+                raise Conflict(f"gpu: measuring failed: {_last(told)}")
+        return _of(read_json(result) or {}, now)
+
+
+def _of(found: Mapping[str, Any], now: float) -> MeasuredGpu:
+    """The speed by the same waves of tiles that an estimate counts."""
+    processors = found["processors"]
+    waves = waves_of(found["rows"], found["columns"], processors)
+    flops = 2 * processors * TILE_ROWS * TILE_COLUMNS * waves
+    return MeasuredGpu(
+        name=found["name"],
+        memory_bytes=found["memory_bytes"],
+        processors=processors,
+        tflops=flops / found["seconds_per_depth"] / 1e12,
+        depth=found["depth"],
+        memory_gb_s=found["memory_gb_s"],
+        launch_ms=found["launch_ms"],
+        link_gb_s=found.get("link_gb_s"),
+        latency_ms=found.get("latency_ms"),
+        at=now,
+    )
+
+
+def _run(argv: list[str], env: Mapping[str, str], patience_s: float) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(argv, env=dict(env), capture_output=True, text=True, timeout=patience_s, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Conflict(f"gpu: {argv[0]} did not answer: {error}") from error
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"

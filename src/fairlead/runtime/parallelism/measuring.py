@@ -1,0 +1,172 @@
+"""Measures what a training step's estimate needs of this machine's GPUs, as one rank of all that they have.
+
+    python -m fairlead.runtime.parallelism.measuring RESULT RENDEZVOUS RANK RANKS DEVICE
+
+Matrix products of growing depth, a copy within memory, a layer so small that only its launches count, and all-reduces
+of a few bytes and of many. Rank 0 writes the result. The same code runs on a CPU, in fp32 and with smaller numbers.
+"""
+
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+TIMES = 3
+"""Each time is the median of so many, after one that is not counted."""
+
+
+class _Sizes(NamedTuple):
+    """Amounts that are computed, copied and sent."""
+
+    rows: int
+    columns: int
+    depths: tuple[int, ...]
+    copied_bytes: int
+    sent_bytes: int
+    repeats: int
+
+
+GPU = _Sizes(8192, 8192, (512, 1024, 2048, 4096, 8192), 1 << 30, 1 << 28, 20)
+CPU = _Sizes(256, 256, (128, 256, 512), 1 << 24, 1 << 20, 2)
+
+
+class _Block(nn.Module):
+    """A transformer's layer, as wide as nothing."""
+
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.up, self.gate, self.down = (nn.Linear(width, width, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention and an MLP with a gate, each beside what came in."""
+        normed = self.before(x)
+        batch, length, width = x.shape
+        parts = (layer(normed).view(batch, length, self.heads, -1) for layer in (self.query, self.key, self.value))
+        query, key, value = (part.transpose(1, 2) for part in parts)
+        given = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(given.transpose(1, 2).reshape(batch, length, width))
+        normed = self.between(x)
+        added: torch.Tensor = x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        return added
+
+
+class _Meter:
+    def __init__(self, device: torch.device, sizes: _Sizes) -> None:
+        self.device, self.sizes = device, sizes
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+
+    def seconds(self, act: Callable[[], object]) -> float:
+        """The median time of one act among many that follow each other."""
+        found = []
+        for number in range(TIMES + 1):
+            self._wait()
+            begin = time.perf_counter()
+            for _ in range(self.sizes.repeats):
+                act()
+            self._wait()
+            if number:
+                found.append((time.perf_counter() - begin) / self.sizes.repeats)
+        return statistics.median(found)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def products(self) -> list[tuple[int, float]]:
+        """Depths, and seconds of a product of that depth."""
+        rows, columns = self.sizes.rows, self.sizes.columns
+        found = []
+        for depth in self.sizes.depths:
+            left = torch.randn(rows, depth, device=self.device, dtype=self.dtype)
+            right = torch.randn(depth, columns, device=self.device, dtype=self.dtype)
+            found.append((depth, self.seconds(lambda left=left, right=right: left @ right)))  # type: ignore[misc]
+        return found
+
+    def copied_gb_s(self) -> float:
+        """GB/s read and written by a copy."""
+        source = torch.ones(self.sizes.copied_bytes, dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        return 2 * self.sizes.copied_bytes / self.seconds(lambda: target.copy_(source)) / 1e9
+
+    def launch_ms(self) -> float:
+        """Milliseconds of a layer, forward and backward, in which nearly nothing is computed."""
+        layers = nn.Sequential(*(_Block() for _ in range(4))).to(self.device, self.dtype)
+        given = torch.randn(1, 16, 64, device=self.device, dtype=self.dtype)
+        return self.seconds(lambda: layers(given).sum().backward()) / len(layers) * 1000
+
+    def all_reduce_s(self, size: int) -> float:
+        """Seconds of an all-reduce of so many bytes."""
+        sent = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
+        return self.seconds(lambda: dist.all_reduce(sent))
+
+
+def line_of(points: list[tuple[int, float]]) -> tuple[float, float]:
+    """Slope and intercept of the line through points by least squares of relative errors, so that short ones count."""
+    weights = [1 / value**2 for _, value in points]
+    total = sum(weights)
+    middle = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
+    mean = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
+    spread = sum(w * (x - middle) ** 2 for w, (x, _) in zip(weights, points, strict=True))
+    slope = sum(w * (x - middle) * (y - mean) for w, (x, y) in zip(weights, points, strict=True)) / spread
+    return slope, mean - slope * middle
+
+
+def measure(device: torch.device, ranks: int) -> dict[str, object]:
+    """Measure as one rank; what does not concern several is each rank's own."""
+    sizes = GPU if device.type == "cuda" else CPU
+    meter = _Meter(device, sizes)
+    found: dict[str, object] = {"rows": sizes.rows, "columns": sizes.columns, "ranks": ranks}
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "name": properties.name,
+            "memory_bytes": properties.total_memory,
+            "processors": properties.multi_processor_count,
+        }
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        found |= {"name": "cpu", "memory_bytes": memory, "processors": 1}
+    slope, intercept = line_of(meter.products())
+    found |= {"seconds_per_depth": slope, "depth": max(intercept / slope, 0.0)}
+    found |= {"memory_gb_s": meter.copied_gb_s(), "launch_ms": meter.launch_ms()}
+    if ranks > 1:
+        moved = 2 * (ranks - 1) / ranks * sizes.sent_bytes
+        found["link_gb_s"] = moved / meter.all_reduce_s(sizes.sent_bytes) / 1e9
+        # As the estimate has it: of one between two GPUs, and half as much more for each doubling.
+        found["latency_ms"] = meter.all_reduce_s(1024) * 1000 / (1 + math.log2(ranks) / 2)
+    return found
+
+
+def main(argv: list[str]) -> None:
+    """Measure beside the other ranks; rank 0 writes what it found."""
+    result, rendezvous, rank, ranks, kind = argv[0], argv[1], int(argv[2]), int(argv[3]), argv[4]
+    device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
+    if ranks > 1:
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
+    found = measure(device, ranks)
+    if rank == 0:
+        Path(result).write_text(json.dumps(found))
+    if ranks > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
