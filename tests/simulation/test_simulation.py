@@ -6,10 +6,11 @@ import pytest
 
 from fairlead.control.outcomes import gpus_held, percentile, queue_length, summary
 from fairlead.control.simulation import World, never_fits, simulate
+from fairlead.runtime.save_interval import Interval
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.simulation import Failures, Programs, Simulation
-from fairlead.specs.training import Training
+from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.snapshot import Phase
 from fairlead.traces.arrivals import Arrival
 
@@ -86,6 +87,19 @@ def test_failures_restart_from_the_checkpoint_and_the_same_seed_gives_the_same()
     worked = run.gpu_s / run.num_gpus
     assert 20_000 < worked <= 20_000 + lost * 60
     assert simulate(trace, [POOL], replace(world, seed=4)) != first
+
+
+def test_a_run_that_chooses_its_interval_saves_as_it_would_before_it_has_failed() -> None:
+    programs = Programs(checkpoint_every_s=60, checkpoint_s=5)
+    world = World(simulations=(Simulation(name="w", programs=programs),))
+    run = arrival("a", 0, 20_000)
+    chosen = Interval(ranks=run.spec.world_size, blocked_s=5.0).seconds
+    auto = replace(run, spec=replace(run.spec, checkpoint=Checkpoint(every_auto=True)))
+    given = replace(run, spec=replace(run.spec, checkpoint=Checkpoint(every_s=chosen)))
+    (held,) = simulate([auto], [POOL], world).runs[0].held
+    assert chosen > 600
+    assert held == simulate([given], [POOL], world).runs[0].held[0]
+    assert held[1] < simulate([run], [POOL], world).runs[0].held[0][1]
 
 
 def test_a_run_that_has_had_its_time_is_stopped_and_others_follow() -> None:

@@ -23,6 +23,7 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.placement.placement import why_never
+from fairlead.runtime.save_interval import Interval
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.team import Team
@@ -176,18 +177,26 @@ def _nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
 
 def _program(arrival: Arrival, programs: Programs) -> Program:
     """Tell how a run goes: its own line of the trace outweighs what is assumed of all."""
-    start_up_s, checkpoint_s, save_s = arrival.start_up_s, arrival.checkpoint_s, arrival.save_s
+    start_up_s, save_s = arrival.start_up_s, arrival.save_s
+    cost_s = programs.checkpoint_s if arrival.checkpoint_s is None else arrival.checkpoint_s
     return Program(
         duration_s=arrival.duration_s,
         start_s=programs.start_up_s if start_up_s is None else start_up_s,
         # An elastic gang grows only when it has shown that it saves.
         step_s=programs.step_s if arrival.spec.most_nodes is None else programs.step_s or STEP_S,
-        checkpoint_s=arrival.spec.checkpoint.every_s or programs.checkpoint_every_s,
-        checkpoint_cost_s=programs.checkpoint_s if checkpoint_s is None else checkpoint_s,
+        checkpoint_s=_interval_s(arrival.spec, programs, cost_s),
+        checkpoint_cost_s=cost_s,
         on_term=OnTerm.CHECKPOINT,
         save_s=programs.save_s if save_s is None else save_s,
         profile=arrival.profile,
     )
+
+
+def _interval_s(spec: Training, programs: Programs, cost_s: float) -> float:
+    """Seconds of work between checkpoints; of `every: auto` as the run itself begins, before it has seen a failure."""
+    if spec.checkpoint.every_auto:
+        return Interval(ranks=spec.world_size, blocked_s=cost_s).seconds
+    return spec.checkpoint.every_s or programs.checkpoint_every_s
 
 
 def _settle(cluster: SimulatedCluster, surroundings: SimulatedEnvironment, cache: PassCache, now: float) -> int:
