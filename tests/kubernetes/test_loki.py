@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fairlead.cluster.kubernetes.client import pod_logs
+from fairlead.cluster.kubernetes.client.kept_output import KeptOutput
 from fairlead.cluster.kubernetes.client.loki import PAGE, Loki
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
 from fairlead.cluster.output import EVERYTHING, LogQuery
@@ -70,7 +71,7 @@ class Server:
 
 
 def logs_of(
-    loki: Loki | None, query: LogQuery = EVERYTHING, kept: dict[tuple[int, int], str] | None = None
+    store: KeptOutput | None, query: LogQuery = EVERYTHING, kept: dict[tuple[int, int], str] | None = None
 ) -> list[str]:
     """The lines of a run that began at the first of them, of which no pod is there any more."""
 
@@ -81,7 +82,7 @@ def logs_of(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pod_logs, "kept_lines", lambda *_: dict(kept or {}))
         client: Any = Client()
-        found = PodLogs(client, "team", "u1", query, ranks_per_pod=1, loki=loki, since=AT_NS / 1e9)
+        found = PodLogs(client, "team", "u1", query, ranks_per_pod=1, store=store, since=AT_NS / 1e9)
         return [f"{line.attempt}/{line.rank} {line.text}" for line in found.all()]
 
 

@@ -13,16 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from fairlead.cluster.kubernetes.client.kept_output import ATTEMPT, INDEX, RUN_UID, Place
 from fairlead.errors import ClusterError
 
 URL, TOKEN, TENANT = "FAIRLEAD_LOKI_URL", "FAIRLEAD_LOKI_TOKEN", "FAIRLEAD_LOKI_TENANT"
-RUN_UID, ATTEMPT, INDEX = "fairlead_run_uid", "fairlead_attempt", "fairlead_index"
 ANSWER_S = 30.0
 # Loki's own bound of one answer, where nobody raised it, and of all answers of one reading.
 PAGE, MOST_LINES = 5_000, 1_000_000
 # Loki refuses to answer for a longer time at once than its own bound, 30 days and an hour where nobody changed it.
 MOST_NS = 30 * 24 * 3600 * 10**9
-Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Unreachable
-from fairlead.cluster.kubernetes.client.loki import Loki
+from fairlead.cluster.kubernetes.client.kept_output import KeptOutput
 from fairlead.cluster.kubernetes.operator.runs.log_archive import Place, kept_lines, kept_why
 from fairlead.cluster.kubernetes.operator.runs.log_lines import parse
 from fairlead.cluster.output import COUNTS, NOTE, Dropped, Gaps, LogQuery, Watermark
@@ -87,7 +87,7 @@ class PodLogs:
 
     Args:
         query: Which lines.
-        loki: Where all output of pods that are gone is; None where nobody keeps it.
+        store: Where all output of pods that are gone is; None where nobody keeps it.
         since: From when the run has been there, a Unix time.
     """
 
@@ -99,14 +99,14 @@ class PodLogs:
         query: LogQuery,
         *,
         ranks_per_pod: int,
-        loki: Loki | None = None,
+        store: KeptOutput | None = None,
         since: float = 0.0,
     ) -> None:
         self._client = client
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._namespace, self._uid = namespace, uid
         self._query = query
-        self._loki, self._since = loki, since
+        self._store, self._since = store, since
         self._indexes = None if query.ranks is None else {rank // ranks_per_pod for rank in query.ranks}
         self._marks: dict[str, Mark] = {}
         self._gaps: dict[str, Gaps] = {}
@@ -242,19 +242,19 @@ class PodLogs:
         return pods, {place: text for place, text in kept.items() if self._is_wanted(*place)}
 
     def _kept(self, pods: Mapping[Place, LoggedPod]) -> dict[Place, str]:
-        """Read what is kept of pods, by attempt and index: the operator's last lines of them, or all that Loki has."""
+        """Read what is kept of pods, by attempt and index: the operator's last lines, or all that a store has."""
         kept = kept_lines(self._client, self._namespace, self._uid)
-        if self._loki is None:
+        if self._store is None:
             return kept
         query, now = self._query, time.time()
         try:
             until = now if query.until is None else min(now, query.until)
-            told = self._loki.lines(self._uid, self._since if query.since is None else query.since, until)
+            told = self._store.lines(self._uid, self._since if query.since is None else query.since, until)
         except ClusterError as error:
             note = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S.%fZ} -| fairlead: {error}\n"
             first = next((place for place in sorted(kept) if place not in pods), None)
             return kept if first is None else {**kept, first: kept[first].rstrip("\n") + "\n" + note}
-        # What Loki has is whole; of what it has not, the last lines are there.
+        # What the store has is whole; of what it has not, the last lines are there.
         return {**kept, **{place: text for place, text in told.items() if place not in pods}}
 
     def _of(

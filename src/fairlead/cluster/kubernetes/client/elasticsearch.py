@@ -1,0 +1,125 @@
+"""Reads the output of pods that are gone from Elasticsearch or OpenSearch, by their HTTP API (`_search` with a scroll).
+
+The collector that fills it makes a document of each line, with the line as kubelet has it in ``log``, its time in
+``@timestamp``, and three labels of the pod in ``fairlead_run_uid``, ``fairlead_attempt`` and ``fairlead_index``
+(docs/logs.md has them for Fluent Bit).
+"""
+
+import contextlib
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.cluster.kubernetes.client.kept_output import ATTEMPT, INDEX, RUN_UID, Place
+from fairlead.errors import ClusterError
+
+URL, INDICES, API_KEY = "FAIRLEAD_ELASTICSEARCH_URL", "FAIRLEAD_ELASTICSEARCH_INDEX", "FAIRLEAD_ELASTICSEARCH_API_KEY"
+DEFAULT_INDICES = "fairlead-*"
+ANSWER_S = 30.0
+# Elasticsearch's own bound of one answer, where nobody raised it, and of all answers of one reading.
+PAGE, MOST_LINES = 10_000, 1_000_000
+KEPT_FOR = "1m"
+"""How long a server keeps where a reading is, between two answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elasticsearch:
+    """A server of documents.
+
+    Attributes:
+        indices: Names of indices or data streams, with ``*``.
+        api_key: Encoded, as ``Authorization: ApiKey``; None sends none.
+    """
+
+    url: str
+    indices: str = DEFAULT_INDICES
+    api_key: str | None = None
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Elasticsearch | None":
+        """The server that the environment names; None where it names none.
+
+        Raises:
+            ClusterError: It names something else than an address of HTTP.
+        """
+        url = environ.get(URL)
+        if not url:
+            return None
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise ClusterError(f"{URL} is {url!r}; give an address such as https://elasticsearch.example.com:9200")
+        indices = environ.get(INDICES) or DEFAULT_INDICES
+        return cls(url=url.rstrip("/"), indices=indices, api_key=environ.get(API_KEY) or None)
+
+    def lines(self, uid: str, since: float, until: float) -> dict[Place, str]:
+        """Return what was kept of a run's pods within a time, by attempt and index, as kubelet's log has it.
+
+        Raises:
+            ClusterError: It does not answer, or refuses.
+        """
+        found: defaultdict[Place, list[str]] = defaultdict(list)
+        for place, at, text in self._documents(uid, since, until):
+            found[place].append(f"{at} {text}\n")
+        return {place: "".join(lines) for place, lines in found.items()}
+
+    def _documents(self, uid: str, since: float, until: float) -> Iterator[tuple[Place, str, str]]:
+        moments = {"gte": round(since * 1000), "lte": round(until * 1000) + 1, "format": "epoch_millis"}
+        query = {
+            "size": PAGE,
+            # In the order in which they came where two have the same time.
+            "sort": [{"@timestamp": {"order": "asc", "unmapped_type": "date"}}, "_doc"],
+            # A match and not a term, so that it holds for words and for texts alike: a uid is one word.
+            # In one form, whatever the documents have.
+            "docvalue_fields": [{"field": "@timestamp", "format": "strict_date_optional_time_nanos"}],
+            "query": {"bool": {"filter": [{"match": {RUN_UID: uid}}, {"range": {"@timestamp": moments}}]}},
+        }
+        path = f"/{urllib.parse.quote(self.indices, safe='*,-_.')}/_search"
+        page = self._ask("POST", f"{path}?scroll={KEPT_FOR}&ignore_unavailable=true", query)
+        num, scroll = 0, page.get("_scroll_id")
+        try:
+            while (hits := self._hits(page)) and num < MOST_LINES:
+                num += len(hits)
+                for hit in hits:
+                    source = hit["_source"]
+                    if source.get(RUN_UID) == uid:
+                        place = int(source.get(ATTEMPT) or 0), int(source.get(INDEX) or 0)
+                        (at,) = hit["fields"]["@timestamp"]
+                        yield place, str(at), str(source.get("log", "")).rstrip("\n")
+                if len(hits) < PAGE or scroll is None:
+                    return
+                page = self._ask("POST", "/_search/scroll", {"scroll": KEPT_FOR, "scroll_id": scroll})
+                scroll = page.get("_scroll_id", scroll)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ClusterError(f"Elasticsearch at {self.url} has documents of another form: {error!r}") from error
+        finally:
+            if scroll is not None:
+                with contextlib.suppress(ClusterError):  # it forgets by itself after a minute
+                    self._ask("DELETE", "/_search/scroll", {"scroll_id": scroll})
+
+    @staticmethod
+    def _hits(page: Mapping[str, Any]) -> list[dict[str, Any]]:
+        hits: list[dict[str, Any]] = page["hits"]["hits"]
+        return hits
+
+    def _ask(self, method: str, path: str, body: object) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if self.api_key is not None:
+            headers["Authorization"] = f"ApiKey {self.api_key}"
+        request = urllib.request.Request(
+            f"{self.url}{path}", data=json.dumps(body).encode(), headers=headers, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+                content = json.load(answer)
+        except urllib.error.HTTPError as error:
+            said = error.read(300).decode(errors="replace").strip()
+            raise ClusterError(f"Elasticsearch at {self.url} answers {error.code}: {said or error.reason}") from error
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"Elasticsearch at {self.url} cannot be asked: {error}") from error
+        if not isinstance(content, dict):
+            raise ClusterError(f"Elasticsearch at {self.url} answers something else than an object")
+        return content
